@@ -1,0 +1,28 @@
+"""The systems under measurement, one module each, found by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.systems.contract import System
+from bench.systems.huey import HueySystem
+from bench.systems.lazaretto import LazarettoStrictSystem, LazarettoSystem
+from bench.systems.litequeue import LitequeueSystem
+from bench.systems.persist_queue import PersistQueueSystem
+from bench.systems.rabbitmq import RabbitmqSystem
+from bench.systems.raw import RawSystem
+from bench.systems.redis import RedisSystem
+
+SYSTEMS: dict[str, type[System[Any]]] = {
+    system.name: system
+    for system in (
+        RawSystem,
+        LazarettoSystem,
+        LazarettoStrictSystem,
+        LitequeueSystem,
+        PersistQueueSystem,
+        HueySystem,
+        RedisSystem,
+        RabbitmqSystem,
+    )
+}

@@ -1,0 +1,62 @@
+"""Time, in whole microseconds since the Unix epoch, from a clock that tests can replace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+MICROSECONDS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Tells the store's time."""
+
+    #: Whether time passes by itself, so that waiting for a moment makes sense.
+    ticks: bool
+
+    def now(self) -> int:
+        """Return microseconds since the Unix epoch."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    ticks = True
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move: hours pass in microseconds.
+
+    Give it to `connect(clock=...)` in tests. `start` is in seconds since the epoch.
+    """
+
+    ticks = False
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self._now = int(start * MICROSECONDS)
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock by `seconds`, which may be negative: clocks do jump."""
+        with self._lock:
+            self._now += round(seconds * MICROSECONDS)
+
+
+def to_micros(moment: datetime) -> int:
+    """Return an aware datetime as microseconds since the epoch."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_datetime(micros: int) -> datetime:
+    """Return microseconds since the epoch as an aware datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=micros)

@@ -1,0 +1,229 @@
+"""Queues: their paths, subqueues, options and descriptions."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from datetime import datetime
+from typing import NamedTuple
+
+from lazaretto.errors import InvalidOption, InvalidPath
+from lazaretto.options import flag, option_set, seconds, shown, whole
+from lazaretto.policy import PoisonPolicy
+
+#: Where messages go that their receiver rejected, unless the sender named another queue or none.
+SYSTEM_DEAD_LETTER_QUEUE = "$system/deadletter"
+
+LONGEST_PATH = 260
+_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+
+
+class Subqueue(enum.Enum):
+    """The part of a queue that a path addresses; the values are the suffixes as Service Bus spells them."""
+
+    MAIN = ""
+    DEAD_LETTER = "$deadletterqueue"
+    TRANSFER_DEAD_LETTER = "$Transfer/$deadletterqueue"
+    RETRY = ";retry"
+
+
+# Every suffix that names a subqueue, in lower case. ";poison" is MSMQ's name for the same thing.
+_SUFFIXES = {
+    "/$transfer/$deadletterqueue": Subqueue.TRANSFER_DEAD_LETTER,
+    "/$deadletterqueue": Subqueue.DEAD_LETTER,
+    ";poison": Subqueue.DEAD_LETTER,
+    ";retry": Subqueue.RETRY,
+}
+_NAMES = {
+    "dead_letter": Subqueue.DEAD_LETTER,
+    "transfer_dead_letter": Subqueue.TRANSFER_DEAD_LETTER,
+    "retry": Subqueue.RETRY,
+}
+
+
+class EntityPath(NamedTuple):
+    """A queue's path, as given, and which of its subqueues is meant.
+
+    Paths compare without case: `key` is what to compare.
+    """
+
+    queue: str
+    subqueue: Subqueue = Subqueue.MAIN
+
+    @property
+    def key(self) -> str:
+        return self.queue.lower()
+
+    def __str__(self) -> str:
+        if self.subqueue is Subqueue.MAIN:
+            return self.queue
+        return f"{self.queue}{'' if self.subqueue is Subqueue.RETRY else '/'}{self.subqueue.value}"
+
+    @classmethod
+    def parse(cls, path: str, subqueue: str | Subqueue | None = None) -> EntityPath:
+        """Return the entity that `path` addresses.
+
+        A subqueue is named by the path's suffix (`orders/$deadletterqueue`, `orders;poison`,
+        `orders;retry`, `orders/$Transfer/$deadletterqueue`) or by `subqueue` ("dead_letter",
+        "transfer_dead_letter", "retry"), not both. Raises InvalidPath.
+        """
+        if not isinstance(path, str):
+            raise InvalidPath(f"expected a path to be text, got {shown(path)}")
+        found, queue = Subqueue.MAIN, path
+        lower = path.lower()
+        for suffix, value in _SUFFIXES.items():
+            if lower.endswith(suffix):
+                found, queue = value, path[: -len(suffix)]
+                break
+        if subqueue is not None:
+            named = subqueue if isinstance(subqueue, Subqueue) else _NAMES.get(subqueue)
+            if named is None:
+                raise InvalidPath(f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}")
+            if found not in (Subqueue.MAIN, named):
+                raise InvalidPath(f"{path!r} names a subqueue already; leave out subqueue={subqueue!r}")
+            found = named
+        _check_queue_path(queue, path)
+        return cls(queue, found)
+
+
+def _check_queue_path(queue: str, given: str) -> None:
+    if queue.lower() == SYSTEM_DEAD_LETTER_QUEUE:
+        return
+    if not queue or len(queue) > LONGEST_PATH:
+        raise InvalidPath(
+            f"expected a queue path of 1 to {LONGEST_PATH} characters, got {len(queue)} in {shown(given)}"
+        )
+    segments = queue.split("/")
+    for segment in segments:
+        if not _SEGMENT.match(segment):
+            raise InvalidPath(
+                f"expected each part of a path to be letters, digits, '.', '-' or '_', starting and ending "
+                f"with a letter or digit, got {shown(segment)} in {shown(given)}"
+            )
+    if "subscriptions" in (s.lower() for s in segments):
+        raise InvalidPath(f"'subscriptions' is reserved and cannot be part of a queue's path: {shown(given)}")
+
+
+class QueueStatus(enum.Enum):
+    """Whether a queue takes and gives messages."""
+
+    ACTIVE = "active"
+    #: Not receivable, by a poison message with disposition fault; sending goes on.
+    HALTED = "halted"
+    #: Off both ways, by consecutive rollbacks.
+    DISABLED = "disabled"
+
+
+class MessageState(enum.Enum):
+    """Where a message stands within its queue or subqueue."""
+
+    ACTIVE = "active"
+    LOCKED = "locked"
+    DEFERRED = "deferred"
+    SCHEDULED = "scheduled"
+    DELAYED = "delayed"
+
+
+_DAY = 86_400.0
+MAX_MESSAGE_SIZE = 104_857_600
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """Everything that can be set on a queue. Durations are seconds or timedeltas.
+
+    `lock_duration`: how long a peek-lock holds, 1 s to 1 day. `default_time_to_live`: the most any
+    message lives (None: for ever); `dead_letter_on_expiration`: expired messages are dead-lettered,
+    else discarded and counted. `requires_session`: messages are received by session, in order.
+    `requires_duplicate_detection`: a message whose id was sent within
+    `duplicate_detection_window` (1 s to 7 days) is accepted and dropped. `max_message_size`: bytes
+    of body and headers together, up to 100 MiB. `policy`: the poison policy. `dead_letter_policy`:
+    a policy for reading the dead-letter subqueue (its cycles are ignored, `move` is refused);
+    None counts nothing there, as Service Bus does. Whether a queue requires sessions or detects
+    duplicates cannot change after it is created.
+    """
+
+    lock_duration: float = 60.0
+    default_time_to_live: float | None = None
+    dead_letter_on_expiration: bool = False
+    requires_session: bool = False
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window: float = 600.0
+    max_message_size: int = 262_144
+    policy: PoisonPolicy = PoisonPolicy()
+    dead_letter_policy: PoisonPolicy | None = None
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "lock_duration", seconds("lock_duration", self.lock_duration, 1.0, _DAY))
+        if self.default_time_to_live is not None:
+            ttl = seconds("default_time_to_live", self.default_time_to_live, 0.000_001)
+            set_(self, "default_time_to_live", ttl)
+        flag("dead_letter_on_expiration", self.dead_letter_on_expiration)
+        flag("requires_session", self.requires_session)
+        flag("requires_duplicate_detection", self.requires_duplicate_detection)
+        window = seconds("duplicate_detection_window", self.duplicate_detection_window, 1.0, 7 * _DAY)
+        set_(self, "duplicate_detection_window", window)
+        whole("max_message_size", self.max_message_size, 1024, MAX_MESSAGE_SIZE)
+        if not isinstance(self.policy, PoisonPolicy):
+            raise InvalidOption(f"expected policy to be a PoisonPolicy, got {shown(self.policy)}")
+        if self.dead_letter_policy is not None:
+            if not isinstance(self.dead_letter_policy, PoisonPolicy):
+                raise InvalidOption(
+                    f"expected dead_letter_policy to be a PoisonPolicy or None, got {shown(self.dead_letter_policy)}"
+                )
+            set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
+
+
+#: Options that are fixed when a queue is created, as in Service Bus.
+FIXED_OPTIONS = ("requires_session", "requires_duplicate_detection")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Culprit:
+    """The message that halted a queue, and why."""
+
+    sequence_number: int
+    delivery_count: int
+    cycle: int
+    reason: str
+    time: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessageCounts:
+    """Exact numbers of messages: by state in the queue, and in its dead-letter subqueues."""
+
+    active: int = 0
+    locked: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    delayed: int = 0
+    dead_letter: int = 0
+    transfer_dead_letter: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """What a queue is, and how it stands.
+
+    `expired` and `dropped` count the messages that were discarded, over the queue's life:
+    by their time to live, and by the disposition drop.
+    """
+
+    path: str
+    options: QueueOptions
+    status: QueueStatus
+    halted_by: Culprit | None
+    dead_letter_halted_by: Culprit | None
+    counts: MessageCounts
+    expired: int
+    dropped: int
+    created: datetime
+    updated: datetime

@@ -1,0 +1,194 @@
+"""Every error Lazaretto raises: one tree, each class with a stable code.
+
+The docstring of a class is its message when it is raised without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class LazarettoError(Exception):
+    """Something went wrong in Lazaretto."""
+
+    code: ClassVar[str] = "error"
+    #: Whether the same call may succeed later without a change by the caller.
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None) -> None:
+        doc = type(self).__doc__ or type(self).__name__
+        super().__init__(message or doc.split("\n", 1)[0])
+
+
+class InvalidOption(LazarettoError, ValueError):
+    """An option has an unknown name or a value that is not allowed."""
+
+    code = "invalid_option"
+
+
+class InvalidMessage(LazarettoError, ValueError):
+    """A message has a field of the wrong type or over its limit."""
+
+    code = "invalid_message"
+
+
+class MessageTooLarge(InvalidMessage):
+    """A message is larger than the queue accepts."""
+
+    code = "message_too_large"
+
+
+class InvalidPath(LazarettoError, ValueError):
+    """A path is empty, too long, or has a character that is not allowed."""
+
+    code = "invalid_path"
+
+
+class NotAllowed(LazarettoError):
+    """The operation is not allowed on this entity."""
+
+    code = "not_allowed"
+
+
+class EntityError(LazarettoError):
+    """An entity is not in the state the operation needs."""
+
+    code = "entity_error"
+
+
+class EntityNotFound(EntityError, LookupError):
+    """No entity exists at this path."""
+
+    code = "entity_not_found"
+
+
+class EntityExists(EntityError):
+    """An entity exists at this path already."""
+
+    code = "entity_exists"
+
+
+class QueueDisabled(EntityError):
+    """The queue is switched off, for sending and receiving."""
+
+    code = "queue_disabled"
+
+
+class PoisonMessageError(EntityError):
+    """The queue is halted by a poison message and cannot be received from.
+
+    Attributes: `entity` (path), `sequence_number` (the culprit's lookup id), `delivery_count`,
+    `cycle` (retry cycles used), `reason`. The queue goes on after `resume` with a verdict.
+    """
+
+    code = "poison_message"
+
+    def __init__(
+        self, entity: str, sequence_number: int, delivery_count: int, cycle: int, reason: str
+    ) -> None:
+        self.entity = entity
+        self.sequence_number = sequence_number
+        self.delivery_count = delivery_count
+        self.cycle = cycle
+        self.reason = reason
+        super().__init__(
+            f"{entity!r} is halted by message {sequence_number} after {delivery_count} deliveries "
+            f"({cycle} retry cycles): {reason}. Resume it with a verdict on that message: "
+            "retry, move, drop or reject"
+        )
+
+
+class SettlementError(LazarettoError):
+    """A message could not be settled."""
+
+    code = "settlement_error"
+
+
+class MessageLockLost(SettlementError):
+    """The lock on the message is no longer held; nothing was changed.
+
+    The lock expired, the message was settled already, or another receiver holds it now.
+    `sequence_numbers` names the messages of the call whose lock is lost.
+    """
+
+    code = "message_lock_lost"
+
+    def __init__(self, message: str | None = None, sequence_numbers: Sequence[int] = ()) -> None:
+        self.sequence_numbers = tuple(sequence_numbers)
+        super().__init__(message)
+
+
+class SessionLockLost(SettlementError):
+    """The lock on the session is no longer held; nothing was changed."""
+
+    code = "session_lock_lost"
+
+
+class SessionCannotBeLocked(LazarettoError):
+    """The session is locked by another receiver."""
+
+    code = "session_cannot_be_locked"
+    retriable = True
+
+
+class MessageNotFound(LazarettoError, LookupError):
+    """No message with this sequence number is in the state the operation needs."""
+
+    code = "message_not_found"
+
+
+class TransactionError(LazarettoError):
+    """The transaction cannot do this."""
+
+    code = "transaction_error"
+
+
+class BrokerClosed(LazarettoError):
+    """The broker, sender or receiver is closed."""
+
+    code = "closed"
+
+
+class StoreError(LazarettoError):
+    """The store could not do its work; what the call asked for did not happen."""
+
+    code = "store_error"
+
+
+class StoreBusy(StoreError):
+    """Another process held the store for longer than the time allowed."""
+
+    code = "store_busy"
+    retriable = True
+
+
+class StoreFull(StoreError):
+    """There is no room left for the store on its disk."""
+
+    code = "store_full"
+    retriable = True
+
+
+class StoreReadOnly(StoreError):
+    """The store cannot be written to."""
+
+    code = "store_read_only"
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged, or is not a database."""
+
+    code = "store_corrupt"
+
+
+class StoreForeign(StoreError):
+    """The file is a database, but not one of Lazaretto's."""
+
+    code = "store_foreign"
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of Lazaretto."""
+
+    code = "store_too_new"

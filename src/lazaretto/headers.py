@@ -1,0 +1,82 @@
+"""What travels with a body: the rarely used fields of a message, encoded as one value."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
+
+PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
+
+#: Service Bus's quota for all headers of a message together, in bytes.
+MAX_HEADERS_SIZE = 65_536
+#: And for one property.
+MAX_PROPERTY_SIZE = 32_768
+
+_UUID_EXTENSION: Final = 1
+
+
+class NegativeAcknowledgement(msgspec.Struct, frozen=True):
+    """A receiver's word to the sender that it rejects a message (as MSMQ's, class 0xC004).
+
+    `status` is "not_delivered": the message was not processed and will not be.
+    """
+
+    queue: str
+    sequence_number: int
+    code: int
+    text: str
+    kind: str = "rejected"
+    status: str = "not_delivered"
+
+
+class Headers(msgspec.Struct, omit_defaults=True):
+    """The fields of a message that the engine carries but hardly ever looks at. Times in microseconds."""
+
+    session_id: str | None = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    partition_key: str | None = None
+    time_to_live: int | None = None
+    scheduled_enqueue_time: int | None = None
+    properties: dict[str, Any] = {}
+    dead_letter_queue: str | None = SYSTEM_DEAD_LETTER_QUEUE
+    edit_of: str | None = None
+    negative_acknowledgement: NegativeAcknowledgement | None = None
+
+
+EMPTY_HEADERS = Headers()
+
+
+def _extension(code: int, data: memoryview) -> object:
+    if code == _UUID_EXTENSION:
+        return uuid.UUID(bytes=bytes(data))
+    raise ValueError(f"unknown extension {code} in message headers")
+
+
+_decoder = msgspec.msgpack.Decoder(Headers, ext_hook=_extension)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def decode_headers(encoded: bytes) -> Headers:
+    """Return the headers that `encode_headers` made `encoded` of."""
+    return _decoder.decode(encoded)
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Return headers as bytes. Properties keep their types; a UUID needs an extension for that."""
+    if any(isinstance(value, uuid.UUID) for value in headers.properties.values()):
+        properties = {
+            name: msgspec.msgpack.Ext(_UUID_EXTENSION, value.bytes) if isinstance(value, uuid.UUID) else value
+            for name, value in headers.properties.items()
+        }
+        headers = msgspec.structs.replace(headers, properties=properties)
+    return _encoder.encode(headers)

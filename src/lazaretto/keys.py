@@ -1,0 +1,54 @@
+"""How a message is addressed in a store: one integer made of queue, subqueue and sequence number.
+
+All messages of one subqueue stand together in order, and a message keeps its sequence number
+when it moves between the subqueues of its queue.
+"""
+
+from __future__ import annotations
+
+from lazaretto.entities import Subqueue
+
+SEQUENCE_BITS = 42
+_SUBQUEUE_BITS = 2
+#: The highest sequence number: at 10,000 messages a second it is reached after 14 years.
+LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
+#: The highest queue id: what is left of a signed 64-bit integer.
+LAST_QUEUE = (1 << (63 - SEQUENCE_BITS - _SUBQUEUE_BITS)) - 1
+
+# Messages that wait in ";retry" stay in the main part: it is a state, not a place.
+_PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}
+
+
+def first_key(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
+    """Return the key just before a subqueue's first message."""
+    return (queue_id << _SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
+
+
+def last_key(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
+    """Return the highest key a subqueue's messages can have."""
+    return first_key(queue_id, subqueue) | LAST_SEQUENCE
+
+
+def sequence_of(key: int) -> int:
+    """Return the sequence number in a key."""
+    return key & LAST_SEQUENCE
+
+
+def queue_of(key: int) -> int:
+    """Return the queue id in a key."""
+    return key >> (SEQUENCE_BITS + _SUBQUEUE_BITS)
+
+
+def in_main(key: int) -> bool:
+    """Return whether the message is in the queue itself rather than a dead-letter subqueue."""
+    return not key >> SEQUENCE_BITS & 3
+
+
+def main_key(key: int) -> int:
+    """Return the key the message has or had in the queue itself: its history is kept under it."""
+    return key & ~(3 << SEQUENCE_BITS)
+
+
+def dead_key(key: int) -> int:
+    """Return the key the message has in the dead-letter subqueue."""
+    return main_key(key) | 1 << SEQUENCE_BITS

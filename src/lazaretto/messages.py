@@ -1,0 +1,232 @@
+"""Messages as users hold them: to send, received, peeked at, and dead."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lazaretto.clock import to_datetime
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, MessageState
+from lazaretto.headers import EMPTY_HEADERS, Headers, NegativeAcknowledgement, PropertyValue, decode_headers
+from lazaretto.keys import sequence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lazaretto.policy import Counters, Outcome
+
+
+class Message(msgspec.Struct):
+    """A message to send.
+
+    `body`: bytes, never decoded by the broker. `message_id`: assigned if None. `session_id`:
+    required on a queue with sessions. `time_to_live`: seconds or a timedelta, counted from the
+    send. `scheduled_enqueue_time`: an aware datetime before which the message is not receivable.
+    `properties`: str, int (64 bit), float, bool, bytes, UUID, aware datetime or None by name.
+    `dead_letter_queue`: where a rejected message is returned to: the system's queue, the path of
+    another, or None. What is wrong with a message is said when it is sent (InvalidMessage,
+    MessageTooLarge).
+    """
+
+    body: bytes
+    message_id: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    partition_key: str | None = None
+    time_to_live: float | timedelta | None = None
+    scheduled_enqueue_time: datetime | None = None
+    properties: Mapping[str, PropertyValue] | None = None
+    dead_letter_queue: str | None = SYSTEM_DEAD_LETTER_QUEUE
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """A peek-lock: on messages of one hand-over, or on a session (then `session_id` is set)."""
+
+    token: int
+    until: int
+    session_id: str | None = None
+
+
+class StoredMessage(msgspec.Struct):
+    """What the broker knows of a message it holds; the base of the kinds below."""
+
+    key: int
+    body: bytes
+    message_id: str
+    enqueued: int
+    expires: int | None
+    encoded_headers: bytes | None
+    body_id: int | None
+    deliveries: int
+    delivery_count: int
+    cycle: int
+    generation: int
+    enqueued_sequence_number: int | None
+    dead_letter_reason: str | None
+    dead_letter_error_description: str | None
+    decoded: Headers | None = None
+
+    @property
+    def sequence_number(self) -> int:
+        """The queue's number for this message: rising, never reused."""
+        return sequence_of(self.key)
+
+    @property
+    def enqueued_time(self) -> datetime:
+        return to_datetime(self.enqueued)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return None if self.expires is None else to_datetime(self.expires)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this or the latest hand-over, over the message's life; the first is 1."""
+        return self.deliveries
+
+    @property
+    def headers(self) -> Headers:
+        if self.decoded is None:
+            self.decoded = decode_headers(self.encoded_headers) if self.encoded_headers else EMPTY_HEADERS
+        return self.decoded
+
+    @property
+    def session_id(self) -> str | None:
+        return self.headers.session_id
+
+    @property
+    def subject(self) -> str | None:
+        return self.headers.subject
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.headers.correlation_id
+
+    @property
+    def to(self) -> str | None:
+        return self.headers.to
+
+    @property
+    def reply_to(self) -> str | None:
+        return self.headers.reply_to
+
+    @property
+    def reply_to_session_id(self) -> str | None:
+        return self.headers.reply_to_session_id
+
+    @property
+    def content_type(self) -> str | None:
+        return self.headers.content_type
+
+    @property
+    def partition_key(self) -> str | None:
+        return self.headers.partition_key
+
+    @property
+    def time_to_live(self) -> timedelta | None:
+        """The sender's time to live, before the queue's limit."""
+        micros = self.headers.time_to_live
+        return None if micros is None else timedelta(microseconds=micros)
+
+    @property
+    def scheduled_enqueue_time(self) -> datetime | None:
+        micros = self.headers.scheduled_enqueue_time
+        return None if micros is None else to_datetime(micros)
+
+    @property
+    def properties(self) -> dict[str, PropertyValue]:
+        return self.headers.properties
+
+    @property
+    def dead_letter_queue(self) -> str | None:
+        return self.headers.dead_letter_queue
+
+    @property
+    def edit_of(self) -> str | None:
+        """The id of the dead letter that this message is the edited form of."""
+        return self.headers.edit_of
+
+    @property
+    def negative_acknowledgement(self) -> NegativeAcknowledgement | None:
+        """Why a receiver rejected this message, when it lies in its sender's dead-letter queue."""
+        return self.headers.negative_acknowledgement
+
+
+class ReceivedMessage(StoredMessage):
+    """A message handed to a receiver, with the lock it is held by (None: received and deleted)."""
+
+    lock: Lock | None = None
+
+    @property
+    def lock_token(self) -> uuid.UUID | None:
+        """The lock as one value: different for every message and every hand-over of it."""
+        if self.lock is None:
+            return None
+        return uuid.UUID(int=self.lock.token << 64 | self.sequence_number)
+
+    @property
+    def locked_until(self) -> datetime | None:
+        return None if self.lock is None else to_datetime(self.lock.until)
+
+
+class PeekedMessage(StoredMessage):
+    """A message as it stands, without a lock on it."""
+
+    state: MessageState = MessageState.ACTIVE
+    locked_until_micros: int | None = None
+
+    @property
+    def locked_until(self) -> datetime | None:
+        """When the lock of the receiver that holds it runs out (not of a session's lock)."""
+        return None if self.locked_until_micros is None else to_datetime(self.locked_until_micros)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """One hand-over of a message that did not end in completion."""
+
+    number: int
+    started: datetime | None
+    ended: datetime
+    worker: str | None
+    outcome: Outcome
+    error_type: str | None = None
+    error_message: str | None = None
+    stack: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was set aside: what it is, why, and what was tried.
+
+    `resolution` is None while it waits, then "resubmitted", "purged" or "completed" (by a
+    receiver of the dead-letter subqueue), with `resolved`, the time; `message` is None then.
+    `resubmitted_as` is the sequence number of the live message. `attempts` is the whole history,
+    earlier generations included, oldest first; listings leave it empty.
+    """
+
+    queue: str
+    sequence_number: int
+    message_id: str
+    reason: str | None
+    description: str | None
+    error_type: str | None
+    error_message: str | None
+    dead_lettered: datetime
+    enqueued: datetime
+    counters: Counters
+    generation: int
+    message: PeekedMessage | None
+    resolution: str | None = None
+    resolved: datetime | None = None
+    resubmitted_as: int | None = None
+    attempts: tuple[Attempt, ...] = ()

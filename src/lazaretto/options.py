@@ -1,0 +1,97 @@
+"""Checks shared by all options: what was expected, what came, and what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from lazaretto.errors import InvalidOption
+
+T = TypeVar("T")
+
+#: The longest duration an option takes, in seconds: about 29,000 years, Service Bus's "for ever".
+FOREVER = 922_337_203_685.0
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: its repr, cut to a length one can read."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__}, {len(text)} characters)"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name most like `name`, else the names there are."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names))}"
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise InvalidOption for the first name in `given` that is not in `known`."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise InvalidOption(f"unknown option {name!r} of {what}{suggestion(name, names)}")
+
+
+def option_set(cls: type[T]) -> type[T]:
+    """Make a dataclass refuse unknown option names with InvalidOption and a suggestion."""
+    create: Callable[..., None] = cls.__init__
+
+    @functools.wraps(create)
+    def checked(self: T, *args: Any, **options: Any) -> None:
+        refuse_unknown(options, cls.__dataclass_fields__, cls.__name__)  # type: ignore[attr-defined]
+        create(self, *args, **options)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
+
+
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """Return `value` if it is an integer within `low` and `high`, else raise InvalidOption."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidOption(f"expected {name} to be an integer from {low} to {high}, got {shown(value)}")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """Return `value` if it is a bool, else raise InvalidOption."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"expected {name} to be True or False, got {shown(value)}")
+    return value
+
+
+def seconds(name: str, value: object, low: float = 0.0, high: float = FOREVER) -> float:
+    """Return a duration, given in seconds or as a timedelta, as seconds, else raise InvalidOption."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not math.isfinite(number)
+        or not low <= number <= high
+    ):
+        raise InvalidOption(
+            f"expected {name} to be a duration from {low:g} to {high:g} seconds, got {shown(value)}"
+        )
+    return float(number)
+
+
+def text(name: str, value: object, longest: int) -> str:
+    """Return `value` if it is a non-empty string no longer than `longest`, else raise InvalidOption."""
+    if not isinstance(value, str) or not value or len(value) > longest:
+        raise InvalidOption(f"expected {name} to be text of 1 to {longest} characters, got {shown(value)}")
+    return value
+
+
+def member(name: str, value: object, choices: Mapping[str, T]) -> T:
+    """Return the choice called `value`, or `value` itself if it is one, else raise InvalidOption."""
+    if isinstance(value, str) and value in choices:
+        return choices[value]
+    for choice in choices.values():
+        if value is choice:
+            return choice
+    raise InvalidOption(f"expected {name} to be one of {', '.join(choices)}, got {shown(value)}")

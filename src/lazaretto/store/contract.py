@@ -1,0 +1,513 @@
+"""What a store must do: the one contract that the engine is written against.
+
+The contract is Lazaretto's own and may change between versions; it is not meant to be
+implemented by users.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+
+from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.errors import LazarettoError
+from lazaretto.policy import Counters
+
+T = TypeVar("T")
+
+#: States of a message's row. FRESH and READY are both "active": READY was handed out before.
+FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED = range(6)
+
+#: A message as it is handed over: the fields of StoredMessage in their order, then cycle_attempts.
+HandedRow = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """A queue as the store keeps it. `halted_by` values are JSON. Times in microseconds."""
+
+    queue_id: int
+    path: str
+    options: QueueOptions
+    status: QueueStatus
+    halted_by: str | None
+    dead_letter_halted_by: str | None
+    created: int
+    updated: int
+
+
+class MessageRow(msgspec.Struct):
+    """All that the engine decides by of one message; not its body. Times in microseconds."""
+
+    key: int
+    state: int
+    due: int | None
+    expires: int | None
+    enqueued: int
+    message_id: str
+    session_id: str | None
+    lock_token: int | None
+    locked_at: int | None
+    locked_by: str | None
+    deliveries: int
+    failures: int
+    worker_deaths: int
+    lock_expiries: int
+    delivery_count: int
+    cycle_attempts: int
+    cycle: int
+    moves: int
+    generation: int
+    deferred: int
+    enqueued_sequence_number: int | None
+    resubmitted_from: int | None
+    headers: bytes | None
+    body_id: int | None
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(
+            self.deliveries,
+            self.failures,
+            self.worker_deaths,
+            self.lock_expiries,
+            self.delivery_count,
+            self.cycle_attempts,
+            self.cycle,
+            self.moves,
+        )
+
+    def charged(self, counters: Counters) -> MessageRow:
+        """Return this row with other counters."""
+        return msgspec.structs.replace(self, **counters._asdict())
+
+
+class NewMessage(msgspec.Struct, frozen=True):
+    """A message checked and encoded, ready to be stored. Times and durations in microseconds."""
+
+    body: bytes
+    message_id: str | None
+    session_id: str | None
+    time_to_live: int | None
+    scheduled: int | None
+    partition_key: str | None
+    headers: bytes | None
+
+
+class AttemptRecord(msgspec.Struct, frozen=True):
+    """An attempt that did not complete. Times in microseconds."""
+
+    number: int
+    started: int | None
+    ended: int
+    worker: str | None
+    outcome: str
+    error_type: str | None
+    error_message: str | None
+    stack: str | None
+
+
+class DeadLetterRecord(msgspec.Struct, frozen=True):
+    """Why a message was set aside, and what became of it. `counters` is JSON. Times in microseconds."""
+
+    key: int
+    message_id: str
+    reason: str | None
+    description: str | None
+    error_type: str | None
+    error_message: str | None
+    dead_lettered: int
+    enqueued: int
+    counters: str
+    generation: int
+    resubmitted_from: int | None
+    resolution: str | None = None
+    resolved: int | None = None
+    resubmitted_as: int | None = None
+
+
+class DeadLetterCriteria(msgspec.Struct, frozen=True):
+    """Which dead letters are meant; None leaves a part open. Times in microseconds."""
+
+    first: int
+    last: int
+    reason: str | None = None
+    error_type: str | None = None
+    since: int | None = None
+    until: int | None = None
+    keys: Sequence[int] | None = None
+    text: str | None = None
+
+
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A session's lock and state."""
+
+    lock_token: int | None
+    locked_until: int | None
+    locked_by: str | None
+    state: bytes | None
+
+
+class Transaction(Protocol):
+    """What an operation may do within one commit. A key is a message's address (see keys)."""
+
+    @property
+    def now(self) -> int:
+        """The store's time, the same for the whole operation."""
+        ...
+
+    @property
+    def worker(self) -> str:
+        """The name under which this process's locks are recorded."""
+        ...
+
+    def random_token(self) -> int:
+        """Return a new lock token."""
+        ...
+
+    def random_fraction(self) -> float:
+        """Return a number from 0 to 1, for jitter."""
+        ...
+
+    def wake(self, key: int) -> None:
+        """Tell receivers of the subqueue that `key` lies in, after the commit, to look again."""
+        ...
+
+    # Queues.
+    def queue(self, path_key: str) -> QueueRecord | None:
+        """Return the queue at a path."""
+        ...
+
+    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
+        """Return the queue with an id."""
+        ...
+
+    def queues(self) -> list[QueueRecord]:
+        """Return all queues by path."""
+        ...
+
+    def insert_queue(self, path: str, options: QueueOptions) -> QueueRecord:
+        """Add a queue."""
+        ...
+
+    def save_queue(self, record: QueueRecord) -> QueueRecord:
+        """Store a queue's options, status and culprits; return it with the time of the change."""
+        ...
+
+    def delete_queue(self, record: QueueRecord) -> None:
+        """Remove a queue; its messages go in chunks by `remove_deleted`."""
+        ...
+
+    def remove_deleted(self, limit: int) -> bool:
+        """Remove up to `limit` messages of a deleted queue; return whether there may be more."""
+        ...
+
+    def count_states(self, first: int, last: int) -> dict[int, int]:
+        """Return exact numbers of messages by state between two keys."""
+        ...
+
+    def discarded(self, queue_id: int) -> tuple[int, int]:
+        """Return how many messages of the queue expired and were dropped."""
+        ...
+
+    def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
+        """Add to the numbers of messages discarded."""
+        ...
+
+    def rollbacks(self, queue_id: int) -> int:
+        """Return how many receives from the queue were rolled back in a row."""
+        ...
+
+    def set_rollbacks(self, queue_id: int, count: int) -> None:
+        """Note how many receives from the queue were rolled back in a row."""
+        ...
+
+    # Messages.
+    def insert_messages(
+        self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
+    ) -> list[int]:
+        """Add messages at the queue's end; return their keys."""
+        ...
+
+    def take_key(self, queue_id: int) -> int:
+        """Return the key for one further message at the queue's end."""
+        ...
+
+    def insert_row(self, row: MessageRow, body: bytes | None) -> None:
+        """Add a message with a past; a body that stands by itself is named by `body_id`."""
+        ...
+
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+        """Lock and return the next messages that were never handed out."""
+        ...
+
+    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
+        """Return receivable messages between two keys that were handed out before."""
+        ...
+
+    def select_session_messages(
+        self, queue_id: int, session_id: str, state: int, before: int, limit: int
+    ) -> list[HandedRow]:
+        """Return receivable messages of a session with a key below `before`."""
+        ...
+
+    def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
+        """Return those of the messages that are in the state."""
+        ...
+
+    def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
+        """Lock messages; `until` is None when a session's lock holds them."""
+        ...
+
+    def held(self, keys: Sequence[int], token: int) -> set[int]:
+        """Return those of the messages that are held under the lock now."""
+        ...
+
+    def delete_held(self, keys: Sequence[int], token: int) -> bool:
+        """Remove messages held under the lock; return False if the lock on any is lost."""
+        ...
+
+    def delete_messages(self, keys: Sequence[int]) -> None:
+        """Remove messages."""
+        ...
+
+    def delete_bodies(self, body_ids: Sequence[int]) -> None:
+        """Remove bodies that stand by themselves."""
+        ...
+
+    def row(self, key: int) -> MessageRow | None:
+        """Return one message."""
+        ...
+
+    def body(self, key: int) -> bytes:
+        """Return one message's body."""
+        ...
+
+    def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
+        """Store a message's new standing, unlocked, under another key if one is given."""
+        ...
+
+    def renew_lock(self, key: int, token: int, until: int) -> bool:
+        """Prolong a lock; return False if it is lost."""
+        ...
+
+    def due(self, limit: int) -> list[MessageRow]:
+        """Return the messages whose time has come."""
+        ...
+
+    def next_due(self) -> int | None:
+        """Return when the store must next look at a message or session."""
+        ...
+
+    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
+        """Return messages between two keys as they stand: HandedRow without its last, state, lock's end."""
+        ...
+
+    # Sessions.
+    def session_ids(self, queue_id: int) -> list[str]:
+        """Return the sessions that have messages, a lock or a state."""
+        ...
+
+    def next_session_id(self, queue_id: int, after: str) -> str | None:
+        """Return the next session by name that has messages."""
+        ...
+
+    def first_receivable(self, queue_id: int, session_id: str) -> int | None:
+        """Return the key of a session's first message that is not held back by a delayed one."""
+        ...
+
+    def first_delayed(self, queue_id: int, session_id: str) -> int | None:
+        """Return the key of a session's first message that waits for a retry."""
+        ...
+
+    def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
+        """Return a session's lock and state."""
+        ...
+
+    def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+        """Lock a session."""
+        ...
+
+    def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
+        """Prolong a session's lock."""
+        ...
+
+    def unlock_session(self, queue_id: int, session_id: str) -> None:
+        """Give a session's lock up, and forget the session if it has no state."""
+        ...
+
+    def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
+        """Store a session's state."""
+        ...
+
+    def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
+        """Return the messages a session's receiver holds."""
+        ...
+
+    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
+        """Return queue id, session id and lock token of sessions whose lock has run out."""
+        ...
+
+    # Duplicate detection.
+    def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
+        """Return the sequence number under which the id was sent within the window."""
+        ...
+
+    def remember_message_id(
+        self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
+    ) -> None:
+        """Remember a message id."""
+        ...
+
+    # Attempts and dead letters, under the key a message has in the queue itself.
+    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
+        """Add to a message's history."""
+        ...
+
+    def attempts(self, key: int) -> list[AttemptRecord]:
+        """Return a message's history, oldest first."""
+        ...
+
+    def delete_attempts(self, keys: Sequence[int]) -> None:
+        """Forget messages' history."""
+        ...
+
+    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
+        """Return type, message and stack of a message's latest error."""
+        ...
+
+    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
+        """Record why a message was set aside."""
+        ...
+
+    def dead_letter(self, key: int) -> DeadLetterRecord | None:
+        """Return one dead letter, or what became of it."""
+        ...
+
+    def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
+        """Return the dead letters that wait, oldest sequence number first."""
+        ...
+
+    def dead_letter_groups(
+        self, first: int, last: int
+    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
+        """Return reason, error type, number, first and last time, and first key, by number."""
+        ...
+
+    def resolve_dead_letters(
+        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
+    ) -> None:
+        """Record what became of dead letters."""
+        ...
+
+    def forget_history(self, before: int, limit: int) -> bool:
+        """Forget old events, resolved dead letters and message ids; return whether there may be more."""
+        ...
+
+    # Events and audit. Details are JSON.
+    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
+        """Add to the event log."""
+        ...
+
+    def events(
+        self, after: int, limit: int, *, kind: str | None, queue: str | None
+    ) -> list[tuple[int, int, str, str, int | None, str]]:
+        """Return position, time, kind, queue, sequence number and detail of events after a position."""
+        ...
+
+    def last_event(self) -> int:
+        """Return the position of the latest event."""
+        ...
+
+    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
+        """Add to the audit log."""
+        ...
+
+    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
+        """Return position, time, actor, action, queue and detail, the latest first."""
+        ...
+
+
+class Operation(Generic[T]):
+    """Something to do within one commit, together with the operations of others.
+
+    `run` may be called more than once, each time on a clean state: when another operation of the
+    same commit fails, the commit is done again with each operation by itself. It must therefore
+    keep nothing from one call to the next.
+    """
+
+    __slots__ = ()
+
+    #: Whether the answer waits until the commit is on disk, or only until it survives a kill.
+    durable: ClassVar[bool] = True
+
+    def run(self, tx: Transaction) -> T:
+        """Do it and return the answer."""
+        raise LazarettoError(f"{type(self).__name__} cannot be run")
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[Any]:
+        """Do several operations of this class that stand in a row; return their answers in order."""
+        return [operation.run(tx) for operation in operations]
+
+    #: Whether `run_all` does more than one at a time better than one after the other.
+    mergeable: ClassVar[bool] = False
+
+
+class Savepoint(Protocol):
+    """A point within an exclusive session to return to."""
+
+    def rollback(self) -> None:
+        """Undo what was done since."""
+        ...
+
+
+class Exclusive(Protocol):
+    """The store's one writer, held by one caller for its own SQL and operations in one commit."""
+
+    def execute(self, sql: str, parameters: Any) -> Any:
+        """Run the user's SQL and return its cursor."""
+        ...
+
+    def savepoint(self) -> Savepoint:
+        """Mark a point to return to."""
+        ...
+
+    def commit(self, operation: Operation[T]) -> T:
+        """Run the operation, commit everything, end."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo everything, end."""
+        ...
+
+
+class Store(Protocol):
+    """Keeps everything, for several threads and several processes."""
+
+    def run(self, operation: Operation[T]) -> T:
+        """Do an operation, in one commit with those of other threads; return when it is safe."""
+        ...
+
+    def read(self, query: Callable[[Transaction], T]) -> T:
+        """Return what `query` finds in one consistent snapshot."""
+        ...
+
+    def exclusive(self) -> Exclusive:
+        """Become the one writer, for the user's own SQL."""
+        ...
+
+    def changes(self, key: int) -> int:
+        """Return a number that grows when the subqueue that `key` lies in may have more to receive."""
+        ...
+
+    def wait(self, key: int, seen: int, seconds: float) -> bool:
+        """Wait until `changes(key)` is no longer `seen`; return False when the time is over."""
+        ...
+
+    def close(self) -> None:
+        """Give everything up. Waiting callers get BrokerClosed."""
+        ...

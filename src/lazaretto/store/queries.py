@@ -1,0 +1,28 @@
+"""Reads the named queries of a .sql file."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+_QUERY = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
+_ROWS = re.compile(r"\[rows\] (\([^)]*\))")
+
+
+def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
+    """Return the text of each query in `file` of `package` by its name.
+
+    A query is a line `-- name: NAME`, at least one comment line that says what it is for, and SQL.
+    """
+    text = resources.files(package).joinpath(file).read_text("utf-8")
+    queries: dict[str, str] = {}
+    for name, _purpose, sql in _QUERY.findall(text):
+        if name in queries:
+            raise ValueError(f"query {name!r} stands twice in {file}")
+        queries[name] = sql.strip()
+    return queries
+
+
+def with_rows(sql: str, count: int) -> str:
+    """Return a query with its `[rows]` template repeated `count` times."""
+    return _ROWS.sub(lambda m: ", ".join([m.group(1)] * count), sql)

@@ -1,0 +1,445 @@
+-- Every statement the SQLite store runs. A query starts with its name and what it is for.
+-- [rows] after VALUES stands for as many copies of the row as there are rows.
+
+-- == queues ==
+
+-- name: insert_queue
+-- A new queue; its id.
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated)
+VALUES (:path, :path_key, :options, :now, :now) RETURNING queue_id
+
+-- name: select_queue
+-- One queue by path.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+FROM lazaretto_queues WHERE path_key = ?
+
+-- name: select_queue_by_id
+-- One queue by the id in its messages' keys.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: select_queues
+-- All queues by path.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+FROM lazaretto_queues ORDER BY path_key
+
+-- name: update_queue
+-- The options and status of a queue.
+UPDATE lazaretto_queues
+SET options = :options, status = :status, halted_by = :halted_by,
+    dead_letter_halted_by = :dead_letter_halted_by, updated = :now
+WHERE queue_id = :queue_id
+
+-- name: select_discarded
+-- The numbers of messages discarded by expiry and by disposition.
+SELECT expired, dropped FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: count_discarded
+-- Add to the numbers of messages discarded.
+UPDATE lazaretto_queues SET expired = expired + :expired, dropped = dropped + :dropped
+WHERE queue_id = :queue_id
+
+-- name: select_rollbacks
+-- How many receives from the queue were rolled back in a row.
+SELECT rollbacks FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: set_rollbacks
+-- Note how many receives from the queue were rolled back in a row.
+UPDATE lazaretto_queues SET rollbacks = :rollbacks WHERE queue_id = :queue_id
+
+-- name: select_high_water
+-- The highest sequence number known to be used by messages that are gone.
+SELECT high_water FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: set_high_water
+-- Keep the highest sequence number when the message that has it goes.
+UPDATE lazaretto_queues SET high_water = :sequence_number
+WHERE queue_id = :queue_id AND high_water < :sequence_number
+
+-- name: select_last_key
+-- The highest key within a subqueue.
+SELECT key FROM lazaretto_messages WHERE key > ? AND key <= ? ORDER BY key DESC LIMIT 1
+
+-- name: delete_queue
+-- Free the path of a queue; its id is never used again.
+DELETE FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: insert_deleted_queue
+-- Note that a queue's messages are to be removed.
+INSERT INTO lazaretto_deleted_queues (queue_id) VALUES (?)
+
+-- name: select_deleted_queue
+-- A queue whose messages are to be removed.
+SELECT queue_id FROM lazaretto_deleted_queues LIMIT 1
+
+-- name: delete_deleted_queue
+-- All of a queue's messages are removed.
+DELETE FROM lazaretto_deleted_queues WHERE queue_id = ?
+
+-- name: select_some_keys
+-- Some messages of a range, to remove them.
+SELECT key, body_id FROM lazaretto_messages WHERE key > ? AND key <= ? LIMIT ?
+
+-- name: delete_attempts_range
+-- The history of a deleted queue.
+DELETE FROM lazaretto_attempts WHERE key > ? AND key <= ?
+
+-- name: delete_dead_letters_range
+-- The dead-letter records of a deleted queue.
+DELETE FROM lazaretto_dead_letters WHERE key > ? AND key <= ?
+
+-- name: delete_sessions_of
+-- The sessions of a deleted queue.
+DELETE FROM lazaretto_sessions WHERE queue_id = ?
+
+-- name: delete_message_ids_of
+-- The duplicate history of a deleted queue.
+DELETE FROM lazaretto_message_ids WHERE queue_id = ?
+
+-- name: count_states
+-- Exact numbers of messages by state within a subqueue.
+SELECT state, count(*) FROM lazaretto_messages WHERE key > ? AND key <= ? GROUP BY state
+
+-- == messages ==
+
+-- name: insert_messages
+-- New messages.
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_body
+-- A body too large to stand with its message.
+INSERT INTO lazaretto_bodies (body) VALUES (?)
+
+-- name: insert_full_message
+-- A message with a past: resubmitted, activated, or returned to its sender.
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
+     lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, enqueued_sequence_number,
+     resubmitted_from, headers, body_id, body)
+VALUES
+    (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :deliveries, :failures,
+     :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation,
+     :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
+
+-- name: select_fresh
+-- The next messages of a subqueue that were never handed out.
+SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
+       enqueued_sequence_number, NULL, NULL, cycle_attempts
+FROM lazaretto_messages m
+WHERE key > ? AND key <= ? AND state = 0 AND (expires IS NULL OR expires > ?)
+ORDER BY key LIMIT ?
+
+-- name: select_ready
+-- The first messages of a subqueue that were handed out before and are receivable again.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+FROM lazaretto_messages m INDEXED BY lazaretto_messages_ready
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+WHERE m.key > ? AND m.key <= ? AND state = 1 AND (expires IS NULL OR expires > ?)
+ORDER BY m.key LIMIT ?
+
+-- name: select_session_messages
+-- The first receivable messages of a session, those handed out before first.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       generation, enqueued_sequence_number, NULL, NULL, cycle_attempts
+FROM lazaretto_messages m
+WHERE m.key >> 44 = ? AND session_id = ? AND state = ? AND (expires IS NULL OR expires > ?) AND m.key < ?
+ORDER BY m.key LIMIT ?
+
+-- name: select_messages
+-- Messages by key, in a given state, whatever their order.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+FROM lazaretto_messages m
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+WHERE m.key IN (SELECT value FROM json_each(?)) AND state = ?
+ORDER BY m.key
+
+-- name: lock_range
+-- Lock all receivable messages of one state between two keys.
+UPDATE lazaretto_messages
+SET state = 2, due = ?, lock_token = ?, locked_at = ?, locked_by = ?, deliveries = deliveries + 1
+WHERE key >= ? AND key <= ? AND state = ? AND (expires IS NULL OR expires > ?)
+
+-- name: lock_keys
+-- Lock messages by key.
+UPDATE lazaretto_messages
+SET state = 2, due = ?, lock_token = ?, locked_at = ?, locked_by = ?, deliveries = deliveries + 1
+WHERE key IN (SELECT value FROM json_each(?))
+
+-- name: delete_locked
+-- Remove messages that are held under a lock, if it is still held.
+DELETE FROM lazaretto_messages
+WHERE key IN (SELECT value FROM json_each(?)) AND state = 2 AND lock_token = ? AND (due IS NULL OR due > ?)
+
+-- name: delete_one_locked
+-- Remove a message that is held under a lock, if it is still held.
+DELETE FROM lazaretto_messages
+WHERE key = ? AND state = 2 AND lock_token = ? AND (due IS NULL OR due > ?)
+
+-- name: select_locked
+-- Which of these messages are held under this lock.
+SELECT key FROM lazaretto_messages
+WHERE key IN (SELECT value FROM json_each(?)) AND state = 2 AND lock_token = ? AND (due IS NULL OR due > ?)
+
+-- name: delete_messages
+-- Remove messages by key.
+DELETE FROM lazaretto_messages WHERE key IN (SELECT value FROM json_each(?))
+
+-- name: delete_bodies
+-- Remove the large bodies of messages that are gone.
+DELETE FROM lazaretto_bodies WHERE body_id IN (SELECT value FROM json_each(?))
+
+-- name: select_row
+-- All that the engine decides by of one message; not its body.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+FROM lazaretto_messages WHERE key = ?
+
+-- name: select_due
+-- The messages whose time has come, the longest due first.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ? ORDER BY due LIMIT ?
+
+-- name: select_session_locked
+-- The messages a session's receiver holds.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+FROM lazaretto_messages
+WHERE key >> 44 = ? AND session_id = ? AND state = 2
+
+-- name: next_due
+-- When the store must look at a message again.
+SELECT min(due) FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due IS NOT NULL
+
+-- name: update_row
+-- The new standing of one message, its lock gone.
+UPDATE lazaretto_messages
+SET key = :new_key, state = :state, due = :due, expires = :expires, session_id = :session_id,
+    lock_token = NULL, locked_at = NULL, locked_by = NULL,
+    deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
+    lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
+    cycle = :cycle, moves = :moves, deferred = :deferred
+WHERE key = :key
+
+-- name: renew_lock
+-- Prolong the lock on a message.
+UPDATE lazaretto_messages SET due = :until
+WHERE key = :key AND state = 2 AND lock_token = :token AND due > :now
+
+-- name: select_body
+-- The body of one message.
+SELECT coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+FROM lazaretto_messages m WHERE key = ?
+
+-- name: peek
+-- Messages of a subqueue as they stand, from a sequence number on.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
+       enqueued_sequence_number, d.reason, d.description, state, CASE WHEN state = 2 THEN due END
+FROM lazaretto_messages m
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+WHERE m.key > ? AND m.key <= ? ORDER BY m.key LIMIT ?
+
+-- name: peek_delayed
+-- The same of the messages that wait for a retry.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
+       enqueued_sequence_number, NULL, NULL, state, NULL
+FROM lazaretto_messages m
+WHERE m.key > ? AND m.key <= ? AND state = 5 ORDER BY m.key LIMIT ?
+
+-- == sessions ==
+
+-- name: next_session_id
+-- The next session after this one that has messages in the queue.
+SELECT session_id FROM lazaretto_messages
+WHERE key >> 44 = ? AND session_id > ? AND session_id IS NOT NULL ORDER BY session_id LIMIT 1
+
+-- name: first_receivable_key
+-- The first receivable message of a session.
+SELECT min(key) FROM lazaretto_messages
+WHERE key >> 44 = ? AND session_id = ? AND state IN (0, 1) AND (expires IS NULL OR expires > ?)
+
+-- name: first_delayed_key
+-- The first message of a session that waits for a retry: later ones wait behind it.
+SELECT min(key) FROM lazaretto_messages WHERE key >> 44 = ? AND session_id = ? AND state = 5
+
+-- name: select_session
+-- A session's lock and state.
+SELECT lock_token, locked_until, locked_by, state FROM lazaretto_sessions
+WHERE queue_id = ? AND session_id = ?
+
+-- name: lock_session
+-- Lock a session.
+INSERT INTO lazaretto_sessions (queue_id, session_id, lock_token, locked_until, locked_by)
+VALUES (:queue_id, :session_id, :token, :until, :worker)
+ON CONFLICT (queue_id, session_id) DO UPDATE
+SET lock_token = :token, locked_until = :until, locked_by = :worker
+
+-- name: renew_session
+-- Prolong the lock on a session.
+UPDATE lazaretto_sessions SET locked_until = :until WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: unlock_session
+-- Give a session up.
+UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
+WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: delete_idle_session
+-- Forget a session that is not locked and has no state.
+DELETE FROM lazaretto_sessions
+WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token IS NULL AND state IS NULL
+
+-- name: set_session_state
+-- The state of a session.
+UPDATE lazaretto_sessions SET state = :state WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: select_due_sessions
+-- The sessions whose lock has run out.
+SELECT queue_id, session_id, lock_token FROM lazaretto_sessions
+WHERE locked_until <= ? ORDER BY locked_until LIMIT ?
+
+-- name: next_due_session
+-- When the store must look at a session again.
+SELECT min(locked_until) FROM lazaretto_sessions WHERE locked_until IS NOT NULL
+
+-- name: select_sessions
+-- The sessions of a queue that have messages, a lock or a state.
+SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id
+UNION SELECT DISTINCT session_id FROM lazaretto_messages
+WHERE key >> 44 = :queue_id AND session_id IS NOT NULL ORDER BY 1
+
+-- == duplicate detection ==
+
+-- name: select_message_id
+-- The sequence number under which a message id was sent before.
+SELECT sequence_number FROM lazaretto_message_ids
+WHERE queue_id = ? AND message_id = ? AND partition_key = ? AND forget_after > ?
+
+-- name: insert_message_id
+-- Remember a message id.
+INSERT OR REPLACE INTO lazaretto_message_ids
+    (queue_id, message_id, partition_key, forget_after, sequence_number) VALUES (?, ?, ?, ?, ?)
+
+-- name: delete_old_message_ids
+-- Forget ids whose time is over, a chunk at a time.
+DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN
+    (SELECT queue_id, message_id, partition_key FROM lazaretto_message_ids
+     WHERE forget_after <= ? LIMIT ?)
+
+-- == attempts and dead letters ==
+
+-- name: insert_attempt
+-- An attempt that did not complete.
+INSERT INTO lazaretto_attempts
+    (key, number, started, ended, worker, outcome, error_type, error_message, stack)
+VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack)
+
+-- name: select_attempts
+-- The history of a message.
+SELECT number, started, ended, worker, outcome, error_type, error_message, stack
+FROM lazaretto_attempts WHERE key = ? ORDER BY number, rowid
+
+-- name: select_last_error
+-- The latest attempt of a message that had an error.
+SELECT error_type, error_message, stack FROM lazaretto_attempts
+WHERE key = ? AND error_type IS NOT NULL ORDER BY number DESC, rowid DESC LIMIT 1
+
+-- name: delete_attempts
+-- The history of messages that completed.
+DELETE FROM lazaretto_attempts WHERE key IN (SELECT value FROM json_each(?))
+
+-- name: insert_dead_letter
+-- Why a message was set aside.
+INSERT OR REPLACE INTO lazaretto_dead_letters
+    (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
+     counters, resubmitted_from)
+VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
+        :counters, :resubmitted_from)
+
+-- name: resolve_dead_letters
+-- Dead letters that were dealt with.
+UPDATE lazaretto_dead_letters
+SET resolution = :resolution, resolved = :now, resubmitted_as = :resubmitted_as
+WHERE key IN (SELECT value FROM json_each(:keys))
+
+-- name: select_dead_letter
+-- One dead letter, or what became of it.
+SELECT key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
+       generation, resubmitted_from, resolution, resolved, resubmitted_as
+FROM lazaretto_dead_letters WHERE key = ?
+
+-- name: select_dead_letters
+-- Dead letters that wait, by a filter whose parts are null when not asked for.
+SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
+       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as
+FROM lazaretto_dead_letters d
+WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL
+  AND (:reason IS NULL OR d.reason = :reason)
+  AND (:error_type IS NULL OR d.error_type = :error_type)
+  AND (:since IS NULL OR d.dead_lettered >= :since)
+  AND (:until IS NULL OR d.dead_lettered < :until)
+  AND (:keys IS NULL OR d.key IN (SELECT value FROM json_each(:keys)))
+  AND (:text IS NULL OR instr(d.description, :text) OR instr(d.error_message, :text)
+       OR instr((SELECT coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+                 FROM lazaretto_messages m WHERE m.key = d.key + (1 << 42)), CAST(:text AS BLOB)))
+ORDER BY d.key LIMIT :limit
+
+-- name: group_dead_letters
+-- Dead letters that wait, counted by reason and error type.
+SELECT reason, error_type, count(*), min(dead_lettered), max(dead_lettered), min(key)
+FROM lazaretto_dead_letters
+WHERE key > ? AND key <= ? AND resolution IS NULL
+GROUP BY reason, error_type ORDER BY count(*) DESC, reason, error_type
+
+-- name: select_resolved
+-- Dead letters that were dealt with long ago.
+SELECT key FROM lazaretto_dead_letters WHERE resolved < ? ORDER BY resolved LIMIT ?
+
+-- name: delete_dead_letters
+-- Records of dead letters that are no longer kept.
+DELETE FROM lazaretto_dead_letters WHERE key IN (SELECT value FROM json_each(?))
+
+-- == events and audit ==
+
+-- name: insert_event
+-- Something that programs may follow.
+INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail)
+VALUES (:time, :kind, :queue, :sequence_number, :detail)
+
+-- name: select_events
+-- Events after a position.
+SELECT position, time, kind, queue, sequence_number, detail FROM lazaretto_events
+WHERE position > :after AND (:kind IS NULL OR kind = :kind)
+  AND (:queue IS NULL OR lower(queue) = :queue)
+ORDER BY position LIMIT :limit
+
+-- name: last_event
+-- The position of the latest event.
+SELECT coalesce(max(position), 0) FROM lazaretto_events
+
+-- name: delete_old_events
+-- Forget old events, a chunk at a time.
+DELETE FROM lazaretto_events WHERE position IN
+    (SELECT position FROM lazaretto_events WHERE time < ? ORDER BY time LIMIT ?)
+
+-- name: insert_audit
+-- What an operator did.
+INSERT INTO lazaretto_audit (time, actor, action, queue, detail)
+VALUES (:time, :actor, :action, :queue, :detail)
+
+-- name: select_audit
+-- What operators did, the latest first.
+SELECT position, time, actor, action, queue, detail FROM lazaretto_audit
+WHERE (:queue IS NULL OR lower(queue) = :queue) ORDER BY position DESC LIMIT :limit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lazaretto.clock import to_datetime
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, MessageState
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
 from lazaretto.headers import EMPTY_HEADERS, Headers, NegativeAcknowledgement, PropertyValue, decode_headers
 from lazaretto.keys import sequence_of
 
@@ -51,6 +51,7 @@ class Message(msgspec.Struct):
 class Lock(msgspec.Struct, frozen=True):
     """A peek-lock: on messages of one hand-over, or on a session (then `session_id` is set)."""
 
+    path: EntityPath
     token: int
     until: int
     session_id: str | None = None

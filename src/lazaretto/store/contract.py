@@ -367,8 +367,16 @@ class Transaction(Protocol):
         """Add to a message's history."""
         ...
 
+    def trim_attempts(self, key: int, number: int) -> None:
+        """Forget a message's attempts up to a number."""
+        ...
+
     def attempts(self, key: int) -> list[AttemptRecord]:
         """Return a message's history, oldest first."""
+        ...
+
+    def move_attempts(self, key: int, new_key: int) -> None:
+        """Keep a message's history under another key."""
         ...
 
     def delete_attempts(self, keys: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from lazaretto.errors import BrokerClosed
+from lazaretto.errors import BrokerClosed, TransactionError
 from lazaretto.store.contract import Operation
 
 #: The most operations of one commit: bounds how long the first waits for the last.
@@ -65,12 +65,18 @@ class GroupCommit:
         self._gate.acquire()
         self._expected = 0
         self._callers = 0
+        self._holder: int | None = None
         self.closed = False
 
     def run(self, operation: Operation[Any]) -> Any:
         """Return the operation's answer, or raise its error, once its commit is done."""
         if self.closed:
             raise BrokerClosed("the broker is closed")
+        if self._holder is not None and self._holder == threading.get_ident():
+            raise TransactionError(
+                "a transaction of this thread has run SQL and holds the store: "
+                "send, receive and settle through it, or end it first"
+            )
         ticket = Ticket(operation)
         if not self._waiting and self._writing.acquire(blocking=False):
             self._lead(ticket)
@@ -82,10 +88,14 @@ class GroupCommit:
 
     def hold(self) -> None:
         """Keep all others from writing until `let_go`."""
+        if self._holder == threading.get_ident():
+            raise TransactionError("a transaction of this thread has run SQL already; end it first")
         self._writing.acquire()
+        self._holder = threading.get_ident()
 
     def let_go(self) -> None:
         """Let others write again."""
+        self._holder = None
         self._pass_on()
 
     def _follow(self, ticket: Ticket) -> None:

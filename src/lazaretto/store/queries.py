@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 
-_QUERY = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
+_QUERY = re.compile(r"^-- name: (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
 _ROWS = re.compile(r"\[rows\] (\([^)]*\))")
 
 

@@ -225,11 +225,12 @@ SELECT min(due) FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE 
 -- name: update_row
 -- The new standing of one message, its lock gone.
 UPDATE lazaretto_messages
-SET key = :new_key, state = :state, due = :due, expires = :expires, session_id = :session_id,
-    lock_token = NULL, locked_at = NULL, locked_by = NULL,
+SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :enqueued,
+    session_id = :session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
     deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
     lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
-    cycle = :cycle, moves = :moves, deferred = :deferred
+    cycle = :cycle, moves = :moves, generation = :generation, deferred = :deferred,
+    enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from
 WHERE key = :key
 
 -- name: renew_lock
@@ -355,6 +356,14 @@ FROM lazaretto_attempts WHERE key = ? ORDER BY number, rowid
 -- The latest attempt of a message that had an error.
 SELECT error_type, error_message, stack FROM lazaretto_attempts
 WHERE key = ? AND error_type IS NOT NULL ORDER BY number DESC, rowid DESC LIMIT 1
+
+-- name: trim_attempts
+-- The oldest part of a history that is too long.
+DELETE FROM lazaretto_attempts WHERE key = ? AND number <= ?
+
+-- name: move_attempts
+-- The history of a message that goes on under another key.
+UPDATE lazaretto_attempts SET key = ? WHERE key = ?
 
 -- name: delete_attempts
 -- The history of messages that completed.

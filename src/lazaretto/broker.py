@@ -1,0 +1,394 @@
+"""What users hold: connect to a store, and everything it offers."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lazaretto.clock import Clock, SystemClock
+from lazaretto.consume import Consumer, ConsumeReport, Handler
+from lazaretto.engine.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterGroup,
+    Edit,
+    Purge,
+    Resubmit,
+    ResubmitReport,
+    check_numbers,
+    dead_letter_path,
+    group_dead_letters,
+    history,
+    list_dead_letters,
+    match_dead_letters,
+    show_dead_letter,
+)
+from lazaretto.engine.log import AuditEntry, Event, read_audit, read_events
+from lazaretto.engine.queues import (
+    CreateQueue,
+    DeleteQueue,
+    OpenStore,
+    ResumeQueue,
+    UpdateQueue,
+    describe,
+    require_queue,
+)
+from lazaretto.entities import EntityPath, QueueDescription, QueueOptions, Subqueue
+from lazaretto.errors import InvalidOption, MessageNotFound, NotAllowed
+from lazaretto.keeper import Keeper
+from lazaretto.keys import first_key
+from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.options import seconds, shown, whole
+from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
+from lazaretto.sender import Sender
+from lazaretto.store.sqlite.store import SqliteStore
+from lazaretto.transaction import BrokerTransaction
+
+_SQLITE = "sqlite:///"
+#: Dead letters of one commit when many are sent back or purged.
+_CHUNK = 500
+
+Which = DeadLetterFilter | int | Iterable[int]
+
+
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    adopt: bool = False,
+    timeout: float = 10.0,
+    durable_attempts: bool = False,
+) -> Broker:
+    """Open the broker whose store is at `url`.
+
+    `sqlite:///orders.db` is a file in the current folder, `sqlite:////var/lib/orders.db` one by its
+    whole path; a path by itself means the same. `create`: make the store if there is none. `adopt`:
+    keep the store's tables beside another application's, in its database. `timeout`: seconds to
+    wait for other processes. `durable_attempts`: sync the record of every hand-over to disk before
+    the receiver gets the message, so that not even a power cut loses a count. `clock`: for tests.
+
+    Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreError, InvalidOption.
+    """
+    store = SqliteStore(
+        _sqlite_path(url),
+        clock=clock or SystemClock(),
+        create=create,
+        adopt=adopt,
+        busy=seconds("timeout", timeout),
+        durable_attempts=durable_attempts,
+    )
+    return Broker(store)
+
+
+def _sqlite_path(url: str | os.PathLike[str]) -> Path:
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text:
+        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
+    if text.startswith(_SQLITE):
+        text = text[len(_SQLITE) :]
+    elif "://" in text or text.startswith("sqlite:"):
+        scheme = text.partition(":")[0]
+        raise InvalidOption(
+            f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}"
+        )
+    if not text or ":memory:" in text or "?" in text or "\0" in text:
+        raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
+    return Path(text)
+
+
+def _actor() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}@{socket.gethostname()}"
+
+
+class Broker:
+    """A store and everything it offers. Threads may share it. A context manager.
+
+    Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
+    `orders;poison`, `orders;retry`); they compare without case. `actor` is who the audit log says
+    did something; the user of this process if None.
+    """
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._rotation: dict[str, str] = {}
+        try:
+            store.run(OpenStore())
+        except BaseException:
+            store.close()
+            raise
+        self._keeper = Keeper(store, store.clock)
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def create_queue(self, path: str, options: QueueOptions | None = None) -> QueueDescription:
+        """Create a queue. Raises EntityExists, InvalidPath."""
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        return self._store.run(CreateQueue(EntityPath.parse(path), options or QueueOptions()))
+
+    def queue(self, path: str) -> QueueDescription:
+        """Return a queue: options, status and exact counts. Raises EntityNotFound."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: describe(tx, require_queue(tx, parsed)))
+
+    def queues(self) -> list[QueueDescription]:
+        """Return all queues by path, the system's dead-letter queue among them."""
+        return self._store.read(lambda tx: [describe(tx, queue) for queue in tx.queues()])
+
+    def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
+        """Change some of a queue's options, by the names they have in QueueOptions."""
+        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or _actor()))
+
+    def delete_queue(self, path: str, *, actor: str | None = None) -> None:
+        """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
+        self._store.run(DeleteQueue(EntityPath.parse(path), actor or _actor()))
+
+    def resume_queue(
+        self, path: str, verdict: str | None = None, *, actor: str | None = None
+    ) -> QueueDescription:
+        """Let a halted or disabled queue go on.
+
+        A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
+        again), "move", "drop" or "reject".
+        """
+        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or _actor()))
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def sender(self, path: str) -> Sender:
+        """Return a sender to a queue. The queue is looked for when something is sent."""
+        parsed = EntityPath.parse(path)
+        if parsed.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {parsed.queue!r}")
+        return Sender(self._store, parsed)
+
+    def receiver(
+        self,
+        path: str,
+        *,
+        subqueue: str | None = None,
+        mode: Mode = "peek_lock",
+        session: str | NextSession | None = None,
+    ) -> Receiver:
+        """Return a receiver.
+
+        `subqueue`: "dead_letter" and others, instead of a suffix of the path. `mode`: "peek_lock",
+        or "receive_and_delete". `session`: the id of a session, locked now (SessionCannotBeLocked
+        if another receiver has it), or NEXT_SESSION, locked by the first `receive`.
+        """
+        return Receiver(self._store, EntityPath.parse(path, subqueue), mode, session, self._rotation)
+
+    def peek(
+        self, path: str, max_messages: int = 1, from_sequence_number: int = 0, *, subqueue: str | None = None
+    ) -> list[PeekedMessage]:
+        """Return messages as they stand, in every state, without locking or charging anything."""
+        with self.receiver(path, subqueue=subqueue) as receiver:
+            return receiver.peek(max_messages, from_sequence_number)
+
+    def transaction(self) -> BrokerTransaction:
+        """Return a unit of work: receives, settles, sends and your own SQL in one commit."""
+        return BrokerTransaction(self._store)
+
+    def sessions(self, path: str) -> list[str]:
+        """Return the ids of a queue's sessions that have messages, a lock or a state."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
+
+    def consume(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        batch_size: int = 100,
+        subqueue: str | None = None,
+        session: str | NextSession | None = None,
+        stop: threading.Event | None = None,
+        stop_when_idle: bool = False,
+        max_wait: float = 0.0,
+        on_batch: Callable[[ConsumeReport], object] | None = None,
+    ) -> ConsumeReport:
+        """Call `handler` with each message, in this thread, and settle each batch in one commit.
+
+        A handler that returns completes its message; one that raises has failed, and the poison
+        policy decides; InvalidMessage means that the message can never succeed. Runs until `stop`
+        is set, or, with `stop_when_idle`, until nothing came for `max_wait` seconds. `on_batch` is
+        called with the report after each batch. Raises PoisonMessageError when the queue is halted.
+        """
+        whole("batch_size", batch_size, 1, MOST_MESSAGES)
+        wait = seconds("max_wait", max_wait)
+        with self.receiver(path, subqueue=subqueue, session=session) as receiver:
+            return Consumer(
+                self._store,
+                receiver,
+                handler,
+                batch_size,
+                self._store.clock.now,
+                stop,
+                stop_when_idle,
+                wait,
+                on_batch,
+            ).run()
+
+    def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:
+        """Return the history of a message, live or dead: every attempt that did not complete."""
+        parsed = EntityPath.parse(path)
+        (number,) = check_numbers(sequence_number)
+
+        def find(tx: Any) -> tuple[Attempt, ...]:
+            queue = require_queue(tx, parsed)
+            key = first_key(queue.queue_id) + number
+            found = history(tx, key)
+            parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER)
+            known = any(tx.row(first_key(queue.queue_id, part) + number) for part in parts)
+            if not found and not known and tx.dead_letter(key) is None:
+                raise MessageNotFound(f"no message {number} in {queue.path!r}")
+            return found
+
+        return self._store.read(find)
+
+    # -- dead letters ---------------------------------------------------------------------------
+
+    def dead_letters(
+        self, path: str, which: DeadLetterFilter | None = None, *, limit: int | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the dead letters that wait in a queue, by sequence number, without their attempts."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        given, after, left = which or DeadLetterFilter(), 0, limit
+        while left is None or left > 0:
+            size = _CHUNK if left is None else min(_CHUNK, left)
+            found = self._store.read(
+                lambda tx, size=size, after=after: list_dead_letters(tx, parsed, given, size, after)  # type: ignore[misc]
+            )
+            yield from found
+            if len(found) < size:
+                return
+            after = found[-1].sequence_number
+            left = None if left is None else left - len(found)
+
+    def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
+        """Return one dead letter with its whole history, or what became of it."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        (number,) = check_numbers(sequence_number)
+        return self._store.read(lambda tx: show_dead_letter(tx, parsed, number))
+
+    def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
+        """Return the dead letters that wait in a queue, counted by reason and error type."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._store.read(lambda tx: group_dead_letters(tx, parsed))
+
+    def resubmit(
+        self,
+        path: str,
+        which: Which,
+        *,
+        edit: Edit | None = None,
+        actor: str | None = None,
+        on_chunk: Callable[[int, int], object] | None = None,
+    ) -> ResubmitReport:
+        """Send dead letters back to the queue they came from: some by number, or all a filter means.
+
+        In one commit per 500: dead letter gone, live message there, audit written. `edit` is called
+        with each dead letter and returns the Message to send instead (or None: as it is). The set
+        is fixed before the first is sent. `on_chunk` is called with how many are done, of how many.
+        """
+        parsed, numbers, detail = self._which(path, which)
+        report = ResubmitReport({}, [])
+        for start in range(0, len(numbers), _CHUNK):
+            chunk = numbers[start : start + _CHUNK]
+            done = self._store.run(Resubmit(parsed, chunk, actor or _actor(), detail, edit))
+            report.resubmitted.update(done.resubmitted)
+            report.skipped.extend(done.skipped)
+            if on_chunk is not None:
+                on_chunk(start + len(chunk), len(numbers))
+        return report
+
+    def purge(
+        self, path: str, which: Which, *, everything: bool = False, actor: str | None = None
+    ) -> list[int]:
+        """Delete dead letters for good; return their sequence numbers.
+
+        An empty filter is refused unless `everything` says that all are meant.
+        """
+        if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
+            raise InvalidOption("an empty filter means every dead letter; say everything=True to delete all")
+        parsed, numbers, detail = self._which(path, which)
+        purged: list[int] = []
+        for start in range(0, len(numbers), _CHUNK):
+            chunk = numbers[start : start + _CHUNK]
+            purged += self._store.run(Purge(parsed, chunk, actor or _actor(), detail))
+        return purged
+
+    def _which(self, path: str, which: Which) -> tuple[EntityPath, list[int], dict[str, Any]]:
+        parsed = dead_letter_path(EntityPath.parse(path))
+        if isinstance(which, DeadLetterFilter):
+            numbers = self._store.read(lambda tx: match_dead_letters(tx, parsed, which))
+            return parsed, numbers, {"filter": which.as_detail()}
+        return parsed, check_numbers(which), {}
+
+    # -- logs -----------------------------------------------------------------------------------
+
+    def events(
+        self,
+        after: int = 0,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        limit: int = 1000,
+        max_wait: float | None = 0.0,
+    ) -> list[Event]:
+        """Return events after a position, oldest first; wait up to `max_wait` seconds for the first.
+
+        Go on from the last event's `position`. Events are kept for 30 days.
+        """
+        whole("after", after, 0, 1 << 62)
+        whole("limit", limit, 1, MOST_MESSAGES)
+        end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
+        while True:
+            seen = self._store.changes(0)
+            found = self._store.read(lambda tx: read_events(tx, after, limit, kind, queue))
+            left = 3600.0 if end is None else end - time.monotonic()
+            if found or left <= 0:
+                return found
+            self._store.wait(0, seen, left)
+
+    def last_event(self) -> int:
+        """Return the position of the latest event, to follow what comes after it."""
+        return self._store.read(lambda tx: tx.last_event())
+
+    def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return what operators did, the latest first."""
+        whole("limit", limit, 1, MOST_MESSAGES)
+        return self._store.read(lambda tx: read_audit(tx, limit, queue))
+
+    # -- the store ------------------------------------------------------------------------------
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the store's settings and sizes."""
+        return self._store.facts()
+
+    def check(self) -> list[str]:
+        """Read the whole store and return what is wrong with it: nothing, if all is well."""
+        return self._store.check()
+
+    def close(self) -> None:
+        """Close the broker. Callers that wait get BrokerClosed. What was answered is safe."""
+        self._keeper.stop()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

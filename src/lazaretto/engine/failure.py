@@ -1,0 +1,52 @@
+"""What is kept of an error: its type, its message and its stack, of bounded length."""
+
+from __future__ import annotations
+
+import traceback
+
+import msgspec
+
+LONGEST_TYPE = 256
+#: Service Bus's limit for a dead letter's reason and description, in characters.
+LONGEST_TEXT = 4096
+LONGEST_STACK = 8192
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error as the history keeps it."""
+
+    type: str
+    message: str | None = None
+    stack: str | None = None
+
+
+def shorten(text: str, longest: int) -> str:
+    """Return text that can be stored, cut in the middle if it is too long, and saying so."""
+    # A lone surrogate cannot be stored; what is left of an error's text still helps.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    mark = f"\n… {len(text) - longest} characters left out …\n"
+    room = longest - len(mark)
+    return f"{text[: room - room // 2]}{mark}{text[len(text) - room // 2 :]}"
+
+
+def failure_of(error: BaseException | str | None) -> Failure | None:
+    """Return what is kept of an exception, or of an error given as text "Type: message"."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        try:
+            text = str(error)
+            stack = "".join(traceback.format_exception(error))
+        except Exception as broken:  # an exception's own __str__ may fail
+            text = stack = f"(no text: {type(broken).__name__} while asking for it)"
+        return Failure(
+            shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT), shorten(stack, LONGEST_STACK)
+        )
+    name, colon, text = str(error).partition(": ")
+    if not colon or not name.replace(".", "").isidentifier():
+        return Failure("Error", shorten(str(error), LONGEST_TEXT))
+    return Failure(shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT))

@@ -1,0 +1,83 @@
+"""The event log, which programs follow, and the audit log of what operators did."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from lazaretto.clock import to_datetime
+from lazaretto.errors import InvalidOption
+from lazaretto.options import suggestion
+from lazaretto.store.contract import QueueRecord, Transaction
+
+#: Every kind of event, and what its detail tells.
+EVENT_KINDS = {
+    "queue_created": "A queue was created.",
+    "queue_updated": "A queue's options changed. Detail: the names that changed.",
+    "queue_deleted": "A queue was deleted with all its messages.",
+    "queue_halted": "A poison message halted the queue. Detail: delivery count, cycle, reason.",
+    "queue_disabled": "Consecutive rollbacks switched the queue off. Detail: how many.",
+    "queue_resumed": "An operator resumed the queue. Detail: the verdict on the culprit.",
+    "dead_lettered": "A message was set aside. Detail: reason, error type.",
+    "dropped": "A message was deleted by the disposition drop. Detail: reason, error type.",
+    "rejected": "A message was returned to its sender. Detail: reason, the queue it went to.",
+    "resubmitted": "A dead letter was sent back. Detail: its new sequence number, whether edited.",
+    "purged": "A dead letter was deleted by an operator.",
+}
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened, at a position in the log that programs can go on from."""
+
+    position: int
+    time: datetime
+    kind: str
+    queue: str
+    sequence_number: int | None
+    detail: dict[str, Any]
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """Something an operator did: who, when, what, to which messages."""
+
+    position: int
+    time: datetime
+    actor: str
+    action: str
+    queue: str
+    detail: dict[str, Any]
+
+
+def note(
+    tx: Transaction, kind: str, queue: QueueRecord, sequence_number: int | None = None, **detail: Any
+) -> None:
+    """Write an event."""
+    assert kind in EVENT_KINDS, kind
+    tx.insert_event(kind, queue.path, sequence_number, msgspec.json.encode(detail).decode())
+
+
+def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:
+    """Write an entry of the audit log."""
+    tx.insert_audit(actor, action, queue, msgspec.json.encode(detail).decode())
+
+
+def read_events(
+    tx: Transaction, after: int, limit: int, kind: str | None = None, queue: str | None = None
+) -> list[Event]:
+    """Return events after a position, oldest first."""
+    if kind is not None and kind not in EVENT_KINDS:
+        raise InvalidOption(f"unknown kind of event {kind!r}{suggestion(kind, EVENT_KINDS)}")
+    return [
+        Event(position, to_datetime(time), name, path, number, msgspec.json.decode(detail))
+        for position, time, name, path, number, detail in tx.events(after, limit, kind=kind, queue=queue)
+    ]
+
+
+def read_audit(tx: Transaction, limit: int, queue: str | None = None) -> list[AuditEntry]:
+    """Return what operators did, the latest first."""
+    return [
+        AuditEntry(position, to_datetime(time), actor, action, path, msgspec.json.decode(detail))
+        for position, time, actor, action, path, detail in tx.audit(limit, queue=queue)
+    ]

@@ -1,0 +1,252 @@
+"""Receiving: messages handed over under a lock, or taken for good, or looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from lazaretto.engine.queues import halt_error, refuse_disabled, require_queue
+from lazaretto.engine.sessions import require_session
+from lazaretto.engine.timers import sweep
+from lazaretto.engine.verdicts import carry_out
+from lazaretto.entities import EntityPath, MessageState, Subqueue
+from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
+from lazaretto.keys import first_key, in_main, last_key, main_key
+from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.policy import Outcome, Retry, decide
+from lazaretto.store.contract import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    HandedRow,
+    Operation,
+    QueueRecord,
+    Transaction,
+)
+
+#: How many timers a receive looks after before it takes messages; a timer thread does the rest.
+_SWEEP = 256
+
+STATES = {
+    FRESH: MessageState.ACTIVE,
+    READY: MessageState.ACTIVE,
+    LOCKED: MessageState.LOCKED,
+    DEFERRED: MessageState.DEFERRED,
+    SCHEDULED: MessageState.SCHEDULED,
+    DELAYED: MessageState.DELAYED,
+}
+
+#: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
+#: because finding out may itself have changed something that must be kept.
+Found = list[ReceivedMessage] | EntityError
+
+
+@dataclasses.dataclass(slots=True)
+class Receive(Operation[Found]):
+    """Lock the first receivable messages of a queue, a subqueue or a session, and open their attempts."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+
+    # An attempt that is recorded but not synced yet survives every death of a process.
+    durable = False
+
+    def run(self, tx: Transaction) -> Found:
+        queue = _receivable(tx, self.path, self.session is not None)
+        sweep(tx, _SWEEP)
+        halted = _look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        token = tx.random_token() if self.session is None else self.session.token
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        if self.session is None:
+            rows = self._from_queue(tx, queue, token, until)
+            lock = Lock(self.path, token, until)
+        else:
+            record = require_session(tx, queue, self.session)
+            rows = self._from_session(tx, queue, self.session)
+            lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
+        if isinstance(rows, EntityError):
+            return rows
+        return [ReceivedMessage(*row[:-1], None, lock) for row in rows]
+
+    def _from_queue(
+        self, tx: Transaction, queue: QueueRecord, token: int, until: int
+    ) -> list[HandedRow] | EntityError:
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        rows = tx.select_ready(first, last, self.limit)
+        while rows and _dispose_of_exhausted(tx, queue, rows):
+            halted = _look_again(tx, self.path)
+            if halted is not None:
+                return halted
+            rows = tx.select_ready(first, last, self.limit)
+        if rows:
+            tx.lock([row[0] for row in rows], token, until)
+        if len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
+            rows += tx.take_fresh(queue.queue_id, self.limit - len(rows), token, until)
+        return rows
+
+    def _from_session(
+        self, tx: Transaction, queue: QueueRecord, session: Lock
+    ) -> list[HandedRow] | EntityError:
+        assert session.session_id is not None
+        while True:
+            # A message that waits for its retry holds back the rest of its session.
+            before = tx.first_delayed(queue.queue_id, session.session_id) or last_key(queue.queue_id)
+            rows: list[HandedRow] = []
+            for state in (READY, FRESH):
+                left = self.limit - len(rows)
+                if left:
+                    rows += tx.select_session_messages(
+                        queue.queue_id, session.session_id, state, before, left
+                    )
+            if not rows or not _dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = _look_again(tx, self.path)
+            if halted is not None:
+                return halted
+        if rows:
+            tx.lock([row[0] for row in rows], session.token, None)
+        return rows
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveAndDelete(Operation[Found]):
+    """Take the first receivable messages for good: they are gone when they are handed over."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+
+    def run(self, tx: Transaction) -> Found:
+        found = Receive(self.path, self.limit, self.session).run(tx)
+        if isinstance(found, EntityError) or not found:
+            return found
+        delete_completed(tx, found)
+        for message in found:
+            message.lock = None
+        return found
+
+
+def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bool:
+    """Remove messages of one lock whose work is done; return False if the lock on any is lost."""
+    lock = messages[0].lock
+    assert lock is not None
+    if not tx.delete_held([m.key for m in messages], lock.token):
+        return False
+    tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+    dead = [main_key(m.key) for m in messages if not in_main(m.key)]
+    if dead:
+        tx.resolve_dead_letters(dead, "completed")
+    retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
+    if retried:
+        tx.delete_attempts(retried)
+    return True
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveDeferred(Operation[list[ReceivedMessage]]):
+    """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    session: Lock | None = None
+
+    durable = False
+
+    def run(self, tx: Transaction) -> list[ReceivedMessage]:
+        queue = _receivable(tx, self.path, self.session is not None)
+        sweep(tx, _SWEEP)
+        first = first_key(queue.queue_id, self.path.subqueue)
+        keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
+        rows = tx.select_messages(keys, DEFERRED)
+        missing = sorted({key - first for key in keys} - {row[0] - first for row in rows})
+        if not missing and self.session is not None:
+            held = (tx.row(row[0]) for row in rows)
+            missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
+        if missing:
+            raise MessageNotFound(
+                f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; nothing was locked"
+            )
+        if self.session is None:
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            lock = Lock(self.path, tx.random_token(), until)
+            tx.lock(keys, lock.token, lock.until)
+        else:
+            record = require_session(tx, queue, self.session)
+            until = record.locked_until or 0
+            lock = Lock(self.path, self.session.token, until, self.session.session_id)
+            tx.lock(keys, lock.token, None)
+        return [ReceivedMessage(*row[:-1], None, lock) for row in rows]
+
+
+def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
+    """Return the queue if it may be received from in this way. Raises what stands against it."""
+    queue = tx.queue(path.key) or require_queue(tx, path)
+    if path.subqueue is Subqueue.RETRY:
+        raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
+    if path.subqueue is Subqueue.MAIN:
+        refuse_disabled(queue)
+        if queue.options.requires_session and not with_session:
+            raise NotAllowed(
+                f"queue {queue.path!r} requires sessions: receive with session=… "
+                "(a session's id, or NEXT_SESSION)"
+            )
+    if with_session and (path.subqueue is not Subqueue.MAIN or not queue.options.requires_session):
+        raise NotAllowed(f"{str(path)!r} has no sessions: receive from it without session=…")
+    return queue
+
+
+def _look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
+    """Return the error if the queue is halted or disabled, perhaps only just now."""
+    queue = tx.queue(path.key)
+    assert queue is not None
+    if path.subqueue is Subqueue.MAIN:
+        try:
+            refuse_disabled(queue)
+        except EntityError as error:
+            return error
+    return halt_error(queue, path.subqueue)
+
+
+def _dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:
+    """Judge messages that have no attempt left; return whether there were any.
+
+    The verdict falls when an attempt fails, so there are none but where the limit was lowered since,
+    or where a halted queue was resumed without a cure.
+    """
+    main = queue.options.policy
+    dead = queue.options.dead_letter_policy
+    found = False
+    for row in rows:
+        policy = main if in_main(row[0]) else dead
+        if policy is None or row[-1] <= policy.receive_retry_count:
+            continue
+        full = tx.row(row[0])
+        assert full is not None
+        verdict = decide(policy, full.counters, Outcome.FAILED, tx.random_fraction())
+        if isinstance(verdict, Retry) and not verdict.new_cycle:
+            continue
+        carry_out(tx, queue, full, verdict)
+        found = True
+        if tx.queue(queue.path.lower()) is not queue:
+            # The queue may be halted now: whoever called looks before the next message is judged.
+            break
+    return found
+
+
+def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:
+    """Return messages as they stand, in every state, from a sequence number on. Charges nothing."""
+    queue = require_queue(tx, path)
+    first = first_key(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
+    last = last_key(queue.queue_id, path.subqueue)
+    if first > last:
+        return []
+    rows = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
+    return [PeekedMessage(*row[:-2], None, STATES[row[-2]], row[-1]) for row in rows]
+
+

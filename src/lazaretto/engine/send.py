@@ -1,0 +1,100 @@
+"""Sending: new messages at a queue's end, at once or scheduled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from lazaretto.engine.prepare import check_size
+from lazaretto.engine.queues import refuse_disabled, require_queue
+from lazaretto.engine.verdicts import remove
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
+from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed
+from lazaretto.headers import decode_headers
+from lazaretto.keys import first_key, sequence_of
+from lazaretto.store.contract import SCHEDULED, NewMessage, Operation, QueueRecord, Transaction
+
+
+@dataclasses.dataclass(slots=True)
+class Send(Operation[list[int]]):
+    """Add messages to a queue; the answer is their sequence numbers.
+
+    A duplicate is accepted and dropped; its number is that of the message sent before.
+    """
+
+    path: EntityPath
+    messages: Sequence[NewMessage]
+
+    mergeable: ClassVar[bool] = True
+
+    def run(self, tx: Transaction) -> list[int]:
+        queue = _checked(tx, self)
+        if queue.options.requires_duplicate_detection:
+            return _send_new(tx, queue, self.messages)
+        return [sequence_of(key) for key in tx.insert_messages(queue, self.messages)]
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
+        """Several callers' messages to one queue are one insertion."""
+        queues = [_checked(tx, operation) for operation in operations]
+        first = queues[0]
+        if first.options.requires_duplicate_detection or any(q is not first for q in queues):
+            return [operation.run(tx) for operation in operations]
+        keys = tx.insert_messages(first, [m for operation in operations for m in operation.messages])
+        numbers = iter([sequence_of(key) for key in keys])
+        return [[next(numbers) for _ in operation.messages] for operation in operations]
+
+
+def _checked(tx: Transaction, send: Send) -> QueueRecord:
+    queue = tx.queue(send.path.key) or require_queue(tx, send.path)
+    refuse_disabled(queue)
+    if send.path.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
+    limit, sessions = queue.options.max_message_size, queue.options.requires_session
+    for message in send.messages:
+        check_size(message, limit)
+        if sessions and message.session_id is None:
+            raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
+        if message.headers is not None:
+            wanted = decode_headers(message.headers).dead_letter_queue
+            if wanted is not None and tx.queue(wanted.lower()) is None:
+                raise EntityNotFound(
+                    f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
+                )
+    return queue
+
+
+def _send_new(tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage]) -> list[int]:
+    forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
+    numbers = []
+    for message in messages:
+        number = None
+        partition = message.partition_key or ""
+        if message.message_id is not None:
+            number = tx.known_message_id(queue.queue_id, message.message_id, partition)
+        if number is None:
+            number = sequence_of(tx.insert_messages(queue, [message])[0])
+            if message.message_id is not None:
+                tx.remember_message_id(queue.queue_id, message.message_id, partition, forget_after, number)
+        numbers.append(number)
+    return numbers
+
+
+@dataclasses.dataclass(slots=True)
+class CancelScheduled(Operation[None]):
+    """Delete scheduled messages that are not active yet: all of them, or none and MessageNotFound."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, self.path)
+        rows = []
+        for number in self.sequence_numbers:
+            row = tx.row(first_key(queue.queue_id) + number)
+            if row is None or row.state != SCHEDULED:
+                raise MessageNotFound(f"no scheduled message {number} in {queue.path!r}; it may be active now")
+            rows.append(row)
+        for row in rows:
+            remove(tx, row)

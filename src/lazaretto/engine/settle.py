@@ -1,0 +1,164 @@
+"""Settling: what a receiver says became of the messages it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.failure import Failure
+from lazaretto.engine.queues import require_queue
+from lazaretto.engine.receive import delete_completed
+from lazaretto.engine.sessions import require_session
+from lazaretto.engine.verdicts import dead_letter, end_attempt, fail, note_commit, note_rollback, put_back
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import MessageLockLost, NotAllowed
+from lazaretto.keys import sequence_of
+from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.policy import Outcome
+from lazaretto.store.contract import DEFERRED, Operation, QueueRecord, Transaction
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What became of a message: how its attempt ended, and what the receiver adds to that.
+
+    `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
+    """
+
+    outcome: Outcome
+    failure: Failure | None = None
+    delay: float | None = None
+    reason: str | None = None
+    description: str | None = None
+
+
+COMPLETE = Settlement(Outcome.COMPLETED)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """One message of a settle, and what became of it."""
+
+    message: ReceivedMessage
+    settlement: Settlement
+
+    @property
+    def lock(self) -> Lock:
+        lock = self.message.lock
+        if lock is None:
+            raise NotAllowed(
+                f"message {self.message.sequence_number} was received and deleted; there is nothing to settle"
+            )
+        return lock
+
+
+@dataclasses.dataclass(slots=True)
+class Settle(Operation[None]):
+    """Settle messages, of one queue or several: all of them, or none and MessageLockLost."""
+
+    entries: Sequence[Settled]
+
+    def run(self, tx: Transaction) -> None:
+        for (path, token), entries in _by_lock(self.entries).items():
+            queue = require_queue(tx, path)
+            lock = entries[0].lock
+            if lock.session_id is not None:
+                require_session(tx, queue, lock)
+            completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+            if completed and not delete_completed(tx, completed):
+                raise _lost(path, [m.key for m in completed])
+            if len(completed) < len(entries):
+                others = [e for e in entries if e.settlement.outcome is not Outcome.COMPLETED]
+                _settle_others(tx, queue, path, token, others)
+        self._note_consecutive(tx)
+
+    def _note_consecutive(self, tx: Transaction) -> None:
+        """Tell the automatic detection of each queue whether this was a commit or a rollback."""
+        by_queue: dict[str, set[Outcome]] = {}
+        for entry in self.entries:
+            path = entry.lock.path
+            if path.subqueue is Subqueue.MAIN:
+                by_queue.setdefault(path.key, set()).add(entry.settlement.outcome)
+        for path_key, outcomes in by_queue.items():
+            queue = tx.queue(path_key)
+            if queue is None or queue.options.policy.disable_after_rollbacks is None:
+                continue
+            if outcomes - {Outcome.FAILED, Outcome.INVALID, Outcome.RELEASED, Outcome.LOST}:
+                note_commit(tx, queue)
+            elif outcomes & {Outcome.FAILED, Outcome.LOST}:
+                note_rollback(tx, queue)
+
+
+def _by_lock(entries: Sequence[Settled]) -> dict[tuple[EntityPath, int], list[Settled]]:
+    groups: dict[tuple[EntityPath, int], list[Settled]] = {}
+    for entry in entries:
+        groups.setdefault((entry.lock.path, entry.lock.token), []).append(entry)
+    return groups
+
+
+def _settle_others(
+    tx: Transaction, queue: QueueRecord, path: EntityPath, token: int, entries: Sequence[Settled]
+) -> None:
+    keys = [entry.message.key for entry in entries]
+    missing = set(keys) - tx.held(keys, token)
+    if missing or len(set(keys)) < len(keys):
+        raise _lost(path, sorted(missing) or keys)
+    for entry in entries:
+        row = tx.row(entry.message.key)
+        assert row is not None
+        settlement = entry.settlement
+        match settlement.outcome:
+            case Outcome.RELEASED:
+                put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+            case Outcome.DEFERRED:
+                row = end_attempt(tx, row, Outcome.DEFERRED)
+                tx.save_row(msgspec.structs.replace(row, state=DEFERRED, due=None, deferred=1))
+            case Outcome.DEAD_LETTERED:
+                if path.subqueue is not Subqueue.MAIN:
+                    raise NotAllowed(f"a message in {str(path)!r} is a dead letter already")
+                row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
+                dead_letter(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+            case outcome:
+                fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
+
+
+def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
+    numbers = [sequence_of(key) for key in keys]
+    named = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+    return MessageLockLost(
+        f"the lock on message {named} of {str(path)!r} is no longer held: it ran out, or the message was "
+        "settled already. Nothing was changed",
+        numbers,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class RenewLocks(Operation[int]):
+    """Prolong message locks: they hold for the queue's lock duration from now. The answer is until when."""
+
+    path: EntityPath
+    messages: Sequence[ReceivedMessage]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> int:
+        queue = require_queue(tx, self.path)
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        lost = []
+        for message in self.messages:
+            lock = message.lock
+            if lock is None or lock.session_id is not None:
+                raise NotAllowed("this message has no lock of its own to renew; renew its session's")
+            if not tx.renew_lock(message.key, lock.token, until):
+                lost.append(message.key)
+        if lost:
+            raise _lost(self.path, lost)
+        return until
+
+
+def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
+    """Return the keys of those messages whose lock is held."""
+    held: set[int] = set()
+    for (_path, token), group in _by_lock(entries).items():
+        held |= tx.held([entry.message.key for entry in group], token)
+    return held

@@ -1,0 +1,98 @@
+"""What time does to messages: locks run out, delays and schedules come due, lives end."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.sessions import release_held
+from lazaretto.engine.verdicts import expire, fail, note_rollback
+from lazaretto.keys import in_main, queue_of, sequence_of
+from lazaretto.policy import Outcome
+from lazaretto.store.contract import (
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    MessageRow,
+    Operation,
+    QueueRecord,
+    Transaction,
+)
+
+#: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
+HISTORY = 30 * 86_400 * 1_000_000
+
+
+def sweep(tx: Transaction, limit: int) -> int:
+    """Do what is due, at most `limit` of each kind; return how many there were."""
+    rows = tx.due(limit)
+    lost: set[tuple[int, int | None]] = set()
+    for row in rows:
+        queue = tx.queue_by_id(queue_of(row.key))
+        if queue is None:
+            # The queue was deleted; its messages go in chunks, and this one needs no timer any more.
+            tx.save_row(msgspec.structs.replace(row, due=None))
+            continue
+        if row.state == LOCKED:
+            # All locks of one hand-over run out as one rolled-back receive.
+            if (queue.queue_id, row.lock_token) not in lost:
+                lost.add((queue.queue_id, row.lock_token))
+                note_rollback(tx, queue)
+            fail(tx, queue, row, Outcome.EXPIRED)
+        else:
+            _come_due(tx, queue, row)
+    sessions = tx.due_sessions(limit)
+    for queue_id, session_id, _token in sessions:
+        queue = tx.queue_by_id(queue_id)
+        if queue is not None:
+            release_held(tx, queue, session_id, Outcome.EXPIRED)
+        tx.unlock_session(queue_id, session_id)
+    return max(len(rows), len(sessions))
+
+
+def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+    replace = msgspec.structs.replace
+    if row.expires is not None and row.expires <= tx.now:
+        expire(tx, queue, row)
+    elif row.state == SCHEDULED:
+        # It enters the queue now: at its end, with a new number, as in Service Bus.
+        active = replace(
+            row,
+            state=FRESH,
+            due=row.expires,
+            enqueued=tx.now,
+            enqueued_sequence_number=sequence_of(row.key),
+        )
+        tx.save_row(active, tx.take_key(queue.queue_id))
+    elif row.state == DELAYED:
+        expires = row.expires if in_main(row.key) else None
+        tx.save_row(replace(row, state=READY, due=expires, moves=row.moves + 1))
+
+
+@dataclasses.dataclass(slots=True)
+class Sweep(Operation[bool]):
+    """Do what is due; the answer is whether there may be more."""
+
+    limit: int = 500
+
+    # What time does is done again by whoever looks next, should it be lost.
+    durable = False
+
+    def run(self, tx: Transaction) -> bool:
+        return sweep(tx, self.limit) >= self.limit
+
+
+@dataclasses.dataclass(slots=True)
+class CleanUp(Operation[bool]):
+    """Remove some of what is no longer kept; the answer is whether there may be more."""
+
+    limit: int = 1000
+
+    durable = False
+
+    def run(self, tx: Transaction) -> bool:
+        more = tx.remove_deleted(self.limit)
+        return tx.forget_history(tx.now - HISTORY, self.limit) or more

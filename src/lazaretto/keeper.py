@@ -1,0 +1,98 @@
+"""The one background thread of a broker: looks after timers, and hears of other processes' writes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from lazaretto.clock import MICROSECONDS, Clock
+from lazaretto.engine.timers import CleanUp, Sweep
+from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.store.bell import Bell
+from lazaretto.store.contract import Store
+
+_log = logging.getLogger(__name__)
+
+#: How often other processes' writes are looked for while somebody waits, in seconds.
+_POLL = 0.01
+#: How long it sleeps while nobody waits, in seconds.
+_REST = 0.5
+#: How often what is no longer kept is removed, in seconds, and how soon after the start first.
+_CLEAN_EVERY = 600.0
+_CLEAN_FIRST = 5.0
+
+
+class KeptStore(Store, Protocol):
+    """What the keeper needs of a store besides the contract."""
+
+    bell: Bell
+
+    def version_reader(self) -> Callable[[], int]:
+        """Return a function that tells a number which changes with every commit of any process."""
+        ...
+
+    def on_waiting(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a thread starts to wait and none did before."""
+        ...
+
+
+class Keeper:
+    """Runs until `stop`. It survives every error of the store: the next round tries again."""
+
+    def __init__(self, store: KeptStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._awake = threading.Event()
+        self._stopping = False
+        self._version: int | None = None
+        self._next_due: int | None = 0
+        self._thread = threading.Thread(target=self._run, name="lazaretto-keeper", daemon=True)
+        store.on_waiting(self._awake.set)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._awake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        try:
+            version = self._store.version_reader()
+        except LazarettoError:
+            _log.exception("timers are not looked after: the store cannot be read")
+            return
+        clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
+        while not self._stopping:
+            try:
+                self._look(version)
+                if self._clock.ticks and self._clock.now() >= clean_at:
+                    more = self._store.run(CleanUp())
+                    clean_at = self._clock.now() + (0 if more else int(_CLEAN_EVERY * MICROSECONDS))
+            except BrokerClosed:
+                return
+            except LazarettoError as error:
+                _log.warning("timers: %s", error)
+                self._awake.wait(_REST)
+            self._awake.wait(self._pause())
+            self._awake.clear()
+
+    def _look(self, version: Callable[[], int]) -> None:
+        current = version()
+        if current != self._version:
+            self._version = current
+            self._store.bell.ring_all()
+            self._next_due = self._store.read(lambda tx: tx.next_due())
+        if self._clock.ticks:
+            while self._next_due is not None and self._next_due <= self._clock.now() and not self._stopping:
+                self._store.run(Sweep())
+                self._next_due = self._store.read(lambda tx: tx.next_due())
+
+    def _pause(self) -> float:
+        pause = _POLL if self._store.bell.waiting else _REST
+        if self._next_due is not None and self._clock.ticks:
+            pause = min(pause, max(0.0, (self._next_due - self._clock.now()) / MICROSECONDS))
+        return pause

@@ -1,0 +1,308 @@
+"""Receives messages from one queue, subqueue or session, and settles them."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+
+from lazaretto.clock import to_datetime
+from lazaretto.engine.dead_letters import check_numbers
+from lazaretto.engine.failure import failure_of
+from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
+from lazaretto.engine.sessions import (
+    AcceptSession,
+    ReleaseSession,
+    RenewSession,
+    SetSessionState,
+    session_state,
+)
+from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
+from lazaretto.entities import EntityPath
+from lazaretto.errors import BrokerClosed, InvalidOption, MessageLockLost, NotAllowed, SessionCannotBeLocked
+from lazaretto.keys import first_key
+from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.options import seconds, shown, text, whole
+from lazaretto.policy import Outcome
+from lazaretto.store.contract import Store
+
+T = TypeVar("T")
+
+Mode = Literal["peek_lock", "receive_and_delete"]
+Messages = ReceivedMessage | Iterable[ReceivedMessage]
+
+MOST_MESSAGES = 100_000
+
+
+class NextSession(enum.Enum):
+    """The type of NEXT_SESSION."""
+
+    NEXT_SESSION = "next session"
+
+
+#: As `session=` of a receiver: the next session that is free and has something to receive.
+NEXT_SESSION: Final = NextSession.NEXT_SESSION
+
+
+def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
+    """Return what one call settles: one message or several, all in the same way."""
+    given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+    for message in given:
+        if not isinstance(message, ReceivedMessage):
+            raise InvalidOption(f"expected received messages, got {shown(message)}")
+    return [Settled(message, settlement) for message in given]
+
+
+def settle(store: Store, entries: Sequence[Settled]) -> None:
+    """Settle messages in one commit: all, or none and MessageLockLost, which names those lost."""
+    if not entries:
+        return
+    try:
+        store.run(Settle(entries))
+    except MessageLockLost as error:
+        if len(entries) > 1:
+            held = store.read(lambda tx: held_of(tx, entries))
+            lost = [e.message.sequence_number for e in entries if e.message.key not in held]
+            # None lost: a message was named twice.
+            raise MessageLockLost(str(error), lost or error.sequence_numbers) from None
+        raise
+
+
+class Receiver:
+    """Receives from a queue, a subqueue, or one session. A context manager.
+
+    Threads may share it. Closing it leaves locks to run out by themselves, except a session's,
+    which is released at once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: EntityPath,
+        mode: Mode = "peek_lock",
+        session: str | NextSession | None = None,
+        rotation: dict[str, str] | None = None,
+    ) -> None:
+        if mode not in ("peek_lock", "receive_and_delete"):
+            raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
+        if session is not None and session is not NEXT_SESSION:
+            text("session", session, 128)
+        self._store = store
+        self._path = path
+        self._mode: Mode = mode
+        self._wanted = session
+        self._rotation = {} if rotation is None else rotation
+        self._lock: Lock | None = None
+        self._locking = threading.Lock()
+        self._place: int | None = None
+        self._closed = False
+        if session is not None and session is not NEXT_SESSION:
+            self._accept(0.0)
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(self, max_messages: int = 1, max_wait: float | None = 0.0) -> list[ReceivedMessage]:
+        """Return up to `max_messages`, in order, locked for this receiver.
+
+        Waits up to `max_wait` seconds (None: for ever) until there is at least one; returns an
+        empty list when the time is over. Raises EntityNotFound, NotAllowed, QueueDisabled,
+        PoisonMessageError (the queue is halted), SessionLockLost.
+        """
+        self._refuse_closed()
+        whole("max_messages", max_messages, 1, MOST_MESSAGES)
+        if max_wait is not None:
+            max_wait = seconds("max_wait", max_wait)
+        end = None if max_wait is None else time.monotonic() + max_wait
+        if self._wanted is not None and self._lock is None and not self._accept(max_wait):
+            return []
+        operation = (Receive if self._mode == "peek_lock" else ReceiveAndDelete)(
+            self._path, max_messages, self._lock
+        )
+        return self._wait_for(lambda: _raised(self._store.run(operation)), end) or []
+
+    def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
+        """Return what `attempt` finds, trying again whenever there may be news, until `end`."""
+        if self._place is None:
+            queue = self._store.read(lambda tx: tx.queue(self._path.key))
+            if queue is not None:
+                self._place = first_key(queue.queue_id, self._path.subqueue) + 1
+        while True:
+            seen = self._store.changes(self._place or 1)
+            found = attempt()
+            if found:
+                return found
+            left = 3600.0 if end is None else end - time.monotonic()
+            if left <= 0 or not self._store.wait(self._place or 1, seen, left):
+                if end is not None:
+                    return None
+            self._refuse_closed()
+
+    def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
+        """Return deferred messages by sequence number, locked: all, or none and MessageNotFound."""
+        self._refuse_closed()
+        if self._mode != "peek_lock":
+            raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
+        numbers = check_numbers(sequence_numbers)
+        return self._store.run(ReceiveDeferred(self._path, numbers, self._lock)) if numbers else []
+
+    def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
+        """Return messages as they stand, in every state, without locking or charging anything."""
+        self._refuse_closed()
+        whole("max_messages", max_messages, 1, MOST_MESSAGES)
+        whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
+        return self._store.read(lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
+
+    # -- settling -------------------------------------------------------------------------------
+    # Each takes one message or several, in one commit that is on disk when the call returns, and
+    # raises MessageLockLost (SessionLockLost) if the lock on any is lost: then nothing was changed.
+
+    def complete(self, messages: Messages) -> None:
+        """The work is done: delete the messages."""
+        self._settle(messages, COMPLETE)
+
+    def abandon(
+        self,
+        messages: Messages,
+        *,
+        error: BaseException | str | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """The attempt failed: the poison policy decides what becomes of the messages.
+
+        `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
+        """
+        wait = None if delay is None else seconds("delay", delay)
+        self._settle(messages, Settlement(Outcome.FAILED, failure_of(error), wait))
+
+    def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
+        """The messages can never be processed: no retries, the policy's `on_invalid` at once."""
+        self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
+
+    def defer(self, messages: Messages) -> None:
+        """Set the messages aside until they are received by sequence number."""
+        self._settle(messages, Settlement(Outcome.DEFERRED))
+
+    def dead_letter(
+        self,
+        messages: Messages,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle."""
+        for name, value in (("reason", reason), ("description", description)):
+            if value is not None and not isinstance(value, str):
+                raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
+        failure = failure_of(error)
+        self._settle(
+            messages, Settlement(Outcome.DEAD_LETTERED, failure, reason=reason, description=description)
+        )
+
+    def release(self, messages: Messages) -> None:
+        """Give the messages back without charging an attempt."""
+        self._settle(messages, Settlement(Outcome.RELEASED))
+
+    def renew_lock(self, messages: Messages) -> datetime:
+        """Prolong the locks: they hold for the queue's lock duration from now. Returns until when."""
+        self._refuse_closed()
+        given = [e.message for e in settlements(messages, COMPLETE)]
+        if not given:
+            raise InvalidOption("expected at least one message to renew the lock of, got none")
+        until = self._store.run(RenewLocks(self._path, given))
+        for message in given:
+            assert message.lock is not None
+            message.lock = Lock(self._path, message.lock.token, until)
+        return to_datetime(until)
+
+    def _settle(self, messages: Messages, settlement: Settlement) -> None:
+        self._refuse_closed()
+        settle(self._store, settlements(messages, settlement))
+
+    # -- the session ----------------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str | None:
+        """The session this receiver holds; None until it has one."""
+        return None if self._lock is None else self._lock.session_id
+
+    @property
+    def session_locked_until(self) -> datetime | None:
+        return None if self._lock is None else to_datetime(self._lock.until)
+
+    def renew_session_lock(self) -> datetime:
+        """Prolong the session's lock: it holds for the queue's lock duration from now."""
+        self._lock = self._store.run(RenewSession(self._path, self._held()))
+        return to_datetime(self._lock.until)
+
+    def get_session_state(self) -> bytes | None:
+        """Return the session's state, None if it has none. Raises SessionLockLost."""
+        lock = self._held()
+        return self._store.read(lambda tx: session_state(tx, self._path, lock))
+
+    def set_session_state(self, state: bytes | None) -> None:
+        """Store the session's state, at most 256 KiB; None clears it. Raises SessionLockLost."""
+        self._store.run(SetSessionState(self._path, self._held(), state))
+
+    def _held(self) -> Lock:
+        self._refuse_closed()
+        if self._lock is None:
+            raise NotAllowed("this receiver holds no session")
+        return self._lock
+
+    def _accept(self, max_wait: float | None) -> bool:
+        """Lock the wanted session; return False if none came free within `max_wait` seconds."""
+        end = None if max_wait is None else time.monotonic() + max_wait
+        wanted = None if self._wanted is NEXT_SESSION else self._wanted
+        assert not isinstance(wanted, NextSession)
+        with self._locking:
+            if self._lock is None:
+                self._lock = self._wait_for(lambda: self._try_accept(wanted), end)
+                if self._lock is not None:
+                    self._rotation[self._path.key] = self._lock.session_id or ""
+        return self._lock is not None
+
+    def _try_accept(self, wanted: str | None) -> Lock | None:
+        try:
+            operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
+            return _raised(self._store.run(operation))
+        except SessionCannotBeLocked:
+            if wanted is not None:
+                raise
+            return None
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop receiving; release the session, if one is held."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._lock is not None:
+            try:
+                self._store.run(ReleaseSession(self._path, self._lock))
+            except BrokerClosed:
+                return
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise BrokerClosed("this receiver is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _raised(found: T | Exception) -> T:
+    """Return what an operation found, or raise the error it answered with."""
+    if isinstance(found, Exception):
+        raise found
+    return found

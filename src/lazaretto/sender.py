@@ -1,0 +1,83 @@
+"""Sends messages to one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Self, overload
+
+import msgspec
+
+from lazaretto.engine.dead_letters import check_numbers
+from lazaretto.engine.prepare import prepare
+from lazaretto.engine.send import CancelScheduled, Send
+from lazaretto.entities import EntityPath
+from lazaretto.errors import BrokerClosed, InvalidMessage
+from lazaretto.messages import Message
+from lazaretto.options import shown
+from lazaretto.store.contract import NewMessage, Store
+
+
+def prepare_all(messages: object) -> list[NewMessage]:
+    """Return one message or several, checked and encoded. Raises InvalidMessage."""
+    if isinstance(messages, Message):
+        return [prepare(messages)]
+    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
+        return [prepare(message) for message in messages]
+    raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
+
+
+class Sender:
+    """Sends to a queue. Threads may share it. A context manager."""
+
+    def __init__(self, store: Store, path: EntityPath) -> None:
+        self._store = store
+        self._path = path
+        self._closed = False
+
+    @overload
+    def send(self, messages: Message) -> int: ...
+    @overload
+    def send(self, messages: Iterable[Message]) -> list[int]: ...
+    def send(self, messages: Message | Iterable[Message]) -> int | list[int]:
+        """Send one message, or several in one commit; they are on disk when this returns.
+
+        Returns the sequence number, or a list of them. A message with a scheduled time is given
+        another number when it becomes active; this one cancels it. Raises EntityNotFound,
+        QueueDisabled, InvalidMessage, MessageTooLarge: then none was sent.
+        """
+        self._refuse_closed()
+        prepared = prepare_all(messages)
+        numbers = self._store.run(Send(self._path, prepared)) if prepared else []
+        return numbers[0] if isinstance(messages, Message) else numbers
+
+    @overload
+    def schedule(self, messages: Message, at: datetime) -> int: ...
+    @overload
+    def schedule(self, messages: Iterable[Message], at: datetime) -> list[int]: ...
+    def schedule(self, messages: Message | Iterable[Message], at: datetime) -> int | list[int]:
+        """Send messages that become receivable at a time (an aware datetime)."""
+        if isinstance(messages, Message):
+            return self.send(msgspec.structs.replace(messages, scheduled_enqueue_time=at))
+        return self.send([msgspec.structs.replace(m, scheduled_enqueue_time=at) for m in messages])
+
+    def cancel(self, sequence_numbers: int | Iterable[int]) -> None:
+        """Delete scheduled messages: all of them, or none and MessageNotFound."""
+        self._refuse_closed()
+        self._store.run(CancelScheduled(self._path, check_numbers(sequence_numbers)))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise BrokerClosed("this sender is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,87 @@
+"""Opens SQLite files: settings, refusals, and SQLite's errors as ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lazaretto.errors import (
+    LazarettoError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+
+#: Pages in the write-ahead log after which they are copied to the file: 16 MiB.
+_CHECKPOINT_PAGES = 4000
+_CACHE_KIB = 65_536
+#: What the write-ahead log is cut back to after a burst, in bytes.
+_LOG_LIMIT = 67_108_864
+
+_PRIMARY_MASK = 0xFF
+_KINDS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_BUSY: (StoreBusy, "another process held the store for too long; try again"),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "the store is locked; try again"),
+    sqlite3.SQLITE_FULL: (StoreFull, "no room is left on the store's disk; make room and try again"),
+    sqlite3.SQLITE_READONLY: (StoreReadOnly, "the store cannot be written to; check its permissions"),
+    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "the file is damaged; restore it from a backup"),
+    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "the file is not a database; it was left as it is"),
+    sqlite3.SQLITE_CANTOPEN: (StoreError, "the file cannot be opened; check that its folder exists"),
+    sqlite3.SQLITE_PERM: (StoreReadOnly, "access to the store is not permitted; check its permissions"),
+    sqlite3.SQLITE_IOERR: (StoreError, "reading or writing the store's file failed; check the disk"),
+    sqlite3.SQLITE_INTERRUPT: (StoreError, "the store was interrupted"),
+    sqlite3.SQLITE_TOOBIG: (StoreError, "a value is larger than SQLite takes"),
+}
+
+
+def translated(error: sqlite3.Error, where: str) -> LazarettoError:
+    """Return SQLite's error as one of ours, which says where and what to do."""
+    code = getattr(error, "sqlite_errorcode", None)
+    kind, advice = _KINDS.get((code or 0) & _PRIMARY_MASK, (StoreError, "unexpected error from SQLite"))
+    return kind(f"{where}: {advice} ({error})")
+
+
+@contextmanager
+def translating(where: str) -> Iterator[None]:
+    """Raise SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translated(error, where) from error
+
+
+def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Connection:
+    """Return a connection with every setting that a file's safety and speed depend on.
+
+    Explicit transactions only; `busy` is how many seconds SQLite waits for another process.
+    """
+    mode = "ro" if read_only else "rwc"
+    name = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    connection = sqlite3.connect(
+        f"file:{name}?mode={mode}",
+        uri=True,
+        timeout=busy,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=1024,
+    )
+    try:
+        # What is removed need not be overwritten: pages that become free are then not written at all.
+        connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        else:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,129 @@
+"""The user's own SQL on the store's database, in one commit with the broker's operations."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from lazaretto.errors import TransactionError
+from lazaretto.store.contract import Operation
+from lazaretto.store.sqlite.connection import translated
+from lazaretto.store.sqlite.rows import Memory
+from lazaretto.store.sqlite.transaction import SqliteTransaction
+
+T = TypeVar("T")
+
+_OWN = "lazaretto_"
+# What user SQL may not do here: end the transaction, reach other files, change settings.
+_REFUSED = {
+    sqlite3.SQLITE_TRANSACTION: "end or begin a transaction",
+    sqlite3.SQLITE_SAVEPOINT: "use savepoints by SQL; call savepoint()",
+    sqlite3.SQLITE_ATTACH: "attach a database",
+    sqlite3.SQLITE_DETACH: "detach a database",
+    sqlite3.SQLITE_PRAGMA: "use PRAGMA",
+}
+# Actions whose first argument is a table that must not be the broker's.
+_WRITES = {
+    sqlite3.SQLITE_INSERT,
+    sqlite3.SQLITE_UPDATE,
+    sqlite3.SQLITE_DELETE,
+    sqlite3.SQLITE_DROP_TABLE,
+    sqlite3.SQLITE_CREATE_TABLE,
+    sqlite3.SQLITE_CREATE_VIEW,
+    sqlite3.SQLITE_DROP_VIEW,
+}
+# Actions whose second argument is such a table.
+_ON_TABLE = {
+    sqlite3.SQLITE_ALTER_TABLE,
+    sqlite3.SQLITE_CREATE_INDEX,
+    sqlite3.SQLITE_DROP_INDEX,
+    sqlite3.SQLITE_CREATE_TRIGGER,
+    sqlite3.SQLITE_DROP_TRIGGER,
+}
+
+
+class SqliteExclusive:
+    """The one writer, held by one caller until `commit` or `rollback`."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        tx: SqliteTransaction,
+        memory: Memory,
+        where: str,
+        ended: Callable[[set[int]], None],
+    ) -> None:
+        self._connection = connection
+        self._tx = tx
+        self._memory = memory
+        self._where = where
+        self._ended = ended
+        self._users = False
+        self._refusal: str | None = None
+        self._savepoints = 0
+        connection.set_authorizer(self._authorize)
+
+    def _authorize(
+        self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
+    ) -> int:
+        if not self._users:
+            return sqlite3.SQLITE_OK
+        if action in _REFUSED:
+            self._refusal = _REFUSED[action]
+            return sqlite3.SQLITE_DENY
+        table = first if action in _WRITES else second if action in _ON_TABLE else None
+        if table and table.lower().startswith(_OWN):
+            self._refusal = f"change the broker's table {table}"
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    def execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        self._users, self._refusal = True, None
+        try:
+            # A text of its own, so that no statement of the broker's is found under it in the cache.
+            return self._connection.execute(sql + "\n", parameters)
+        except sqlite3.Error as error:
+            if self._refusal:
+                raise TransactionError(f"SQL within a transaction cannot {self._refusal}") from error
+            if isinstance(error, sqlite3.OperationalError) and not self._connection.in_transaction:
+                raise translated(error, self._where) from error
+            raise
+        finally:
+            self._users = False
+
+    def savepoint(self) -> SqliteSavepoint:
+        self._savepoints += 1
+        return SqliteSavepoint(self._connection, f"user_{self._savepoints}")
+
+    def commit(self, operation: Operation[T]) -> T:
+        try:
+            answer = operation.run(self._tx)
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self._where) from error
+            raise
+        self._end(self._tx.woken)
+        return answer
+
+    def rollback(self) -> None:
+        self._end(set())
+
+    def _end(self, woken: set[int]) -> None:
+        # Closing a connection undoes what it has not committed.
+        self._connection.close()
+        self._ended(woken)
+
+
+class SqliteSavepoint:
+    """A point within the user's SQL to return to."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        connection.execute(f"SAVEPOINT {name}")
+
+    def rollback(self) -> None:
+        self._connection.execute(f"ROLLBACK TO {self._name}")

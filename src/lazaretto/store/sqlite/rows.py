@@ -1,0 +1,62 @@
+"""Queues as rows: encoding, and what a process remembers of them between commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.store.contract import QueueRecord
+
+
+def encode_options(options: QueueOptions) -> str:
+    """Return options as the JSON they are stored as."""
+    return msgspec.json.encode(options).decode()
+
+
+_decoder = msgspec.json.Decoder(QueueOptions)
+
+
+def queue_record(row: tuple[Any, ...]) -> QueueRecord:
+    """Return a queue's row as a record."""
+    queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated = row
+    return QueueRecord(
+        queue_id,
+        path,
+        _decoder.decode(options),
+        QueueStatus(status),
+        halted_by,
+        dead_letter_halted_by,
+        created,
+        updated,
+    )
+
+
+class Memory:
+    """What the writer knows without asking the file.
+
+    `queues` and `last_sequences` hold as long as nobody else has written; `cursors` (behind which
+    key the fresh messages of a queue start, at the earliest) hold for ever, because a message is
+    fresh only once.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueRecord | None] = {}
+        self.queues_by_id: dict[int, QueueRecord | None] = {}
+        self.last_sequences: dict[int, int] = {}
+        self.cursors: dict[int, int] = {}
+
+    def forget_queues(self) -> None:
+        self.queues.clear()
+        self.queues_by_id.clear()
+
+    def forget(self) -> None:
+        """Forget what another writer may have changed."""
+        self.forget_queues()
+        self.last_sequences.clear()
+
+    def forget_all(self) -> None:
+        """Forget everything, because a commit was undone."""
+        self.forget()
+        self.cursors.clear()

@@ -1,0 +1,116 @@
+"""The schema: created, recognised, and brought up to date by numbered migrations."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import uuid
+from importlib import resources
+from pathlib import Path
+
+from lazaretto.errors import StoreForeign, StoreTooNew
+from lazaretto.store.sqlite.connection import connect, translating
+
+_PACKAGE = "lazaretto.store.sqlite.migrations"
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
+_ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Return all migrations: number and SQL, in order."""
+    found = []
+    for file in resources.files(_PACKAGE).iterdir():
+        match = _MIGRATION.match(file.name)
+        if match:
+            found.append((int(match[1]), file.read_text("utf-8")))
+    return sorted(found)
+
+
+def newest() -> int:
+    """Return the schema version this code works with."""
+    return migrations()[-1][0]
+
+
+def version(connection: sqlite3.Connection) -> int | None:
+    """Return a store's schema version, 0 for an empty database, None for somebody else's."""
+    names = {row[0] for row in connection.execute(_ENTRIES)}
+    if "lazaretto_meta" in names:
+        row = connection.execute("SELECT value FROM lazaretto_meta WHERE name = 'schema'").fetchone()
+        return int(row[0]) if row else 0
+    return None if names - {"sqlite_sequence"} else 0
+
+
+def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> None:
+    """Make sure the file at `path` is a store of this version.
+
+    Creates it if `create`; adds the store to another application's database if `adopt`.
+    A file that is not a store, is damaged, or is of a newer schema raises and stays as it is.
+    """
+    where = f"opening {path}"
+    exists = path.exists() and path.stat().st_size > 0
+    if exists:
+        with translating(where):
+            # Read only, so that a file that is not ours is not even touched.
+            connection = connect(path, read_only=True, busy=busy)
+            try:
+                found = version(connection)
+            finally:
+                connection.close()
+        _refuse(path, found, adopt=adopt)
+        if found == newest():
+            return
+    elif not create:
+        raise FileNotFoundError(f"{path}: there is no store here; leave out create=False to make one")
+    with translating(where):
+        connection = connect(path, busy=busy)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("BEGIN IMMEDIATE")
+            # Another process may have been here since the look above.
+            found = version(connection)
+            _refuse(path, found, adopt=adopt)
+            _migrate(connection, found or 0, now)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+
+def _refuse(path: Path, found: int | None, *, adopt: bool) -> None:
+    if found is None and not adopt:
+        raise StoreForeign(
+            f"{path}: this database belongs to another application and was left as it is. "
+            "Give connect(adopt=True) to keep the store's tables (lazaretto_…) beside the application's"
+        )
+    if found is not None and found > newest():
+        raise StoreTooNew(
+            f"{path}: expected a store of schema {newest()} or older, got {found}. "
+            "It was written by a newer version of Lazaretto and was left as it is; upgrade this one"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, found: int, now: int) -> None:
+    for number, sql in migrations():
+        if number > found:
+            for statement in _statements(sql):
+                connection.execute(statement)
+    if found == 0:
+        connection.execute(
+            "INSERT INTO lazaretto_meta (name, value) VALUES ('store_id', ?), ('created', ?)",
+            (uuid.uuid4().hex, str(now)),
+        )
+    connection.execute(
+        "INSERT INTO lazaretto_meta (name, value) VALUES ('schema', ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (str(newest()),),
+    )
+
+
+def _statements(sql: str) -> list[str]:
+    """Split a migration into statements: sqlite3's executescript would commit between them."""
+    statements, current = [], ""
+    for line in sql.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return [s for s in statements if s.strip()]

@@ -1,0 +1,475 @@
+"""The store's contract in SQL: what an operation may do within one commit, on SQLite."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.entities import QueueOptions, Subqueue
+from lazaretto.errors import StoreError
+from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
+from lazaretto.store.contract import (
+    FRESH,
+    READY,
+    SCHEDULED,
+    AttemptRecord,
+    DeadLetterCriteria,
+    DeadLetterRecord,
+    HandedRow,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    SessionRecord,
+)
+from lazaretto.store.queries import load_queries, with_rows
+from lazaretto.store.sqlite.rows import Memory, encode_options, queue_record
+
+SQL = load_queries("lazaretto.store.sqlite")
+
+#: Bodies up to this size stand in their message's row. A page holds three such rows.
+INLINE_BODY = 1280
+#: Rows of one INSERT: more gains nothing.
+_MOST_ROWS = 100
+_INSERTS = {n: with_rows(SQL["insert_messages"], n) for n in range(1, _MOST_ROWS + 1)}
+_PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
+
+
+def _ids(values: Iterable[int]) -> str:
+    return json.dumps(list(values))
+
+
+class SqliteTransaction:
+    """One connection's work within one commit, or within one snapshot when it only reads."""
+
+    def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
+        self._x = connection.execute
+        self._connection = connection
+        self._memory = memory
+        self._random = random.Random()  # noqa: S311 - tokens fence off stale holders, they guard no secret
+        self._prefix = prefix
+        self._number = 0
+        self.worker = worker
+        self.now = 0
+        self.woken: set[int] = set()
+
+    def begin(self, now: int) -> None:
+        """Start on a new commit."""
+        self.now = now
+        self.woken = set()
+
+    def random_token(self) -> int:
+        return self._random.getrandbits(63)
+
+    def random_fraction(self) -> float:
+        return self._random.random()
+
+    def wake(self, key: int) -> None:
+        self.woken.add(key >> 42)
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def queue(self, path_key: str) -> QueueRecord | None:
+        known = self._memory.queues
+        if path_key not in known:
+            row = self._x(SQL["select_queue"], (path_key,)).fetchone()
+            known[path_key] = queue_record(row) if row else None
+        return known[path_key]
+
+    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
+        known = self._memory.queues_by_id
+        if queue_id not in known:
+            row = self._x(SQL["select_queue_by_id"], (queue_id,)).fetchone()
+            known[queue_id] = queue_record(row) if row else None
+        return known[queue_id]
+
+    def queues(self) -> list[QueueRecord]:
+        return [queue_record(row) for row in self._x(SQL["select_queues"])]
+
+    def insert_queue(self, path: str, options: QueueOptions) -> QueueRecord:
+        values = {
+            "path": path,
+            "path_key": path.lower(),
+            "options": encode_options(options),
+            "now": self.now,
+        }
+        (queue_id,) = self._x(SQL["insert_queue"], values).fetchone()
+        if queue_id > LAST_QUEUE:
+            raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
+        self._memory.forget_queues()
+        record = self.queue_by_id(queue_id)
+        assert record is not None
+        return record
+
+    def save_queue(self, record: QueueRecord) -> QueueRecord:
+        self._x(
+            SQL["update_queue"],
+            {
+                "queue_id": record.queue_id,
+                "options": encode_options(record.options),
+                "status": record.status.value,
+                "halted_by": record.halted_by,
+                "dead_letter_halted_by": record.dead_letter_halted_by,
+                "now": self.now,
+            },
+        )
+        self._memory.forget_queues()
+        saved = self.queue_by_id(record.queue_id)
+        assert saved is not None
+        return saved
+
+    def delete_queue(self, record: QueueRecord) -> None:
+        self._x(SQL["delete_queue"], (record.queue_id,))
+        self._x(SQL["insert_deleted_queue"], (record.queue_id,))
+        self._memory.forget()
+
+    def remove_deleted(self, limit: int) -> bool:
+        row = self._x(SQL["select_deleted_queue"]).fetchone()
+        if row is None:
+            return False
+        (queue_id,) = row
+        first, last = first_key(queue_id), first_key(queue_id + 1)
+        found = self._x(SQL["select_some_keys"], (first, last, limit)).fetchall()
+        if found:
+            self._x(SQL["delete_messages"], (_ids(key for key, _ in found),))
+            self.delete_bodies([body_id for _, body_id in found if body_id is not None])
+        else:
+            self._x(SQL["delete_attempts_range"], (first, last))
+            self._x(SQL["delete_dead_letters_range"], (first, last))
+            self._x(SQL["delete_sessions_of"], (queue_id,))
+            self._x(SQL["delete_message_ids_of"], (queue_id,))
+            self._x(SQL["delete_deleted_queue"], (queue_id,))
+        return True
+
+    def count_states(self, first: int, last: int) -> dict[int, int]:
+        return dict(self._x(SQL["count_states"], (first, last)).fetchall())
+
+    def discarded(self, queue_id: int) -> tuple[int, int]:
+        expired, dropped = self._x(SQL["select_discarded"], (queue_id,)).fetchone()
+        return expired, dropped
+
+    def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
+        self._x(SQL["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})
+
+    def rollbacks(self, queue_id: int) -> int:
+        (count,) = self._x(SQL["select_rollbacks"], (queue_id,)).fetchone()
+        return int(count)
+
+    def set_rollbacks(self, queue_id: int, count: int) -> None:
+        self._x(SQL["set_rollbacks"], {"queue_id": queue_id, "rollbacks": count})
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def _last_sequence(self, queue_id: int) -> int:
+        known = self._memory.last_sequences
+        last = known.get(queue_id)
+        if last is None:
+            row = self._x(SQL["select_high_water"], (queue_id,)).fetchone()
+            last = row[0] if row else 0
+            for place in _PLACES:
+                bounds = (first_key(queue_id, place), last_key(queue_id, place))
+                row = self._x(SQL["select_last_key"], bounds).fetchone()
+                if row:
+                    last = max(last, sequence_of(row[0]))
+            known[queue_id] = last
+        return last
+
+    def _take_sequences(self, queue_id: int, count: int) -> int:
+        """Return the first of `count` new sequence numbers."""
+        last = self._last_sequence(queue_id)
+        if last + count > LAST_SEQUENCE:
+            raise StoreError(f"the queue has used all of its {LAST_SEQUENCE} sequence numbers")
+        self._memory.last_sequences[queue_id] = last + count
+        return last + 1
+
+    def take_key(self, queue_id: int) -> int:
+        return first_key(queue_id) + self._take_sequences(queue_id, 1)
+
+    def insert_messages(
+        self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
+    ) -> list[int]:
+        count = len(messages)
+        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        keys = list(range(key, key + count))
+        now, sessions = self.now, queue.options.requires_session
+        longest = queue.options.default_time_to_live
+        limit = None if longest is None else round(longest * 1_000_000)
+        values: list[Any] = []
+        for message in messages:
+            body, body_id = message.body, None
+            if len(body) > INLINE_BODY:
+                body_id = self._x(SQL["insert_body"], (body,)).lastrowid
+                body = None  # type: ignore[assignment]
+            message_id = message.message_id
+            if message_id is None:
+                self._number += 1
+                message_id = f"{self._prefix}{self._number:012x}"
+            ttl, due, state = message.time_to_live, None, FRESH
+            if limit is not None and (ttl is None or ttl > limit):
+                ttl = limit
+            expires = None if ttl is None else now + ttl
+            due = expires
+            scheduled = message.scheduled
+            if scheduled is not None and scheduled > now and not force_fresh:
+                state = SCHEDULED
+                due = scheduled if expires is None else min(scheduled, expires)
+            session_id = message.session_id if sessions else None
+            values += (
+                key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
+            )  # fmt: skip
+            key += 1
+        width = len(values) // count
+        for start in range(0, count, _MOST_ROWS):
+            rows = min(_MOST_ROWS, count - start)
+            self._x(_INSERTS[rows], values[start * width : (start + rows) * width])
+        self.wake(keys[0])
+        return keys
+
+    def insert_row(self, row: MessageRow, body: bytes | None) -> None:
+        values = msgspec.structs.asdict(row)
+        if row.body_id is None and body is not None and len(body) > INLINE_BODY:
+            values["body_id"] = self._x(SQL["insert_body"], (body,)).lastrowid
+            body = None
+        self._x(SQL["insert_full_message"], {**values, "body": body})
+        self.wake(row.key)
+
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+        cursors, last, now = self._memory.cursors, last_key(queue_id), self.now
+        start = cursors.get(queue_id) or first_key(queue_id)
+        rows = self._x(SQL["select_fresh"], (start, last, now, limit)).fetchall()
+        if rows:
+            cursors[queue_id] = rows[-1][0]
+            self._x(
+                SQL["lock_range"],
+                (until, token, now, self.worker, rows[0][0], rows[-1][0], FRESH, now),
+            )
+        return rows
+
+    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
+        return self._x(SQL["select_ready"], (first, last, self.now, limit)).fetchall()
+
+    def select_session_messages(
+        self, queue_id: int, session_id: str, state: int, before: int, limit: int
+    ) -> list[HandedRow]:
+        values = (queue_id, session_id, state, self.now, before, limit)
+        return self._x(SQL["select_session_messages"], values).fetchall()
+
+    def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
+        return self._x(SQL["select_messages"], (_ids(keys), state)).fetchall()
+
+    def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
+        self._x(SQL["lock_keys"], (until, token, self.now, self.worker, _ids(keys)))
+
+    def held(self, keys: Sequence[int], token: int) -> set[int]:
+        return {key for (key,) in self._x(SQL["select_locked"], (_ids(keys), token, self.now))}
+
+    def delete_held(self, keys: Sequence[int], token: int) -> bool:
+        self._keep_high_water(keys)
+        if len(keys) == 1:
+            cursor = self._x(SQL["delete_one_locked"], (keys[0], token, self.now))
+        else:
+            cursor = self._x(SQL["delete_locked"], (_ids(keys), token, self.now))
+        return cursor.rowcount == len(keys)
+
+    def delete_messages(self, keys: Sequence[int]) -> None:
+        self._keep_high_water(keys)
+        self._x(SQL["delete_messages"], (_ids(keys),))
+
+    def _keep_high_water(self, keys: Sequence[int]) -> None:
+        """Keep a queue's highest sequence number before the last message that shows it goes."""
+        highest: dict[int, int] = {}
+        for key in keys:
+            queue_id, number = queue_of(key), sequence_of(key)
+            if number > highest.get(queue_id, 0):
+                highest[queue_id] = number
+        for queue_id, number in highest.items():
+            if number >= self._last_sequence(queue_id):
+                self._x(SQL["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
+
+    def delete_bodies(self, body_ids: Sequence[int]) -> None:
+        if body_ids:
+            self._x(SQL["delete_bodies"], (_ids(body_ids),))
+
+    def row(self, key: int) -> MessageRow | None:
+        row = self._x(SQL["select_row"], (key,)).fetchone()
+        return MessageRow(*row) if row else None
+
+    def body(self, key: int) -> bytes:
+        (body,) = self._x(SQL["select_body"], (key,)).fetchone()
+        return bytes(body)
+
+    def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
+        values = msgspec.structs.asdict(row)
+        values["new_key"] = row.key if new_key is None else new_key
+        self._x(SQL["update_row"], values)
+        if row.state in (FRESH, READY):
+            self.wake(values["new_key"])
+
+    def renew_lock(self, key: int, token: int, until: int) -> bool:
+        values = {"key": key, "token": token, "until": until, "now": self.now}
+        return self._x(SQL["renew_lock"], values).rowcount == 1
+
+    def due(self, limit: int) -> list[MessageRow]:
+        return [MessageRow(*row) for row in self._x(SQL["select_due"], (self.now, limit))]
+
+    def next_due(self) -> int | None:
+        found = [self._x(SQL[name]).fetchone()[0] for name in ("next_due", "next_due_session")]
+        return min((due for due in found if due is not None), default=None)
+
+    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
+        return self._x(SQL["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
+
+    # -- sessions -------------------------------------------------------------------------------
+
+    def session_ids(self, queue_id: int) -> list[str]:
+        return [name for (name,) in self._x(SQL["select_sessions"], {"queue_id": queue_id})]
+
+    def next_session_id(self, queue_id: int, after: str) -> str | None:
+        row = self._x(SQL["next_session_id"], (queue_id, after)).fetchone()
+        return row[0] if row else None
+
+    def first_receivable(self, queue_id: int, session_id: str) -> int | None:
+        (first,) = self._x(SQL["first_receivable_key"], (queue_id, session_id, self.now)).fetchone()
+        delayed = self.first_delayed(queue_id, session_id)
+        return None if first is None or (delayed is not None and delayed < first) else first
+
+    def first_delayed(self, queue_id: int, session_id: str) -> int | None:
+        (key,) = self._x(SQL["first_delayed_key"], (queue_id, session_id)).fetchone()
+        return None if key is None else int(key)
+
+    def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
+        row = self._x(SQL["select_session"], (queue_id, session_id)).fetchone()
+        return SessionRecord(*row) if row else None
+
+    def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+        values = {
+            "queue_id": queue_id,
+            "session_id": session_id,
+            "token": token,
+            "until": until,
+            "worker": self.worker,
+        }
+        self._x(SQL["lock_session"], values)
+
+    def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
+        self._x(SQL["renew_session"], {"queue_id": queue_id, "session_id": session_id, "until": until})
+
+    def unlock_session(self, queue_id: int, session_id: str) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id}
+        self._x(SQL["unlock_session"], values)
+        self._x(SQL["delete_idle_session"], values)
+        self.wake(first_key(queue_id))
+
+    def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id, "state": state}
+        self._x(SQL["set_session_state"], values)
+
+    def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
+        rows = self._x(SQL["select_session_locked"], (queue_id, session_id)).fetchall()
+        return [MessageRow(*row) for row in rows]
+
+    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
+        return self._x(SQL["select_due_sessions"], (self.now, limit)).fetchall()
+
+    # -- duplicate detection --------------------------------------------------------------------
+
+    def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
+        values = (queue_id, message_id, partition_key, self.now)
+        row = self._x(SQL["select_message_id"], values).fetchone()
+        return row[0] if row else None
+
+    def remember_message_id(
+        self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
+    ) -> None:
+        values = (queue_id, message_id, partition_key, forget_after, sequence_number)
+        self._x(SQL["insert_message_id"], values)
+
+    # -- attempts and dead letters --------------------------------------------------------------
+
+    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
+        self._x(SQL["insert_attempt"], {"key": key, **msgspec.structs.asdict(attempt)})
+
+    def trim_attempts(self, key: int, number: int) -> None:
+        self._x(SQL["trim_attempts"], (key, number))
+
+    def attempts(self, key: int) -> list[AttemptRecord]:
+        return [AttemptRecord(*row) for row in self._x(SQL["select_attempts"], (key,))]
+
+    def move_attempts(self, key: int, new_key: int) -> None:
+        self._x(SQL["move_attempts"], (new_key, key))
+
+    def delete_attempts(self, keys: Sequence[int]) -> None:
+        self._x(SQL["delete_attempts"], (_ids(keys),))
+
+    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
+        row: tuple[str, str | None, str | None] | None = self._x(SQL["select_last_error"], (key,)).fetchone()
+        return row
+
+    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
+        self._x(SQL["insert_dead_letter"], {**msgspec.structs.asdict(record), "now": record.dead_lettered})
+
+    def dead_letter(self, key: int) -> DeadLetterRecord | None:
+        row = self._x(SQL["select_dead_letter"], (key,)).fetchone()
+        return DeadLetterRecord(*row) if row else None
+
+    def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
+        values = msgspec.structs.asdict(criteria)
+        values["keys"] = None if criteria.keys is None else _ids(criteria.keys)
+        rows = self._x(SQL["select_dead_letters"], {**values, "limit": limit}).fetchall()
+        return [DeadLetterRecord(*row) for row in rows]
+
+    def dead_letter_groups(
+        self, first: int, last: int
+    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
+        return self._x(SQL["group_dead_letters"], (first, last)).fetchall()
+
+    def resolve_dead_letters(
+        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
+    ) -> None:
+        self._x(
+            SQL["resolve_dead_letters"],
+            {
+                "keys": _ids(keys),
+                "resolution": resolution,
+                "resubmitted_as": resubmitted_as,
+                "now": self.now,
+            },
+        )
+
+    def forget_history(self, before: int, limit: int) -> bool:
+        events = self._x(SQL["delete_old_events"], (before, limit)).rowcount
+        ids = self._x(SQL["delete_old_message_ids"], (self.now, limit)).rowcount
+        old = [key for (key,) in self._x(SQL["select_resolved"], (before, limit))]
+        if old:
+            self._x(SQL["delete_dead_letters"], (_ids(old),))
+            self._x(SQL["delete_attempts"], (_ids(old),))
+        return max(events, ids, len(old)) >= limit
+
+    # -- events and audit -----------------------------------------------------------------------
+
+    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
+        values = {"time": self.now, "kind": kind, "queue": queue, "detail": detail}
+        self._x(SQL["insert_event"], {**values, "sequence_number": sequence_number})
+        self.wake(0)
+
+    def events(
+        self, after: int, limit: int, *, kind: str | None, queue: str | None
+    ) -> list[tuple[int, int, str, str, int | None, str]]:
+        values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
+        return self._x(SQL["select_events"], values).fetchall()
+
+    def last_event(self) -> int:
+        (position,) = self._x(SQL["last_event"]).fetchone()
+        return int(position)
+
+    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
+        values = {"time": self.now, "actor": actor, "action": action, "queue": queue, "detail": detail}
+        self._x(SQL["insert_audit"], values)
+
+    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
+        values = {"limit": limit, "queue": queue and queue.lower()}
+        return self._x(SQL["select_audit"], values).fetchall()

@@ -1,0 +1,252 @@
+"""A unit of work: receives, settles, sends and the user's own SQL in one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, overload
+
+from lazaretto.engine.failure import Failure, failure_of
+from lazaretto.engine.send import Send
+from lazaretto.engine.settle import COMPLETE, Settle, Settled, Settlement
+from lazaretto.engine.verdicts import fail, note_rollback
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import TransactionError
+from lazaretto.keys import queue_of
+from lazaretto.messages import Message, ReceivedMessage
+from lazaretto.options import seconds
+from lazaretto.policy import Outcome
+from lazaretto.receiver import Messages, Receiver, settlements
+from lazaretto.sender import prepare_all
+from lazaretto.store.contract import Exclusive, NewMessage, Operation, Savepoint, Store, Transaction
+
+_RELEASE = Settlement(Outcome.RELEASED)
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+@dataclasses.dataclass(slots=True)
+class CommitWork(Operation[list[list[int]]]):
+    """Settle and send what a transaction has gathered; the answer is the sequence numbers."""
+
+    entries: Sequence[Settled]
+    sends: Sequence[tuple[EntityPath, list[NewMessage]]]
+
+    def run(self, tx: Transaction) -> list[list[int]]:
+        if self.entries:
+            Settle(self.entries).run(tx)
+        return [Send(path, messages).run(tx) for path, messages in self.sends]
+
+
+@dataclasses.dataclass(slots=True)
+class RollBackWork(Operation[None]):
+    """Charge one failure to each message that a transaction received and still holds."""
+
+    messages: Sequence[ReceivedMessage]
+    failure: Failure | None
+
+    def run(self, tx: Transaction) -> None:
+        noted = set()
+        for message in self.messages:
+            lock, row = message.lock, tx.row(message.key)
+            queue = tx.queue_by_id(queue_of(message.key))
+            if lock is None or row is None or queue is None or not tx.held([message.key], lock.token):
+                # Its lock ran out, and it was charged for that.
+                continue
+            if queue.queue_id not in noted and lock.path.subqueue is Subqueue.MAIN:
+                noted.add(queue.queue_id)
+                note_rollback(tx, queue)
+            fail(tx, queue, row, Outcome.FAILED, self.failure)
+
+
+class TransactionSavepoint:
+    """A point within a transaction to return to."""
+
+    def __init__(self, owner: BrokerTransaction, sql: Savepoint | None) -> None:
+        self._owner = owner
+        self._sql = sql
+        self._settled = dict(owner._settled)
+        self._sends = len(owner._sends)
+        self._received = set(owner._received)
+
+    def rollback(self) -> None:
+        """Undo the settles, sends and SQL since this point; what was received since is given back.
+
+        The locks are kept to the end of the transaction, so that nobody else gets the messages
+        before then; they may still be settled within it. The rollback is not counted as a failure.
+        """
+        owner = self._owner
+        owner._refuse_ended()
+        owner._settled = dict(self._settled)
+        del owner._sends[self._sends :]
+        owner._undone |= set(owner._received) - self._received
+        if self._sql is not None:
+            self._sql.rollback()
+        elif owner._exclusive is not None:
+            owner._exclusive.rollback()
+            owner._exclusive = None
+
+
+class BrokerTransaction:
+    """Receives, settles, sends and SQL that take effect together, or not at all. A context manager.
+
+    Leaving the block commits; an exception rolls back. What the transaction received and did not
+    settle otherwise is completed by the commit. Rolling back charges each message it received one
+    failure and makes it receivable again. Nothing is locked in the store while your code runs,
+    until the first `execute`: from then on this transaction is the only writer, so be quick. One thread.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._received: dict[int, ReceivedMessage] = {}
+        self._settled: dict[int, Settled] = {}
+        self._undone: set[int] = set()
+        self._sends: list[tuple[EntityPath, list[NewMessage]]] = []
+        self._exclusive: Exclusive | None = None
+        self._ended = False
+
+    def receive(
+        self,
+        path: str,
+        max_messages: int = 1,
+        max_wait: float | None = 0.0,
+        *,
+        subqueue: str | None = None,
+    ) -> list[ReceivedMessage]:
+        """Receive messages that the commit completes and a rollback gives back, charged.
+
+        Raises TransactionError after `execute`: the record of the hand-over must be committed
+        before you see the message, which is impossible within your own SQL's transaction.
+        """
+        self._refuse_ended()
+        if self._exclusive is not None:
+            raise TransactionError("receive before the first SQL of a transaction, not after it")
+        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
+            messages = receiver.receive(max_messages, max_wait)
+        self._received.update((message.key, message) for message in messages)
+        return messages
+
+    def complete(self, messages: Messages) -> None:
+        """Complete messages by the commit, received in this transaction or by a receiver."""
+        self._settle(messages, COMPLETE)
+
+    def abandon(
+        self,
+        messages: Messages,
+        *,
+        error: BaseException | str | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """Let messages fail by the commit: the poison policy decides what becomes of them."""
+        wait = None if delay is None else seconds("delay", delay)
+        self._settle(messages, Settlement(Outcome.FAILED, failure_of(error), wait))
+
+    def defer(self, messages: Messages) -> None:
+        """Defer messages by the commit."""
+        self._settle(messages, Settlement(Outcome.DEFERRED))
+
+    def dead_letter(
+        self,
+        messages: Messages,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """Move messages to the dead-letter subqueue by the commit."""
+        failure = failure_of(error)
+        self._settle(
+            messages, Settlement(Outcome.DEAD_LETTERED, failure, reason=reason, description=description)
+        )
+
+    def release(self, messages: Messages) -> None:
+        """Give messages back by the commit, uncharged."""
+        self._settle(messages, _RELEASE)
+
+    @overload
+    def send(self, path: str, messages: Message) -> None: ...
+    @overload
+    def send(self, path: str, messages: Iterable[Message]) -> None: ...
+    def send(self, path: str, messages: Message | Iterable[Message]) -> None:
+        """Send messages to a queue by the commit. What is wrong with them is said now."""
+        self._refuse_ended()
+        target = EntityPath.parse(path)
+        if target.subqueue is not Subqueue.MAIN:
+            raise TransactionError(f"nothing can be sent to the subqueue {path!r}")
+        prepared = prepare_all(messages)
+        if prepared:
+            self._sends.append((target, prepared))
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> Any:
+        """Run your own SQL on the store's database, in the same commit; return its cursor.
+
+        From here to the end of the transaction nobody else can write. The broker's tables can be
+        read and not changed. SQL's own errors (sqlite3.IntegrityError and so on) come as they are.
+        """
+        self._refuse_ended()
+        if self._exclusive is None:
+            self._exclusive = self._store.exclusive()
+        return self._exclusive.execute(sql, parameters)
+
+    def savepoint(self) -> TransactionSavepoint:
+        """Mark a point within the transaction to return to."""
+        self._refuse_ended()
+        return TransactionSavepoint(self, self._exclusive.savepoint() if self._exclusive else None)
+
+    def commit(self) -> None:
+        """Make everything take effect. Raises MessageLockLost and others: then it was rolled back."""
+        self._refuse_ended()
+        entries = dict(self._settled)
+        for key, message in self._received.items():
+            if key not in entries:
+                settlement = _RELEASE if key in self._undone else COMPLETE
+                entries[key] = Settled(message, settlement)
+        work = CommitWork(list(entries.values()), self._sends)
+        self._ended = True
+        try:
+            if self._exclusive is not None:
+                self._exclusive.commit(work)
+            elif work.entries or work.sends:
+                self._store.run(work)
+        except BaseException as error:
+            self._give_back(error)
+            raise
+
+    def rollback(self, error: BaseException | None = None) -> None:
+        """Undo everything; each message received is charged a failure, with `error` in its history."""
+        self._refuse_ended()
+        self._ended = True
+        if self._exclusive is not None:
+            self._exclusive.rollback()
+        self._give_back(error)
+
+    def _give_back(self, error: BaseException | None) -> None:
+        if self._received:
+            self._store.run(RollBackWork(list(self._received.values()), failure_of(error)))
+
+    def _settle(self, messages: Messages, settlement: Settlement) -> None:
+        self._refuse_ended()
+        for entry in settlements(messages, settlement):
+            if entry.message.key in self._settled:
+                raise TransactionError(
+                    f"message {entry.message.sequence_number} is settled in this transaction already"
+                )
+            self._settled[entry.message.key] = entry
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise TransactionError("this transaction has ended; begin another one")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self.rollback(error)

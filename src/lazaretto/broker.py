@@ -95,9 +95,7 @@ def _sqlite_path(url: str | os.PathLike[str]) -> Path:
         text = text[len(_SQLITE) :]
     elif "://" in text or text.startswith("sqlite:"):
         scheme = text.partition(":")[0]
-        raise InvalidOption(
-            f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}"
-        )
+        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
     if not text or ":memory:" in text or "?" in text or "\0" in text:
         raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
     return Path(text)
@@ -325,7 +323,8 @@ class Broker:
         purged: list[int] = []
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
-            purged += self._store.run(Purge(parsed, chunk, actor or _actor(), detail))
+            done = self._store.run(Purge(parsed, chunk, actor or _actor(), detail))
+            purged += done
         return purged
 
     def _which(self, path: str, which: Which) -> tuple[EntityPath, list[int], dict[str, Any]]:

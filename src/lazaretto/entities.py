@@ -79,7 +79,9 @@ class EntityPath(NamedTuple):
         if subqueue is not None:
             named = subqueue if isinstance(subqueue, Subqueue) else _NAMES.get(subqueue)
             if named is None:
-                raise InvalidPath(f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}")
+                raise InvalidPath(
+                    f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}"
+                )
             if found not in (Subqueue.MAIN, named):
                 raise InvalidPath(f"{path!r} names a subqueue already; leave out subqueue={subqueue!r}")
             found = named
@@ -126,6 +128,7 @@ class MessageState(enum.Enum):
 
 
 _DAY = 86_400.0
+_DEFAULT_POLICY = PoisonPolicy()
 MAX_MESSAGE_SIZE = 104_857_600
 
 
@@ -152,7 +155,7 @@ class QueueOptions:
     requires_duplicate_detection: bool = False
     duplicate_detection_window: float = 600.0
     max_message_size: int = 262_144
-    policy: PoisonPolicy = PoisonPolicy()
+    policy: PoisonPolicy = _DEFAULT_POLICY
     dead_letter_policy: PoisonPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -172,7 +175,8 @@ class QueueOptions:
         if self.dead_letter_policy is not None:
             if not isinstance(self.dead_letter_policy, PoisonPolicy):
                 raise InvalidOption(
-                    f"expected dead_letter_policy to be a PoisonPolicy or None, got {shown(self.dead_letter_policy)}"
+                    "expected dead_letter_policy to be a PoisonPolicy or None, "
+                    f"got {shown(self.dead_letter_policy)}"
                 )
             set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
 

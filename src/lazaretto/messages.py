@@ -162,7 +162,7 @@ class StoredMessage(msgspec.Struct):
         return self.headers.negative_acknowledgement
 
 
-class ReceivedMessage(StoredMessage):
+class ReceivedMessage(StoredMessage, kw_only=True):
     """A message handed to a receiver, with the lock it is held by (None: received and deleted)."""
 
     lock: Lock | None = None
@@ -179,7 +179,7 @@ class ReceivedMessage(StoredMessage):
         return None if self.lock is None else to_datetime(self.lock.until)
 
 
-class PeekedMessage(StoredMessage):
+class PeekedMessage(StoredMessage, kw_only=True):
     """A message as it stands, without a lock on it."""
 
     state: MessageState = MessageState.ACTIVE

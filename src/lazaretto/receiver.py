@@ -136,9 +136,9 @@ class Receiver:
             if found:
                 return found
             left = 3600.0 if end is None else end - time.monotonic()
-            if left <= 0 or not self._store.wait(self._place or 1, seen, left):
-                if end is not None:
-                    return None
+            over = left <= 0 or not self._store.wait(self._place or 1, seen, left)
+            if over and end is not None:
+                return None
             self._refuse_closed()
 
     def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from lazaretto.engine.receive import STATES
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.headers import EMPTY_HEADERS, Headers, decode_headers, encode_headers
-from lazaretto.keys import dead_key, first_key, last_key, main_key, sequence_of
+from lazaretto.keys import LAST_SEQUENCE, dead_key, first_key, last_key, main_key, sequence_of
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage
 from lazaretto.options import option_set, shown, text
 from lazaretto.policy import Counters, Outcome
@@ -92,14 +92,12 @@ class DeadLetterFilter:
 
 def check_numbers(numbers: object) -> list[int]:
     """Return sequence numbers as a list, else raise InvalidOption."""
-    given = [numbers] if isinstance(numbers, int) else numbers
-    try:
-        found = list(given)  # type: ignore[call-overload]
-    except TypeError:
-        found = [None]
-    for number in found:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 1 << 42:
-            raise InvalidOption(f"expected sequence numbers, integers from 1, got {shown(numbers)}")
+    given = numbers if isinstance(numbers, Iterable) else [numbers]
+    found: list[int] = []
+    for number in given:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LAST_SEQUENCE:
+            raise InvalidOption(f"expected sequence numbers, integers from 1, got {shown(number)}")
+        found.append(number)
     return found
 
 
@@ -162,7 +160,7 @@ def _dead_letter(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) 
         rows = tx.peek(key - 1, key, 1, delayed=False)
         if rows:
             row = rows[0]
-            message = PeekedMessage(*row[:-2], None, STATES[row[-2]], row[-1])
+            message = PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1])
     return DeadLetter(
         queue=queue.path,
         sequence_number=sequence_of(record.key),
@@ -276,8 +274,9 @@ class Resubmit(Operation[ResubmitReport]):
             headers = decode_headers(new.headers) if new.headers else Headers()
             headers = msgspec.structs.replace(headers, edit_of=row.message_id)
             encoded = encode_headers(headers)
-            message_id = new.message_id if new.message_id not in (None, row.message_id) else None
-            message_id = message_id or f"{row.message_id}.{row.generation + 1}"
+            message_id = new.message_id or row.message_id
+            if message_id == row.message_id:
+                message_id = f"{row.message_id}.{row.generation + 1}"
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         longest = queue.options.default_time_to_live
@@ -286,7 +285,6 @@ class Resubmit(Operation[ResubmitReport]):
         expires = None if ttl is None else tx.now + ttl
         live = msgspec.structs.replace(
             row,
-            key=row.key,
             state=FRESH,
             due=expires,
             expires=expires,

@@ -37,7 +37,9 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
         return None
     if isinstance(error, BaseException):
         kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        name = (
+            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        )
         try:
             text = str(error)
             stack = "".join(traceback.format_exception(error))

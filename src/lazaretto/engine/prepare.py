@@ -36,14 +36,13 @@ def prepare(message: Message) -> NewMessage:
     session_id, partition_key = message.session_id, message.partition_key
     if partition_key is not None and session_id is not None and partition_key != session_id:
         raise InvalidMessage(
-            f"expected partition_key to be the session id {shown(session_id)} or None, got {shown(partition_key)}"
+            f"expected partition_key to be None or the session id {shown(session_id)}, "
+            f"got {shown(partition_key)}"
         )
     time_to_live = _time_to_live(message.time_to_live)
     scheduled = _scheduled(message.scheduled_enqueue_time)
     headers = _headers(message, time_to_live, scheduled)
-    return NewMessage(
-        body, message.message_id, session_id, time_to_live, scheduled, partition_key, headers
-    )
+    return NewMessage(body, message.message_id, session_id, time_to_live, scheduled, partition_key, headers)
 
 
 def check_size(message: NewMessage, limit: int) -> None:
@@ -164,7 +163,6 @@ def _property(name: str, value: object) -> PropertyValue:
             )
         return value
     raise InvalidMessage(
-        f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime or None, got {shown(value)}"
+        f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime or None, "
+        f"got {shown(value)}"
     )
-
-

@@ -216,7 +216,9 @@ class ResumeQueue(Operation[QueueDescription]):
         halted_by = record.dead_letter_halted_by if dead else record.halted_by
         disabled = record.status is QueueStatus.DISABLED and not dead
         if halted_by is None and not disabled:
-            raise EntityError(f"{str(self.path)!r} is neither halted nor disabled; there is nothing to resume")
+            raise EntityError(
+                f"{str(self.path)!r} is neither halted nor disabled; there is nothing to resume"
+            )
         if self.verdict is not None and self.verdict not in VERDICTS:
             raise InvalidOption(f"unknown verdict {self.verdict!r}{suggestion(self.verdict, VERDICTS)}")
         if dead:

@@ -72,7 +72,7 @@ class Receive(Operation[Found]):
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
         if isinstance(rows, EntityError):
             return rows
-        return [ReceivedMessage(*row[:-1], None, lock) for row in rows]
+        return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
@@ -170,7 +170,8 @@ class ReceiveDeferred(Operation[list[ReceivedMessage]]):
             missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
         if missing:
             raise MessageNotFound(
-                f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; nothing was locked"
+                f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
+                "nothing was locked"
             )
         if self.session is None:
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
@@ -181,7 +182,7 @@ class ReceiveDeferred(Operation[list[ReceivedMessage]]):
             until = record.locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return [ReceivedMessage(*row[:-1], None, lock) for row in rows]
+        return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
 
 def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
@@ -247,6 +248,4 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
     if first > last:
         return []
     rows = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
-    return [PeekedMessage(*row[:-2], None, STATES[row[-2]], row[-1]) for row in rows]
-
-
+    return [PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1]) for row in rows]

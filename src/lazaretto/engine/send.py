@@ -94,7 +94,9 @@ class CancelScheduled(Operation[None]):
         for number in self.sequence_numbers:
             row = tx.row(first_key(queue.queue_id) + number)
             if row is None or row.state != SCHEDULED:
-                raise MessageNotFound(f"no scheduled message {number} in {queue.path!r}; it may be active now")
+                raise MessageNotFound(
+                    f"no scheduled message {number} in {queue.path!r}; it may be active now"
+                )
             rows.append(row)
         for row in rows:
             remove(tx, row)

@@ -151,7 +151,9 @@ class SetSessionState(Operation[None]):
     def run(self, tx: Transaction) -> None:
         if self.state is not None:
             if not isinstance(self.state, bytes):
-                raise InvalidMessage(f"expected a session's state to be bytes or None, got {shown(self.state)}")
+                raise InvalidMessage(
+                    f"expected a session's state to be bytes or None, got {shown(self.state)}"
+                )
             if len(self.state) > MAX_STATE_SIZE:
                 raise MessageTooLarge(
                     f"expected a session's state of at most {MAX_STATE_SIZE} bytes, got {len(self.state)}"

@@ -121,7 +121,7 @@ class SqliteStore:
                 end = end or now + self._busy
                 if now >= end:
                     raise StoreBusy(
-                        f"{self._where}: another process has been writing for {self._busy:g} seconds; try again"
+                        f"{self._where}: another process kept writing for {self._busy:g} seconds; try again"
                     ) from error
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)
@@ -170,9 +170,7 @@ class SqliteStore:
                     raise
                 execute("ROLLBACK TO operation")
                 self._memory.forget_all()
-                ticket.error = (
-                    translated(error, self._where) if isinstance(error, sqlite3.Error) else error
-                )
+                ticket.error = translated(error, self._where) if isinstance(error, sqlite3.Error) else error
             execute("RELEASE operation")
 
     # -- reading --------------------------------------------------------------------------------
@@ -263,6 +261,7 @@ class SqliteStore:
 
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""
+
         def pragma(name: str) -> Any:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
@@ -299,5 +298,3 @@ class SqliteStore:
             self._readers.pop().close()
         self._connection.close()
         self._group.let_go()
-
-

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lazaretto.clock import to_micros
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.headers import MAX_HEADERS_SIZE, MAX_PROPERTY_SIZE, Headers, PropertyValue, encode_headers
 from lazaretto.messages import Message
@@ -28,7 +29,9 @@ def prepare(message: Message) -> NewMessage:
     """Return a message checked and encoded. Raises InvalidMessage or MessageTooLarge."""
     if type(message) is not Message:
         raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}")
-    body = _body(message.body)
+    body = message.body if type(message.body) is bytes else _body(message.body)
+    if _is_plain(message):
+        return NewMessage(body, None, None, None, None, None, None)
     for name in _IDS:
         value = getattr(message, name)
         if value is not None:
@@ -43,6 +46,16 @@ def prepare(message: Message) -> NewMessage:
     scheduled = _scheduled(message.scheduled_enqueue_time)
     headers = _headers(message, time_to_live, scheduled)
     return NewMessage(body, message.message_id, session_id, time_to_live, scheduled, partition_key, headers)
+
+
+def _is_plain(m: Message) -> bool:
+    """Return whether a message is a body and nothing else, which needs no further look."""
+    return (
+        m.message_id is m.session_id is m.subject is m.correlation_id is m.to is m.reply_to
+        is m.reply_to_session_id is m.content_type is m.partition_key is m.time_to_live
+        is m.scheduled_enqueue_time is m.properties is None
+        and m.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
+    )  # fmt: skip
 
 
 def check_size(message: NewMessage, limit: int) -> None:

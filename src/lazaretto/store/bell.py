@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from lazaretto.errors import BrokerClosed
 
@@ -26,14 +26,18 @@ class Bell:
         """Return a number that changes when there may be news."""
         return self._counts.get(place, 0) + self._everywhere
 
-    def ring(self, places: Iterable[int]) -> None:
+    def ring(self, places: Collection[int]) -> None:
         """There may be news in these places."""
-        with self._lock:
-            for place in places:
-                self._counts[place] = self._counts.get(place, 0) + 1
-                condition = self._conditions.get(place)
-                if condition is not None:
-                    condition.notify_all()
+        counts = self._counts
+        for place in places:
+            counts[place] = counts.get(place, 0) + 1
+        # Whoever starts to wait says so before it compares its count, so it is seen here or sees.
+        if self.waiting:
+            with self._lock:
+                for place in places:
+                    condition = self._conditions.get(place)
+                    if condition is not None:
+                        condition.notify_all()
 
     def ring_all(self) -> None:
         """There may be news anywhere: another process has written."""

@@ -162,15 +162,13 @@ class GroupCommit:
 
     def _pass_on(self) -> None:
         """Give the right to write to a waiting thread, or back."""
-        while True:
-            try:
-                heir = self._waiting[0].wake
-            except IndexError:
-                self._writing.release()
-                # A ticket may have come between the look and the release, and found it taken.
-                if not self._waiting or not self._writing.acquire(blocking=False):
-                    return
-                continue
-            assert heir is not None
-            heir.release()
-            return
+        waiting = self._waiting
+        while not waiting:
+            self._writing.release()
+            # A ticket may have come between the look and the release, and found it taken.
+            if not waiting or not self._writing.acquire(blocking=False):
+                return
+        # Only the holder of the right takes tickets out, so the first one stays the first.
+        heir = waiting[0].wake
+        assert heir is not None
+        heir.release()

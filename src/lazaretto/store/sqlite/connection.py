@@ -17,7 +17,7 @@ from lazaretto.errors import (
 )
 
 #: Pages in the write-ahead log after which they are copied to the file: 16 MiB.
-_CHECKPOINT_PAGES = 4000
+_CHECKPOINT_PAGES = 1000
 _CACHE_KIB = 65_536
 #: What the write-ahead log is cut back to after a burst, in bytes.
 _LOG_LIMIT = 67_108_864

@@ -52,11 +52,6 @@ class Memory:
         self.queues_by_id.clear()
 
     def forget(self) -> None:
-        """Forget what another writer may have changed."""
+        """Forget what another writer may have changed, or what a commit that was undone had changed."""
         self.forget_queues()
         self.last_sequences.clear()
-
-    def forget_all(self) -> None:
-        """Forget everything, because a commit was undone."""
-        self.forget()
-        self.cursors.clear()

@@ -83,25 +83,30 @@ class SqliteStore:
         return answer
 
     def _commit(self, group: list[Ticket]) -> None:
-        durable = self._always_durable or any(t.operation.durable for t in group)
+        durable = self._always_durable
+        for ticket in group:
+            durable = durable or ticket.operation.durable
         try:
             self._begin(durable)
             try:
                 if not self._run_together(group):
                     self._connection.execute("ROLLBACK")
-                    self._memory.forget_all()
+                    self._memory.forget()
                     self._begin(durable)
                     self._run_apart(group)
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._memory.forget_all()
+                self._memory.forget()
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise translated(error, self._where) from error
-        if self._tx.woken:
-            self.bell.ring(self._tx.woken)
+        tx = self._tx
+        if tx.cursors:
+            self._memory.cursors.update(tx.cursors)
+        if tx.woken:
+            self.bell.ring(tx.woken)
 
     def _begin(self, durable: bool) -> None:
         """Start a transaction, when no other process is in one."""
@@ -134,6 +139,10 @@ class SqliteStore:
     def _run_together(self, group: list[Ticket]) -> bool:
         """Run all operations; return False if one failed and left something half done."""
         connection, tx = self._connection, self._tx
+        if len(group) == 1:
+            # Alone, a failure undoes everything, and there is nobody to run again.
+            group[0].answer = group[0].operation.run(tx)
+            return True
         index = 0
         while index < len(group):
             ticket = group[index]
@@ -163,13 +172,15 @@ class SqliteStore:
         for ticket in group:
             ticket.error = ticket.answer = None
             execute("SAVEPOINT operation")
+            cursors = dict(tx.cursors)
             try:
                 ticket.answer = ticket.operation.run(tx)
             except Exception as error:
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO operation")
-                self._memory.forget_all()
+                self._memory.forget()
+                tx.cursors = cursors
                 ticket.error = translated(error, self._where) if isinstance(error, sqlite3.Error) else error
             execute("RELEASE operation")
 

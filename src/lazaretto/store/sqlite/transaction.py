@@ -56,11 +56,16 @@ class SqliteTransaction:
         self.worker = worker
         self.now = 0
         self.woken: set[int] = set()
+        #: How far this commit has moved on into the fresh messages, by queue.
+        self.cursors: dict[int, int] = {}
 
     def begin(self, now: int) -> None:
         """Start on a new commit."""
         self.now = now
-        self.woken = set()
+        if self.woken:
+            self.woken = set()
+        if self.cursors:
+            self.cursors = {}
 
     def random_token(self) -> int:
         return self._random.getrandbits(63)
@@ -238,11 +243,11 @@ class SqliteTransaction:
         self.wake(row.key)
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
-        cursors, last, now = self._memory.cursors, last_key(queue_id), self.now
-        start = cursors.get(queue_id) or first_key(queue_id)
+        last, now = last_key(queue_id), self.now
+        start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first_key(queue_id)
         rows = self._x(SQL["select_fresh"], (start, last, now, limit)).fetchall()
         if rows:
-            cursors[queue_id] = rows[-1][0]
+            self.cursors[queue_id] = rows[-1][0]
             self._x(
                 SQL["lock_range"],
                 (until, token, now, self.worker, rows[0][0], rows[-1][0], FRESH, now),

@@ -28,6 +28,8 @@ HISTORY = 30 * 86_400 * 1_000_000
 
 def sweep(tx: Transaction, limit: int) -> int:
     """Do what is due, at most `limit` of each kind; return how many there were."""
+    if not tx.anything_due():
+        return 0
     rows = tx.due(limit)
     lost: set[tuple[int, int | None]] = set()
     for row in rows:

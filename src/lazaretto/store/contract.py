@@ -294,6 +294,10 @@ class Transaction(Protocol):
         """Prolong a lock; return False if it is lost."""
         ...
 
+    def anything_due(self) -> bool:
+        """Return whether the time of any message or session has come."""
+        ...
+
     def due(self, limit: int) -> list[MessageRow]:
         """Return the messages whose time has come."""
         ...

@@ -167,6 +167,12 @@ UPDATE lazaretto_messages
 SET state = 2, due = ?, lock_token = ?, locked_at = ?, locked_by = ?, deliveries = deliveries + 1
 WHERE key >= ? AND key <= ? AND state = ? AND (expires IS NULL OR expires > ?)
 
+-- name: lock_one
+-- Lock one message. SQLite needs no list of the rows it is to change then, which is most of the cost.
+UPDATE lazaretto_messages
+SET state = 2, due = ?, lock_token = ?, locked_at = ?, locked_by = ?, deliveries = deliveries + 1
+WHERE key = ?
+
 -- name: lock_keys
 -- Lock messages by key.
 UPDATE lazaretto_messages
@@ -217,6 +223,11 @@ SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, l
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
 FROM lazaretto_messages
 WHERE key >> 44 = ? AND session_id = ? AND state = 2
+
+-- name: anything_due
+-- Whether the time of any message or session has come.
+SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ?)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= ?)
 
 -- name: next_due
 -- When the store must look at a message again.

@@ -248,10 +248,11 @@ class SqliteTransaction:
         rows = self._x(SQL["select_fresh"], (start, last, now, limit)).fetchall()
         if rows:
             self.cursors[queue_id] = rows[-1][0]
-            self._x(
-                SQL["lock_range"],
-                (until, token, now, self.worker, rows[0][0], rows[-1][0], FRESH, now),
-            )
+            if len(rows) == 1:
+                self._x(SQL["lock_one"], (until, token, now, self.worker, rows[0][0]))
+            else:
+                bounds = (rows[0][0], rows[-1][0], FRESH, now)
+                self._x(SQL["lock_range"], (until, token, now, self.worker, *bounds))
         return rows
 
     def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
@@ -267,7 +268,11 @@ class SqliteTransaction:
         return self._x(SQL["select_messages"], (_ids(keys), state)).fetchall()
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
-        self._x(SQL["lock_keys"], (until, token, self.now, self.worker, _ids(keys)))
+        lock = (until, token, self.now, self.worker)
+        if len(keys) == 1:
+            self._x(SQL["lock_one"], (*lock, keys[0]))
+        else:
+            self._x(SQL["lock_keys"], (*lock, _ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
         return {key for (key,) in self._x(SQL["select_locked"], (_ids(keys), token, self.now))}
@@ -317,6 +322,9 @@ class SqliteTransaction:
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         values = {"key": key, "token": token, "until": until, "now": self.now}
         return self._x(SQL["renew_lock"], values).rowcount == 1
+
+    def anything_due(self) -> bool:
+        return bool(self._x(SQL["anything_due"], (self.now, self.now)).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
         return [MessageRow(*row) for row in self._x(SQL["select_due"], (self.now, limit))]

@@ -1,0 +1,54 @@
+# Two commands do everything: `make run` and `make test`. The first use of each needs the network.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+# Tests start processes of their own; two at a time suit two cores.
+WORKERS ?= 2
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: run test check soak bench format clean help
+
+help:
+	@echo "make run     the main job: 336,776 flights through a durable queue"
+	@echo "make test    all tests (short forms of the long ones)"
+	@echo "make check   lint, format and types"
+	@echo "make soak    the long forms: model, crashes, full-size runs"
+	@echo "make bench   speed, side by side with other queues"
+
+run: $(READY)
+	@$(BIN)/python -m examples.flights
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+soak: $(READY)
+	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -rA tests/model tests/crash tests/races tests/acceptance
+
+bench: $(BENCH_READY)
+	@$(BIN)/python -m bench
+
+format: $(READY)
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/flights/work
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Lazaretto needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import sqlite3, sys; sys.exit(sqlite3.sqlite_version_info < (3, 35))' \
+	  || { echo "Lazaretto needs a Python with SQLite 3.35 or newer"; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "Installing into $(VENV) …"
+	@$(PIP) install --editable '.[dev,examples]'
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	@$(PIP) install --editable '.[bench]'
+	@touch $@

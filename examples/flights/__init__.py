@@ -1,0 +1,1 @@
+"""The main example: every flight that left New York in 2013, through a queue."""

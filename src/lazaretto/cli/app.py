@@ -1,0 +1,99 @@
+"""The command line as a whole: its commands, its help, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import dead_letters, doctor, logs, queues, receive, send
+from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
+from lazaretto.cli.output import problem
+from lazaretto.errors import LazarettoError
+
+# The base of everything that is wrong with a command line; typer does not export it by name.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+_EPILOG = "Exit codes:\n\n" + "\n\n".join(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())
+
+app = typer.Typer(
+    name="lazaretto",
+    help="A durable message queue that one bad message cannot stop.",
+    epilog=_EPILOG,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from lazaretto import __version__
+
+        print(f"lazaretto {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    store: StoreOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = Call(store, json)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(Exit.USAGE)
+
+
+app.add_typer(queues.app, name="queue")
+send.add_to(app)
+receive.add_to(app)
+app.add_typer(dead_letters.app, name="dead-letters")
+logs.add_to(app)
+doctor.add_to(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    # What the store logs while it recovers by itself is not for the person who typed a command.
+    logging.getLogger("lazaretto").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    command = typer.main.get_command(app)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with command.make_context("lazaretto", given) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes once more when it ends; that must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.READER_GONE
+    except CommandError as error:
+        problem(error.code, str(error))
+        return error.exit_code
+    except LazarettoError as error:
+        problem(error.code, str(error))
+        return exit_code_of(error)
+    except _UsageError as error:
+        problem("usage", error.format_message())
+        return Exit.USAGE
+    except OSError as error:
+        problem("io_error", str(error))
+        return Exit.FAILED
+    return Exit.OK

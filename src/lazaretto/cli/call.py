@@ -1,0 +1,68 @@
+"""What every command shares: the store it works on, and whether it prints JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from lazaretto.broker import Broker, connect
+from lazaretto.cli.exits import CommandError, Exit
+
+ENVIRONMENT = "LAZARETTO_STORE"
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="STORE",
+        help=f"The store: sqlite:///orders.db, or a file's path. Default: ${ENVIRONMENT}.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's path.", show_default=False)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the command."""
+
+    store: str | None
+    json: bool
+
+    @classmethod
+    def of(cls, context: typer.Context, store: str | None, json: bool) -> Call:
+        """Return this call; what is given behind the subcommand goes before what is given in front."""
+        outer = context.find_root().obj
+        return cls(store or outer.store, json or outer.json) if isinstance(outer, Call) else cls(store, json)
+
+    @contextlib.contextmanager
+    def broker(self, *, create: bool = False) -> Iterator[Broker]:
+        """Open the store; only `create` makes one where there is none."""
+        url = self.store or os.environ.get(ENVIRONMENT)
+        if not url:
+            raise CommandError(
+                "no_store",
+                f"no store was named; give --store sqlite:///orders.db or set {ENVIRONMENT}",
+                Exit.USAGE,
+            )
+        try:
+            broker = connect(url, create=create)
+        except FileNotFoundError:
+            raise CommandError(
+                "store_not_found",
+                f"there is no store at {url}; check the path (--store or {ENVIRONMENT}), "
+                "or make one with `lazaretto queue create`",
+                Exit.STORE,
+            ) from None
+        except OSError as error:
+            raise CommandError(
+                "store_error", f"the store {url} cannot be opened: {error}", Exit.STORE
+            ) from None
+        with broker:
+            yield broker

@@ -1,0 +1,329 @@
+"""`lazaretto dead-letters`: list, show, groups, resubmit, purge."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lazaretto.broker import Broker, Which
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.parse import past
+from lazaretto.engine.dead_letters import DeadLetterFilter, check_numbers
+from lazaretto.messages import Attempt, DeadLetter, Message
+
+app = typer.Typer(help="Look at dead letters, send them back, delete them.", rich_markup_mode=None)
+
+NumbersArgument = Annotated[
+    list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Sequence numbers.", show_default=False)
+]
+ReasonOption = Annotated[str | None, typer.Option("--reason", help="Only with this reason.")]
+ErrorTypeOption = Annotated[str | None, typer.Option("--error-type", help="Only with this type of error.")]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", parser=past, metavar="TIME", help="Set aside at this time (ISO 8601, or 2h ago) or later."
+    ),
+]
+UntilOption = Annotated[
+    datetime | None, typer.Option("--until", parser=past, metavar="TIME", help="Set aside before this time.")
+]
+TextOption = Annotated[
+    str | None, typer.Option("--text", help="Only with this text in body, description or error.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every dead letter of the queue.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
+
+_COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
+
+
+def _chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: bool) -> Which:
+    """Return what a changing command is about: numbers, a filter, or all; never all by accident."""
+    given = bool(numbers) + (not which.is_empty) + everything
+    if given > 1:
+        raise usage("give sequence numbers, a filter or --all, not several of these")
+    if not given:
+        raise usage(
+            "an empty filter means every dead letter; give numbers, a filter, or --all if all are meant"
+        )
+    return list(dict.fromkeys(check_numbers(numbers))) if numbers else which
+
+
+def _matching(broker: Broker, queue: str, which: Which, limit: int | None = None) -> Iterator[DeadLetter]:
+    if isinstance(which, list):
+        which = DeadLetterFilter(sequence_numbers=tuple(which))
+    assert isinstance(which, DeadLetterFilter)
+    return broker.dead_letters(queue, which, limit=limit)
+
+
+def _print_list(call: Call, queue: str, found: Iterator[DeadLetter]) -> None:
+    if call.json:
+        output.json_array(found)
+    else:
+        output.table(_COLUMNS, map(_row, found), f"no such dead letters in {queue}")
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    return (
+        letter.sequence_number,
+        output.shown_time(letter.dead_lettered),
+        letter.reason,
+        letter.error_type,
+        letter.counters.deliveries,
+        letter.message_id,
+        letter.error_message or letter.description,
+    )
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    queue: QueueArgument,
+    numbers: NumbersArgument = None,
+    reason: ReasonOption = None,
+    error_type: ErrorTypeOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="How many at most.")] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the dead letters that wait in a queue: all, or those that every filter lets through."""
+    call = Call.of(context, store, json)
+    which = DeadLetterFilter(
+        reason=reason,
+        error_type=error_type,
+        since=since,
+        until=until,
+        text=text,
+        sequence_numbers=tuple(numbers) if numbers else None,
+    )
+    with call.broker() as broker:
+        _print_list(call, queue, broker.dead_letters(queue, which, limit=limit))
+
+
+@app.command("show")
+def show(
+    context: typer.Context,
+    queue: QueueArgument,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Its sequence number.", show_default=False)],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a dead letter: what it is, why, every attempt with its stack, and what became of it."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        letter = broker.dead_letter(queue, number)
+    if call.json:
+        output.json_object(letter)
+        return
+    output.line(f"dead letter {letter.sequence_number} of {output.safe(letter.queue)}")
+    output.fields([(name, value) for name, value in _facts(letter) if value is not None], "  ")
+    output.line("attempts" if letter.attempts else "no attempts")
+    for attempt in letter.attempts:
+        _print_attempt(attempt)
+    if letter.message is not None:
+        output.line(f"body ({output.plural(len(letter.message.body), 'byte')})")
+        _print_block(output.body_text(letter.message.body))
+
+
+def _facts(letter: DeadLetter) -> list[tuple[str, object]]:
+    counters, message = letter.counters, letter.message
+    facts: list[tuple[str, object]] = [
+        ("reason", letter.reason),
+        ("description", _first_line(letter.description)),
+        ("error type", letter.error_type),
+        ("error", _first_line(letter.error_message)),
+        ("message id", letter.message_id),
+        ("enqueued", output.shown_time(letter.enqueued)),
+        ("dead-lettered", output.shown_time(letter.dead_lettered)),
+        ("deliveries", counters.deliveries),
+        ("failures", counters.failures),
+        ("worker deaths", counters.worker_deaths),
+        ("lock expiries", counters.lock_expiries),
+        ("generation", letter.generation),
+        ("became", letter.resolution),
+        ("at", letter.resolved and output.shown_time(letter.resolved)),
+        ("as message", letter.resubmitted_as),
+    ]
+    if message is not None:
+        names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
+        facts += [(name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")]
+        facts += [(f"property {output.safe(name)}", value) for name, value in message.properties.items()]
+    return facts
+
+
+def _first_line(text: str | None) -> str | None:
+    if text is None:
+        return None
+    first, _, rest = text.strip().partition("\n")
+    return f"{first} …" if rest else first
+
+
+def _print_attempt(attempt: Attempt) -> None:
+    took = (
+        "" if attempt.started is None else f" after {(attempt.ended - attempt.started).total_seconds():.3f} s"
+    )
+    by = f" by {output.safe(attempt.worker)}" if attempt.worker else ""
+    output.line(f"  {attempt.number}. {output.shown_time(attempt.ended)} {attempt.outcome.value}{took}{by}")
+    if attempt.error_type is not None or attempt.error_message is not None:
+        _print_block(f"{attempt.error_type or 'Error'}: {attempt.error_message or ''}", "     ")
+    if attempt.stack:
+        _print_block(attempt.stack, "       ")
+
+
+def _print_block(text: str, indent: str = "  ") -> None:
+    for row in output.safe_lines(text).rstrip("\n").split("\n"):
+        output.line(f"{indent}{row}".rstrip())
+
+
+@app.command("groups")
+def groups(
+    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
+) -> None:
+    """Count the dead letters that wait in a queue by reason and error type."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.dead_letter_groups(queue)
+    if call.json:
+        output.json_array(found)
+        return
+    columns = ("count", "reason", "error type", "first", "last", "example")
+    rows = [
+        (g.count, g.reason, g.error_type, output.shown_time(g.first), output.shown_time(g.last), g.example)
+        for g in found
+    ]
+    output.table(columns, rows, f"no dead letters in {queue}")
+
+
+@app.command("resubmit")
+def resubmit(
+    context: typer.Context,
+    queue: QueueArgument,
+    numbers: NumbersArgument = None,
+    reason: ReasonOption = None,
+    error_type: ErrorTypeOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = None,
+    everything: AllOption = False,
+    edit_body: Annotated[
+        Path | None,
+        typer.Option(
+            "--edit-body",
+            metavar="FILE",
+            help="Send one dead letter with this body instead; - is standard input.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send dead letters back to the queue they came from: by number, by filter, or all.
+
+    Those that cannot be sent back stay where they are and are named; the exit code is then 1
+    (3 if none of the numbers is a dead letter).
+    """
+    call = Call.of(context, store, json)
+    given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
+    which = _chosen(numbers, given, everything)
+    if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
+        raise usage("--edit-body is for one dead letter, by its number")
+    body = None if edit_body is None else _read(edit_body)
+    with call.broker() as broker:
+        if dry_run:
+            _print_list(call, queue, _matching(broker, queue, which))
+            return
+        edit = None if body is None else lambda letter: _edited(letter, body)
+        with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
+            report = broker.resubmit(queue, which, edit=edit, on_chunk=advance)
+    if call.json:
+        output.json_object(report)
+    else:
+        sent = list(report.resubmitted.items())
+        how = f": {sent[0][0]} as {sent[0][1]}" if len(sent) == 1 else ""
+        output.line(f"resubmitted {output.plural(len(sent), 'dead letter')} to {output.safe(queue)}{how}")
+    if report.skipped:
+        named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(report.skipped, 10))
+        more = f" and {len(report.skipped) - 10} more" if len(report.skipped) > 10 else ""
+        missing = not report.resubmitted and all(s.why == "not found" for s in report.skipped)
+        raise _left("resubmitted", f"{named}{more}", missing)
+
+
+def _left(done: str, named: str, missing: bool) -> CommandError:
+    return CommandError(f"not_{done}", f"not {done}: {named}", Exit.NOT_FOUND if missing else Exit.FAILED)
+
+
+def _read(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise usage(f"--edit-body {file} cannot be read: {error.strerror}") from None
+
+
+def _edited(letter: DeadLetter, body: bytes) -> Message:
+    """Return a dead letter as a message with another body; the broker gives it a new id."""
+    old = letter.message
+    assert old is not None
+    return Message(
+        body,
+        session_id=old.session_id,
+        subject=old.subject,
+        correlation_id=old.correlation_id,
+        to=old.to,
+        reply_to=old.reply_to,
+        reply_to_session_id=old.reply_to_session_id,
+        content_type=old.content_type,
+        partition_key=old.partition_key,
+        time_to_live=old.time_to_live,
+        properties=old.properties,
+        dead_letter_queue=old.dead_letter_queue,
+    )
+
+
+@app.command("purge")
+def purge(
+    context: typer.Context,
+    queue: QueueArgument,
+    numbers: NumbersArgument = None,
+    reason: ReasonOption = None,
+    error_type: ErrorTypeOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = None,
+    everything: AllOption = False,
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete dead letters for good: by number, by filter, or all.
+
+    Numbers that are no waiting dead letter, or are locked, are named; the exit code is then 1 (3 if
+    that is all of them).
+    """
+    call = Call.of(context, store, json)
+    given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
+    which = _chosen(numbers, given, everything)
+    with call.broker() as broker:
+        if dry_run:
+            _print_list(call, queue, _matching(broker, queue, which))
+            return
+        with output.progress(f"purging {queue}"):
+            purged = broker.purge(queue, which, everything=everything)
+    if call.json:
+        output.json_object({"queue": queue, "purged": purged})
+    else:
+        output.line(f"purged {output.plural(len(purged), 'dead letter')} of {output.safe(queue)}")
+    if isinstance(which, list) and len(purged) < len(which):
+        left = [number for number in which if number not in set(purged)]
+        raise _left("purged", f"{', '.join(map(str, left))} (no waiting dead letter, or locked)", not purged)

@@ -1,0 +1,134 @@
+"""`lazaretto doctor`: whether all is well with a store, its machine and its queues."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from lazaretto.broker import Broker
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.exits import Exit
+from lazaretto.entities import QueueDescription
+
+#: Free space on the store's disk below which it is called scarce, in bytes.
+_SCARCE = 268_435_456
+
+
+def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+    """Check the store and everything around it; the exit code is 1 if something is wrong.
+
+    Wrong are: damage found by reading the whole file, scarce space on its disk, a journal mode that
+    does not keep what was promised, queues that are halted or disabled. Dead letters are noted.
+    """
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        report = examine(broker)
+    if call.json:
+        output.json_object(report)
+    else:
+        _print(report)
+    if not report["ok"]:
+        raise typer.Exit(Exit.FAILED)
+
+
+def examine(broker: Broker) -> dict[str, Any]:
+    """Return all that is known of a store's health; "ok" says whether nothing is wrong."""
+    import lazaretto
+
+    facts = dict(broker.facts())
+    damage = broker.check()
+    free = shutil.disk_usage(Path(facts["path"]).absolute().parent).free
+    problems = [f"the store is damaged: {text}" for text in damage]
+    if facts["journal_mode"] != "wal":
+        problems.append(f"expected the store's journal mode to be wal, got {facts['journal_mode']}")
+    if free < _SCARCE:
+        problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
+    notices: list[str] = []
+    for queue in broker.queues():
+        problems += _problems(queue)
+        notices += _notices(queue)
+    return {
+        "ok": not problems,
+        "lazaretto": lazaretto.__version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "sqlite": sqlite3.sqlite_version,
+        "store": facts,
+        "integrity": damage or ["ok"],
+        "disk_free_bytes": free,
+        "problems": problems,
+        "notices": notices,
+    }
+
+
+def _problems(queue: QueueDescription) -> list[str]:
+    found = []
+    if queue.halted_by is not None:
+        culprit = queue.halted_by
+        found.append(
+            f"queue {queue.path} is halted by message {culprit.sequence_number} ({culprit.reason}); "
+            f"give a verdict: lazaretto queue resume {queue.path} --verdict retry|move|drop|reject"
+        )
+    if queue.dead_letter_halted_by is not None:
+        culprit = queue.dead_letter_halted_by
+        found.append(
+            f"the dead letters of {queue.path} are halted by number {culprit.sequence_number} "
+            f"({culprit.reason}); give a verdict: "
+            f"lazaretto queue resume '{queue.path};poison' --verdict retry|drop|reject"
+        )
+    if queue.status.value == "disabled":
+        found.append(
+            f"queue {queue.path} is disabled; see `lazaretto events --queue {queue.path}`, "
+            f"then lazaretto queue resume {queue.path}"
+        )
+    return found
+
+
+def _notices(queue: QueueDescription) -> list[str]:
+    dead = queue.counts.dead_letter + queue.counts.transfer_dead_letter
+    if not dead:
+        return []
+    return [
+        f"queue {queue.path} has {output.plural(dead, 'dead letter')}; "
+        f"see `lazaretto dead-letters groups {queue.path}`"
+    ]
+
+
+def _print(report: dict[str, Any]) -> None:
+    facts = report["store"]
+    size, unused = (output.shown_bytes(facts[name]) for name in ("file_bytes", "free_bytes"))
+    output.fields(
+        [
+            ("lazaretto", report["lazaretto"]),
+            ("python", f"{report['python']} ({report['executable']})"),
+            ("platform", report["platform"]),
+            ("sqlite", report["sqlite"]),
+            ("store", facts["path"]),
+            ("store id", facts["store_id"]),
+            ("schema", facts["schema"]),
+            ("journal mode", facts["journal_mode"]),
+            ("file", f"{size}, {unused} of it unused"),
+            ("write-ahead log", output.shown_bytes(facts["log_bytes"])),
+            ("free on disk", output.shown_bytes(report["disk_free_bytes"])),
+            ("integrity", "; ".join(report["integrity"])),
+        ]
+    )
+    for kind in ("notices", "problems"):
+        for text in report[kind]:
+            output.line(f"{kind[:-1]}: {output.safe(text)}")
+    output.line(
+        "all is well" if report["ok"] else f"wrong: {output.plural(len(report['problems']), 'problem')}"
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("doctor")(doctor)

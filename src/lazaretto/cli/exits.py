@@ -1,0 +1,71 @@
+"""How the command ends: its exit codes, and which error means which."""
+
+from __future__ import annotations
+
+import enum
+
+from lazaretto.errors import (
+    EntityNotFound,
+    InvalidOption,
+    InvalidPath,
+    LazarettoError,
+    MessageNotFound,
+    PoisonMessageError,
+    QueueDisabled,
+    StoreError,
+)
+
+
+class Exit(enum.IntEnum):
+    """The exit codes."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    NOT_RECEIVABLE = 4
+    STORE = 5
+    INTERRUPTED = 130
+    READER_GONE = 141
+
+
+#: What each exit code means, as the help tells it.
+MEANINGS = {
+    Exit.OK: "all is well",
+    Exit.FAILED: "the operation failed, or something wrong was found",
+    Exit.USAGE: "usage: unknown option, invalid value, invalid path, no store given",
+    Exit.NOT_FOUND: "no such queue or message",
+    Exit.NOT_RECEIVABLE: "the queue is halted or disabled",
+    Exit.STORE: "the store cannot be used: missing, damaged, foreign, too new, busy, full, read only",
+    Exit.INTERRUPTED: "stopped by Control-C",
+    Exit.READER_GONE: "whoever read the output stopped reading",
+}
+
+_BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
+    (InvalidOption, Exit.USAGE),
+    (InvalidPath, Exit.USAGE),
+    (EntityNotFound, Exit.NOT_FOUND),
+    (MessageNotFound, Exit.NOT_FOUND),
+    (QueueDisabled, Exit.NOT_RECEIVABLE),
+    (PoisonMessageError, Exit.NOT_RECEIVABLE),
+    (StoreError, Exit.STORE),
+)
+
+
+class CommandError(Exception):
+    """The command cannot go on: a code and a text for people, and how it ends."""
+
+    def __init__(self, code: str, text: str, exit_code: Exit = Exit.FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+        self.exit_code = exit_code
+
+
+def usage(text: str) -> CommandError:
+    """Return the error of a command line that makes no sense."""
+    return CommandError("usage", text, Exit.USAGE)
+
+
+def exit_code_of(error: LazarettoError) -> Exit:
+    """Return how the command ends after this error."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)

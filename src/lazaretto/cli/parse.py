@@ -1,0 +1,112 @@
+"""What people type as options: durations, moments, properties."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+
+from lazaretto.options import FOREVER, shown
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+
+
+class Nothing:
+    """An option's value that was given as "none", as against an option that was not given."""
+
+
+NOTHING = Nothing()
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
+    wanted = text.strip().lower()
+    if not _DURATION.fullmatch(wanted):
+        return None
+    parts = _PART.findall(wanted)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(wanted)
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a duration as an option. Raises BadParameter."""
+    found = seconds_of(text)
+    if found is None or found > FOREVER:
+        raise typer.BadParameter(f"expected a duration such as 30, 30s, 5m, 2h or 1d, got {shown(text)}")
+    return found
+
+
+def optional_duration(text: str) -> Any:
+    """Return the seconds of a duration, or NOTHING for "none"."""
+    return NOTHING if text.lower() == "none" else duration(text)
+
+
+def count(text: str) -> int:
+    """Return a number as an option, with "unlimited" for the number that is never reached."""
+    if text.lower() == "unlimited":
+        from lazaretto.policy import UNLIMITED
+
+        return UNLIMITED
+    if not re.fullmatch(r"-?\d{1,18}", text):
+        raise typer.BadParameter(f"expected a number or 'unlimited', got {shown(text)}")
+    return int(text)
+
+
+def optional_count(text: str) -> Any:
+    """Return a number, or NOTHING for "none"."""
+    if text.lower() == "none":
+        return NOTHING
+    if not re.fullmatch(r"-?\d{1,18}", text):
+        raise typer.BadParameter(f"expected a number or 'none', got {shown(text)}")
+    return int(text)
+
+
+def iso_time(text: str) -> datetime | None:
+    """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _moment(text: str, direction: int) -> datetime:
+    # A bare number could be a year as well as seconds; here a duration needs its unit.
+    passed = None if text.strip().isdigit() else seconds_of(text)
+    try:
+        found = (
+            iso_time(text) if passed is None else datetime.now(UTC) + direction * timedelta(seconds=passed)
+        )
+    except OverflowError:
+        found = None
+    if found is None:
+        raise typer.BadParameter(
+            "expected a time such as 2026-01-31T12:00:00Z (UTC where it names no zone) or a duration "
+            f"{'ago' if direction < 0 else 'from now'} such as 2h, got {shown(text)}"
+        )
+    return found
+
+
+def past(text: str) -> datetime:
+    """Return a time, or how long ago it was, as an option."""
+    return _moment(text, -1)
+
+
+def future(text: str) -> datetime:
+    """Return a time, or how far ahead it is, as an option."""
+    return _moment(text, 1)
+
+
+def properties(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return application properties given as name=value; the values are text. Raises BadParameter."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"expected name=value, got {shown(pair)}", param_hint="'--property'")
+        found[name] = value
+    return found

@@ -1,0 +1,259 @@
+"""`lazaretto queue`: create, list, show, update, delete, resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.exits import CommandError, usage
+from lazaretto.cli.queue_options import changes_of, takes_queue_options
+from lazaretto.entities import Culprit, EntityPath, QueueDescription, QueueOptions
+from lazaretto.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
+
+app = typer.Typer(help="Create, list, show, update, delete and resume queues.", rich_markup_mode=None)
+
+_COLUMNS = (
+    "queue",
+    "status",
+    "active",
+    "locked",
+    "deferred",
+    "scheduled",
+    "delayed",
+    "dead letters",
+    "expired",
+    "dropped",
+)
+
+
+class Verdict(enum.Enum):
+    """What may be decided on the message that halted a queue."""
+
+    RETRY = "retry"
+    MOVE = "move"
+    DROP = "drop"
+    REJECT = "reject"
+
+
+@app.command("create")
+@takes_queue_options
+def create(
+    context: typer.Context,
+    queue: QueueArgument,
+    given: dict[str, Any],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a queue, and the store if there is none yet.
+
+    Durations are 30, 30s, 5m, 2h or 1d.
+    """
+    call = Call.of(context, store, json)
+    options = QueueOptions(**changes_of(given, QueueOptions()))
+    # What is wrong with the path is said before a store is made for it.
+    EntityPath.parse(queue)
+    with call.broker(create=True) as broker:
+        created = broker.create_queue(queue, options)
+    if call.json:
+        output.json_object(created)
+    else:
+        output.line(f"created queue {created.path}")
+
+
+@app.command("list")
+def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+    """List all queues with their counts, the system's dead-letter queue among them."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        queues = broker.queues()
+    if call.json:
+        output.json_array(queues)
+    else:
+        output.table(_COLUMNS, [_row(queue) for queue in queues], "no queues")
+
+
+def _row(queue: QueueDescription) -> tuple[object, ...]:
+    counts = queue.counts
+    return (
+        queue.path,
+        queue.status.value,
+        counts.active,
+        counts.locked,
+        counts.deferred,
+        counts.scheduled,
+        counts.delayed,
+        counts.dead_letter + counts.transfer_dead_letter,
+        queue.expired,
+        queue.dropped,
+    )
+
+
+@app.command("show")
+def show(
+    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
+) -> None:
+    """Show a queue: status, exact counts by state, options, poison policy."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.queue(queue)
+    if call.json:
+        output.json_object(found)
+        return
+    output.line(f"queue {output.safe(found.path)}")
+    output.fields(_facts(found), "  ")
+    for title, policy in (
+        ("poison policy", found.options.policy),
+        ("policy for reading dead letters", found.options.dead_letter_policy),
+    ):
+        if policy is not None:
+            output.line(f"{title}")
+            output.fields(_policy_facts(policy), "  ")
+
+
+def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
+    options = queue.options
+    facts: list[tuple[str, object]] = [("status", queue.status.value)]
+    if queue.halted_by is not None:
+        facts.append(("halted by", _culprit(queue.halted_by)))
+    if queue.dead_letter_halted_by is not None:
+        facts.append(("dead letters halted by", _culprit(queue.dead_letter_halted_by)))
+    facts += [
+        (f.name.replace("_", " "), getattr(queue.counts, f.name)) for f in dataclasses.fields(queue.counts)
+    ]
+    facts += [
+        ("expired", queue.expired),
+        ("dropped", queue.dropped),
+        ("created", output.shown_time(queue.created)),
+        ("updated", output.shown_time(queue.updated)),
+        ("lock duration", output.shown_duration(options.lock_duration)),
+        ("default time to live", output.shown_duration(options.default_time_to_live)),
+        ("dead-letter on expiration", _yes(options.dead_letter_on_expiration)),
+        ("requires session", _yes(options.requires_session)),
+        ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
+        ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
+        ("max message size", options.max_message_size),
+    ]
+    return facts
+
+
+def _culprit(culprit: Culprit) -> str:
+    return (
+        f"message {culprit.sequence_number} at {output.shown_time(culprit.time)}: {culprit.reason} "
+        f"({output.plural(culprit.delivery_count, 'delivery attempt')}, {culprit.cycle} retry cycles)"
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _number(value: int | None) -> object:
+    return "none" if value is None else "unlimited" if value == UNLIMITED else value
+
+
+def _policy_facts(policy: PoisonPolicy) -> list[tuple[str, object]]:
+    delay = policy.retry_cycle_delay
+    if isinstance(delay, Backoff):
+        shown = f"{output.shown_duration(delay.initial)}, {delay.growth.value}"
+        if delay.growth is not Growth.CONSTANT:
+            shown += f", at most {output.shown_duration(delay.maximum)}"
+        shown += f", {delay.jitter:.0%} of it at random" if delay.jitter else ""
+    else:
+        shown = output.shown_duration(delay)
+    total = "unlimited" if policy.total_attempts >= UNLIMITED else policy.total_attempts
+    return [
+        ("receive retry count", _number(policy.receive_retry_count)),
+        ("max retry cycles", _number(policy.max_retry_cycles)),
+        ("retry cycle delay", shown),
+        ("attempts in all", total),
+        ("on poison", policy.on_poison.value),
+        ("on invalid", policy.on_invalid.value),
+        ("max worker deaths", _number(policy.max_worker_deaths)),
+        ("disable after rollbacks", _number(policy.disable_after_rollbacks)),
+    ]
+
+
+@app.command("update")
+@takes_queue_options
+def update(
+    context: typer.Context,
+    queue: QueueArgument,
+    given: dict[str, Any],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change options of a queue; what is not given stays as it is.
+
+    Durations are 30, 30s, 5m, 2h or 1d; "none" takes an option away.
+    """
+    call = Call.of(context, store, json)
+    if not given:
+        raise usage("nothing to change; give at least one option, see `lazaretto queue update --help`")
+    with call.broker() as broker:
+        before = broker.queue(queue).options
+        after = broker.update_queue(queue, **changes_of(given, before))
+    if call.json:
+        output.json_object(after)
+        return
+    names = [f.name for f in dataclasses.fields(QueueOptions)]
+    changed = [name for name in names if getattr(before, name) != getattr(after.options, name)]
+    what = ", ".join(changed) if changed else "nothing: it was so already"
+    output.line(f"changed in queue {output.safe(after.path)}: {what}")
+
+
+@app.command("delete")
+def delete(
+    context: typer.Context,
+    queue: QueueArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a queue with all its messages, dead letters too. Asks first."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.queue(queue)
+        if not yes:
+            if not sys.stdin.isatty() or not sys.stderr.isatty():
+                raise usage(f"deleting {found.path!r} with all its messages needs --yes")
+            counts = found.counts
+            dead = counts.dead_letter + counts.transfer_dead_letter
+            live, lost = output.plural(counts.total - dead, "message"), output.plural(dead, "dead letter")
+            question = f"Delete queue {output.safe(found.path)} with {live} and {lost}?"
+            if not typer.confirm(question, err=True):
+                raise CommandError("cancelled", "nothing was deleted")
+        broker.delete_queue(queue)
+    if call.json:
+        output.json_object({"deleted": found.path})
+    else:
+        output.line(f"deleted queue {output.safe(found.path)}")
+
+
+@app.command("resume")
+def resume(
+    context: typer.Context,
+    queue: QueueArgument,
+    verdict: Annotated[
+        Verdict | None,
+        typer.Option(help="What becomes of the message that halted the queue.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a halted or disabled queue go on; a halted one needs --verdict.
+
+    QUEUE;poison means the dead-letter subqueue.
+    """
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        resumed = broker.resume_queue(queue, None if verdict is None else verdict.value)
+    if call.json:
+        output.json_object(resumed)
+    else:
+        output.line(f"resumed {output.safe(queue)}: {resumed.status.value}")

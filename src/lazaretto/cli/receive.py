@@ -1,0 +1,197 @@
+"""`lazaretto peek` and `lazaretto receive`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.exits import usage
+from lazaretto.cli.parse import duration
+from lazaretto.errors import LazarettoError
+from lazaretto.messages import PeekedMessage, ReceivedMessage
+from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
+
+_BATCH = 100
+_PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "body")
+_RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", "body")
+
+
+def peek(
+    context: typer.Context,
+    queue: QueueArgument,
+    most: Annotated[int, typer.Option("--max", "-n", min=1, help="How many messages at most.")] = 10,
+    start: Annotated[int, typer.Option("--from", min=0, help="The sequence number to start at.")] = 0,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Look at messages, in every state, without locking or charging anything.
+
+    QUEUE;poison looks at the dead-letter subqueue, QUEUE;retry at what waits for its next retry cycle.
+    """
+    call = Call.of(context, store, json)
+    with call.broker() as broker, broker.receiver(queue) as receiver:
+        messages = _peeked(receiver, most, start)
+        if call.json:
+            output.json_array(messages)
+        else:
+            output.table(_PEEK_COLUMNS, map(_peek_row, messages), f"no messages in {queue}")
+
+
+def _peeked(receiver: Receiver, left: int, start: int) -> Iterator[PeekedMessage]:
+    while left > 0:
+        found = receiver.peek(min(left, _BATCH), start)
+        yield from found
+        if len(found) < min(left, _BATCH):
+            return
+        left -= len(found)
+        start = found[-1].sequence_number + 1
+
+
+def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
+    return (
+        message.sequence_number,
+        message.state.value,
+        output.shown_time(message.enqueued_time),
+        message.message_id,
+        message.session_id,
+        message.deliveries,
+        output.short_body(message.body),
+    )
+
+
+def receive(
+    context: typer.Context,
+    queue: QueueArgument,
+    most: Annotated[
+        int, typer.Option("--max", "-n", min=1, max=MOST_MESSAGES, help="How many messages at most.")
+    ] = 1,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            "-w",
+            parser=duration,
+            metavar="DURATION",
+            help="How long to wait for the first one [0].",
+            show_default=False,
+        ),
+    ] = None,
+    complete: Annotated[bool, typer.Option("--complete", help="Complete them: the default.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Fail them: the poison policy decides what becomes of them.")
+    ] = False,
+    dead_letter: Annotated[
+        bool, typer.Option("--dead-letter", help="Move them to the dead-letter subqueue.")
+    ] = False,
+    error: Annotated[
+        str | None, typer.Option("--error", help="With --abandon: 'Type: text' for the history.")
+    ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", parser=duration, metavar="DURATION", help="With --abandon: until the retry."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="With --dead-letter: why.")] = None,
+    description: Annotated[
+        str | None, typer.Option("--description", help="With --dead-letter: why, at length.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Receive from this session.")] = None,
+    next_session: Annotated[
+        bool, typer.Option("--next-session", help="Receive from the next session that is free.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Receive messages, print them, and complete what was printed: they are gone from the queue.
+
+    To look at messages without taking them, use `lazaretto peek`. What could not be printed, because
+    of Control-C or a closed pipe, is given back uncharged. QUEUE;poison takes dead letters out.
+    """
+    call = Call.of(context, store, json)
+    if complete + abandon + dead_letter > 1:
+        raise usage("give one of --complete, --abandon and --dead-letter")
+    if not abandon and (error is not None or delay is not None):
+        raise usage("--error and --delay belong to --abandon")
+    if not dead_letter and (reason is not None or description is not None):
+        raise usage("--reason and --description belong to --dead-letter")
+    if session is not None and next_session:
+        raise usage("give --session or --next-session, not both")
+    wanted: str | NextSession | None = NEXT_SESSION if next_session else session
+    taken = 0
+    with call.broker() as broker, broker.receiver(queue, session=wanted) as receiver, _printing(call) as show:
+        # What is abandoned may be receivable again at once; it must not come twice, so it is held to the end.
+        held: list[ReceivedMessage] = []
+        with _given_back(receiver, held):
+            while taken < most:
+                batch = receiver.receive(min(_BATCH, most - taken), wait if wait and not taken else 0.0)
+                if not batch:
+                    break
+                taken += len(batch)
+                held += batch
+                show(batch)
+                if dead_letter:
+                    receiver.dead_letter(held, reason=reason, description=description)
+                    held.clear()
+                elif not abandon:
+                    receiver.complete(held)
+                    held.clear()
+            receiver.abandon(held, error=error, delay=delay)
+            held.clear()
+    if not taken and not call.json:
+        output.notice(f"no messages in {queue}")
+
+
+class _Show:
+    """Prints batches of messages as they are received."""
+
+    def __init__(self, array: output.JsonArray | None) -> None:
+        self._array = array
+        self._listing = output.Listing(_RECEIVE_COLUMNS)
+
+    def __call__(self, batch: Sequence[ReceivedMessage]) -> None:
+        if self._array is not None:
+            self._array.add(batch)
+        else:
+            self._listing.add(map(_receive_row, batch))
+
+
+@contextlib.contextmanager
+def _printing(call: Call) -> Iterator[_Show]:
+    if call.json:
+        with output.JsonArray() as array:
+            yield _Show(array)
+    else:
+        yield _Show(None)
+
+
+@contextlib.contextmanager
+def _given_back(receiver: Receiver, held: list[ReceivedMessage]) -> Iterator[None]:
+    """Give back, uncharged, what is still held when the block fails."""
+    try:
+        yield
+    except BaseException:
+        # The locks may be lost already; the error that brought us here is the one to tell.
+        with contextlib.suppress(LazarettoError):
+            receiver.release(held)
+        raise
+
+
+def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
+    return (
+        message.sequence_number,
+        output.shown_time(message.enqueued_time),
+        message.message_id,
+        message.session_id,
+        message.attempt,
+        output.body_text(message.body),
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command("peek")(peek)
+    app.command("receive")(receive)

@@ -1,0 +1,133 @@
+"""What the command prints as JSON: the broker's objects as plain values, under the same names.
+
+Times are ISO 8601 in UTC, durations seconds. A body is "body" if it is UTF-8, else "body_base64".
+Properties that JSON has no type for are {"base64": …}, {"uuid": …} or {"datetime": …}.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from lazaretto.entities import QueueDescription
+from lazaretto.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
+
+_MESSAGE_FIELDS = (
+    "sequence_number",
+    "message_id",
+    "enqueued_time",
+    "expires_at",
+    "session_id",
+    "subject",
+    "correlation_id",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+    "content_type",
+    "partition_key",
+    "time_to_live",
+    "scheduled_enqueue_time",
+    "properties",
+    "dead_letter_queue",
+    "attempt",
+    "delivery_count",
+    "cycle",
+    "generation",
+    "enqueued_sequence_number",
+    "dead_letter_reason",
+    "dead_letter_error_description",
+    "edit_of",
+    "negative_acknowledgement",
+)
+
+
+def iso(moment: datetime) -> str:
+    """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def plain(value: Any) -> Any:
+    """Return a value made of nothing but what JSON has."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case PeekedMessage() | ReceivedMessage():
+            return message_record(value)
+        case QueueDescription():
+            return queue_record(value)
+        case DeadLetter():
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        case enum.Enum():
+            return value.value
+        case datetime():
+            return iso(value)
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return {"base64": base64.b64encode(value).decode()}
+        case uuid.UUID():
+            return {"uuid": str(value)}
+        case Mapping():
+            return {str(name): plain(part) for name, part in value.items()}
+        case msgspec.Struct():
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        case tuple() if hasattr(value, "_asdict"):
+            return plain(value._asdict())
+        case list() | tuple() | set() | frozenset():
+            return [plain(part) for part in value]
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return str(value)
+
+
+def queue_record(queue: QueueDescription) -> dict[str, Any]:
+    """Return a queue as JSON has it."""
+    found = {f.name: plain(getattr(queue, f.name)) for f in dataclasses.fields(queue)}
+    found["counts"]["total"] = queue.counts.total
+    return found
+
+
+def body_record(body: bytes) -> dict[str, str]:
+    """Return a body under "body" if it is UTF-8, else under "body_base64"."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def message_record(message: StoredMessage) -> dict[str, Any]:
+    """Return a message as JSON has it."""
+    found = {name: plain(getattr(message, name)) for name in _MESSAGE_FIELDS}
+    found["properties"] = {name: property_record(value) for name, value in message.properties.items()}
+    if isinstance(message, PeekedMessage):
+        found["state"] = message.state.value
+        found["locked_until"] = plain(message.locked_until)
+    return found | body_record(message.body)
+
+
+def property_record(value: Any) -> Any:
+    """Return a property's value so that `property_value` gives it back with its type."""
+    return {"datetime": iso(value)} if isinstance(value, datetime) else plain(value)
+
+
+def property_value(value: Any) -> Any:
+    """Return the property that JSON spells so. Raises ValueError."""
+    if not isinstance(value, dict):
+        return value
+    match list(value.items()):
+        case [("base64", str(text))]:
+            return base64.b64decode(text, validate=True)
+        case [("uuid", str(text))]:
+            return uuid.UUID(text)
+        case [("datetime", str(text))]:
+            return datetime.fromisoformat(text)
+    raise ValueError(
+        'expected a text, number, true, false, null, {"base64": …}, {"uuid": …} or {"datetime": …}'
+    )

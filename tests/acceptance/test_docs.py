@@ -1,0 +1,328 @@
+"""The pages for users are true: their examples run, their output is what comes, their links lead somewhere.
+
+A ```python block is run, the blocks of a page in order and in one namespace, in an empty folder.
+A block of ```output below it is what it prints. In a ```console block every `$` line is run by a
+shell in the same folder, with the command `lazaretto` at hand, and what stands below a line is what
+it prints; `…` stands for any text within a line. `<!-- not run -->` above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lazaretto
+from lazaretto import errors
+from lazaretto.cli.exits import MEANINGS
+from lazaretto.engine.log import EVENT_KINDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Blocks that may be left out, over all pages: an example that nobody runs is soon wrong.
+MOST_NOT_RUN = 3
+
+_FENCE = re.compile(
+    r"^(?P<mark><!-- not run -->\n\n?)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    run: bool
+
+
+def blocks_of(page: Path) -> list[Block]:
+    source = page.read_text("utf-8")
+    return [
+        Block(
+            found["language"],
+            found["text"],
+            source.count("\n", 0, found.start("text")) + 1,
+            found["mark"] is None,
+        )
+        for found in _FENCE.finditer(source)
+    ]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Return whether the output is what the page shows, where `…` stands for any text."""
+    pattern = ".*".join(re.escape(part) for part in shown.rstrip().split("…"))
+    lines = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
+    return re.fullmatch(pattern, lines) is not None
+
+
+class Reader:
+    """Does what a reader of a page does: types its examples in, one after the other."""
+
+    def __init__(self, page: Path, folder: Path) -> None:
+        self._page = page
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._printed = ""
+        tools = folder / "bin"
+        tools.mkdir()
+        command = tools / "lazaretto"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lazaretto "$@"\n')
+        command.chmod(0o755)
+        source = str(ROOT / "src")
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("LAZARETTO")},
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "COLUMNS": "110",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def read(self, block: Block) -> None:
+        match block.language:
+            case "python" if block.run:
+                self._python(block)
+            case "output":
+                assert matches(block.text, self._printed), self._say(block, block.text, self._printed)
+            case "console" if block.run:
+                self._console(block)
+
+    def _python(self, block: Block) -> None:
+        # Line numbers in a traceback are the page's.
+        code = compile("\n" * (block.line - 1) + block.text, str(self._page), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, self._names)
+        self._printed = printed.getvalue()
+
+    def _console(self, block: Block) -> None:
+        for command, shown in commands_of(block):
+            variable = re.fullmatch(r"export (\w+)=(\S+)", command)
+            if variable:
+                self._environment[variable[1]] = variable[2]
+                continue
+            done = subprocess.run(
+                ["sh", "-c", command],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+            )
+            failed = done.returncode != 0
+            assert failed == ("error[" in shown), self._say(block, command, done.stdout)
+            if shown:
+                assert matches(shown, done.stdout), self._say(block, shown, done.stdout)
+
+    def _say(self, block: Block, shown: str, printed: str) -> str:
+        return (
+            f"{named(self._page)}, line {block.line}: the page shows\n{shown}\nand what came is\n{printed}"
+        )
+
+    def close(self) -> None:
+        for value in self._names.values():
+            if isinstance(value, lazaretto.Broker):
+                value.close()
+
+
+def commands_of(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block, and what the page shows below it."""
+    command, shown = "", ""
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, shown
+            command, shown = line[2:], ""
+        elif command.endswith("\\"):
+            command = command[:-1] + line.lstrip()
+        else:
+            shown += line + "\n"
+    if command:
+        yield command, shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(page, tmp_path)
+    try:
+        for block in blocks_of(page):
+            reader.read(block)
+    finally:
+        reader.close()
+
+
+def test_blocks_left_out_are_rare() -> None:
+    left_out = [f"{named(page)}:{b.line}" for page in PAGES for b in blocks_of(page) if not b.run]
+    assert len(left_out) <= MOST_NOT_RUN, left_out
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    kinds = {"python", "output", "console", "sh", "text", "mermaid"}
+    unknown = [
+        f"{named(page)}:{b.line} {b.language!r}"
+        for page in PAGES
+        for b in blocks_of(page)
+        if b.language not in kinds
+    ]
+    assert not unknown
+
+
+def test_make_targets_the_pages_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    for page in PAGES:
+        wanted = set(re.findall(r"(?:^|`)make (\w+)(?:$|`|\s)", page.read_text("utf-8"), re.MULTILINE))
+        assert wanted <= targets, f"{named(page)}: {wanted - targets}"
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that a heading has where the pages are shown."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
+
+
+def test_links_lead_to_files_and_headings_that_exist() -> None:
+    broken = []
+    for page in PAGES:
+        for link in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
+            if "://" in link:
+                continue
+            name, _, part = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if not target.exists():
+                broken.append(f"{named(page)}: {link}")
+            elif part and part not in map(anchor, _HEADING.findall(target.read_text("utf-8"))):
+                broken.append(f"{named(page)}: {link} (no such heading)")
+    assert not broken
+
+
+def code_names(page: str) -> set[str]:
+    """Return what a page sets as code, outside its blocks: whole, and the words within."""
+    source = _FENCE.sub("", (ROOT / "docs" / page).read_text("utf-8"))
+    spans = re.findall(r"`([^`]+)`", source)
+    return {*spans, *(word for span in spans for word in re.findall(r"[\w$]+", span))}
+
+
+def all_errors() -> list[type[errors.LazarettoError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.LazarettoError)
+    ]
+
+
+def test_reference_has_every_option() -> None:
+    known = code_names("reference.md")
+    option_sets = (
+        lazaretto.QueueOptions,
+        lazaretto.PoisonPolicy,
+        lazaretto.Backoff,
+        lazaretto.DeadLetterFilter,
+        lazaretto.Message,
+    )
+    names = {f"{cls.__name__}.{name}": name for cls in option_sets for name in inspect.signature(cls).parameters}
+    calls = (lazaretto.connect, lazaretto.Broker.receiver, lazaretto.Broker.consume, lazaretto.Broker.events)
+    names |= {
+        f"{call.__name__}({name})": name
+        for call in calls
+        for name in inspect.signature(call).parameters
+        if name != "self"
+    }
+    assert not [where for where, name in names.items() if name not in known]
+
+
+def test_reference_has_every_name_one_can_import() -> None:
+    known = code_names("reference.md")
+    assert not [name for name in lazaretto.__all__ if name not in known]
+
+
+def test_reference_has_every_method_of_what_users_hold() -> None:
+    known = code_names("reference.md")
+    held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
+    names = [
+        f"{cls.__name__}.{name}"
+        for cls in held
+        for name, value in vars(cls).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property))
+    ]
+    assert not [name for name in names if name.partition(".")[2] not in known]
+
+
+def test_reference_has_every_error_with_its_code() -> None:
+    source = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    missing = [e.__name__ for e in all_errors() if f"| `{e.__name__}` | `{e.code}` |" not in source]
+    assert not missing
+
+
+def test_reference_has_every_kind_of_event_outcome_and_state() -> None:
+    known = code_names("reference.md")
+    wanted = [
+        *EVENT_KINDS,
+        *(outcome.value for outcome in lazaretto.Outcome),
+        *(state.value for state in lazaretto.MessageState),
+        *(status.value for status in lazaretto.QueueStatus),
+        *(disposition.value for disposition in lazaretto.Disposition),
+        *lazaretto.Counters._fields,
+    ]
+    assert not [name for name in wanted if name not in known]
+
+
+def test_reference_says_the_defaults_of_options() -> None:
+    source = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    for cls in (lazaretto.QueueOptions, lazaretto.PoisonPolicy):
+        for field in dataclasses.fields(cls):
+            if isinstance(field.default, bool | int | float | None):
+                shown = f"{field.default:g}" if isinstance(field.default, float) else f"{field.default}"
+                assert f"| `{field.name}` | `{shown}` |" in source, f"{cls.__name__}.{field.name} = {shown}"
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Return every command there is, groups taken apart."""
+    import typer.main
+
+    from lazaretto.cli.app import app
+
+    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if hasattr(command, "commands"):
+            for name, part in command.commands.items():
+                yield from below(part, (*path, name))
+        else:
+            yield path
+
+    return list(below(typer.main.get_command(app), ()))
+
+
+def test_cli_page_has_every_command() -> None:
+    source = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    missing = [" ".join(path) for path in commands() if f"lazaretto {' '.join(path)}" not in source]
+    assert not missing
+
+
+def test_cli_page_has_every_exit_code() -> None:
+    source = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    for code, meaning in MEANINGS.items():
+        assert f"| `{code:d}` | {meaning} |" in source
+
+
+def test_newest_entry_of_the_changelog_is_this_version() -> None:
+    entries = re.findall(
+        r"^## \[([\d.]+)\] - (\d{4}-\d{2}-\d{2})$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert entries[0][0] == lazaretto.__version__

@@ -44,7 +44,7 @@ class Flight(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """What tells this flight from every other: no flight number leaves twice in one hour."""
-        return f"{self.carrier}{self.flight}@{self.time_hour}"
+        return f"{self.time_hour}/{self.carrier}{self.flight}"
 
 
 def _number(text: str) -> int | None:
@@ -55,11 +55,13 @@ def _text(text: str) -> str | None:
     return None if text == _MISSING else text
 
 
-def _column(kind: object) -> Callable[[str], object]:
-    return {int: int, str: str, int | None: _number, str | None: _text}[kind]
-
-
-_COLUMNS = {f.name: _column(f.type) for f in msgspec.structs.fields(Flight)}
+_READERS: dict[object, Callable[[str], object]] = {
+    int: int,
+    str: str,
+    int | None: _number,
+    str | None: _text,
+}
+_COLUMNS = {f.name: _READERS[f.type] for f in msgspec.structs.fields(Flight)}
 
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:

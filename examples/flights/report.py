@@ -12,7 +12,7 @@ from lazaretto import Broker
 
 def show(console: Console, title: str, broker: Broker, queue: str, results: Results, sent: int) -> bool:
     """Print what became of the flights; return whether each of those sent is accounted for once."""
-    dead = {cause: 0 for cause in CAUSES}
+    dead = dict.fromkeys(CAUSES, 0)
     by_type = {error_type(cause): cause for cause in CAUSES}
     others = 0
     for group in broker.dead_letter_groups(queue):

@@ -16,6 +16,7 @@ CREATE TABLE results (
     arr_delay INTEGER
 ) WITHOUT ROWID
 """
+_LOG_PAGES = 10_000
 _WRITE = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)"
 
 
@@ -32,6 +33,8 @@ class Results:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        # A commit writes whole pages, so the log is long before it is worth folding in.
+        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         self._connection.execute(_TABLE)
 
     def write(

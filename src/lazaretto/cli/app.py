@@ -19,7 +19,7 @@ from lazaretto.errors import LazarettoError
 # The base of everything that is wrong with a command line; typer does not export it by name.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
-_EPILOG = "Exit codes:\n\n" + "\n\n".join(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<3d}  {meaning}" for code, meaning in MEANINGS.items())
 
 app = typer.Typer(
     name="lazaretto",
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem(error.code, str(error))
         return exit_code_of(error)
     except _UsageError as error:
-        problem("usage", error.format_message())
+        problem("usage", error.format_message().replace("Value error, ", ""))
         return Exit.USAGE
     except OSError as error:
         problem("io_error", str(error))

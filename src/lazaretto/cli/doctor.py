@@ -131,4 +131,4 @@ def _print(report: dict[str, Any]) -> None:
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command("doctor")(doctor)
+    app.command("doctor", short_help="Check the store and its queues.")(doctor)

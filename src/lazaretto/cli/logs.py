@@ -124,5 +124,5 @@ def audit(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command("events")(events)
-    app.command("audit")(audit)
+    app.command("events", short_help="Print what happened, or follow it.")(events)
+    app.command("audit", short_help="Print what operators did.")(audit)

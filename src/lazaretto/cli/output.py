@@ -19,8 +19,9 @@ from lazaretto.cli.records import plain
 _DRAWN = 500
 #: Rows that are measured together to align the columns of a listing.
 _ALIGNED = 500
-#: Characters of a body in a terminal's table.
+#: Characters of a cell in a drawn table; a column as narrow as a time is never broken.
 _SHORT = 120
+_UNBROKEN = 20
 
 # JSON leaves these as they are within texts, though a terminal may obey them.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -179,18 +180,24 @@ def _cell(value: object) -> str:
     return "" if value is None else safe(str(value))
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}… ({len(text)} characters)"
+
+
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[_shortened(_cell(value)) for value in row] for row in rows]
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
         number = all(isinstance(row[index], int) for row in rows)
-        drawn.add_column(Text(name), justify="right" if number else "left", no_wrap=number, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
+        narrow = all(len(row[index]) <= _UNBROKEN for row in cells)
+        drawn.add_column(Text(name), justify="right" if number else "left", no_wrap=narrow, overflow="fold")
+    for texts in cells:
+        drawn.add_row(*map(Text, texts))
     Console(highlight=False, markup=False, emoji=False).print(drawn)
 
 
@@ -232,12 +239,6 @@ def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
     for name, value in given:
         sys.stdout.write(f"{indent}{name.ljust(width)}  {value}".rstrip() + "\n")
     sys.stdout.flush()
-
-
-def short_body(body: bytes) -> str:
-    """Return a body as a table shows it: cut on a terminal, whole elsewhere."""
-    text = body_text(body)
-    return f"{text[:_SHORT]}… ({len(body)} bytes)" if on_terminal() and len(text) > _SHORT else text
 
 
 # -- progress -----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
         message.message_id,
         message.session_id,
         message.deliveries,
-        output.short_body(message.body),
+        output.body_text(message.body),
     )
 
 
@@ -193,5 +193,5 @@ def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command("peek")(peek)
-    app.command("receive")(receive)
+    app.command("peek", short_help="Look at messages without taking them.")(peek)
+    app.command("receive", short_help="Receive messages and complete them.")(receive)

@@ -164,14 +164,15 @@ def _send_lines(call: Call, queue: str, sender: Sender, like: Message, lines: Bi
         return
     if call.json:
         _report(call, queue, sending.sent)
-    done = f"sent {output.plural(len(sending.sent), 'message')}, to line {sending.last_line}"
-    if not sending.sent:
-        done = "sent nothing"
+    done = "nothing was sent"
+    if sending.sent:
+        sent = output.plural(len(sending.sent), "message")
+        done = f"{sent} sent, all up to line {sending.last_line}; nothing after that"
     if isinstance(failure, KeyboardInterrupt):
         output.notice(done)
         raise failure
     cause = failure.cause if isinstance(failure, BadLine) else failure
-    text = f"{failure}; {done}, and nothing after that"
+    text = f"{failure} ({done})"
     if isinstance(cause, LazarettoError):
         raise CommandError(cause.code, text, exit_code_of(cause)) from failure
     raise CommandError("bad_line" if isinstance(failure, BadLine) else "io_error", text) from failure
@@ -179,4 +180,4 @@ def _send_lines(call: Call, queue: str, sender: Sender, like: Message, lines: Bi
 
 def add_to(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command("send")(send)
+    app.command("send", short_help="Send a message, or one per line of JSON.")(send)

@@ -1,0 +1,113 @@
+"""Runs the real program on a store of its own, as a person or a script would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lazaretto
+from lazaretto import Message, PoisonPolicy, QueueOptions
+
+_LONGEST_RUN = 60
+
+
+class Result(NamedTuple):
+    """How a run ended and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Program:
+    """The command `lazaretto`, with LAZARETTO_STORE set to `store`."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.environment = {**os.environ, "LAZARETTO_STORE": str(store), "COLUMNS": "100", "TERM": "xterm"}
+        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
+            self.environment.pop(name, None)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a run whose streams are pipes unless `options` say otherwise."""
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [sys.executable, "-m", "lazaretto", *arguments]
+        return subprocess.Popen(command, env=self.environment, **{**streams, **options})
+
+    def __call__(self, *arguments: str, stdin: str | bytes = b"") -> Result:
+        """Run to the end."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        with self.start(*arguments) as process:
+            out, err = process.communicate(given, timeout=_LONGEST_RUN)
+        return Result(process.returncode, out.decode(), err.decode())
+
+    def ok(self, *arguments: str, stdin: str | bytes = b"") -> Result:
+        """Run to the end; it must succeed and complain of nothing."""
+        result = self(*arguments, stdin=stdin)
+        assert (result.code, result.err) == (0, ""), result
+        return result
+
+    def fails(self, code: int, kind: str, *arguments: str, stdin: str | bytes = b"") -> str:
+        """Run to the end; it must end with an exit code and one line that says error[kind]. Returns it."""
+        result = self(*arguments, stdin=stdin)
+        assert result.code == code, result
+        assert result.err.startswith(f"error[{kind}]: "), result
+        assert result.err.count("\n") == 1, result
+        return result.err
+
+    def on_terminal(self, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+        """Run on a terminal, with what a person types there; return exit code and what it showed."""
+        ours, theirs = pty.openpty()
+        try:
+            process = self.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+        finally:
+            os.close(theirs)
+        os.write(ours, typed)
+        shown = b""
+        # A terminal whose last user has gone answers with an error instead of an end.
+        with contextlib.suppress(OSError):
+            while select.select([ours], [], [], _LONGEST_RUN)[0] and (read := os.read(ours, 65_536)):
+                shown += read
+        os.close(ours)
+        return process.wait(_LONGEST_RUN), shown.decode()
+
+    @contextlib.contextmanager
+    def broker(self) -> Iterator[lazaretto.Broker]:
+        """Open the same store in this process."""
+        with lazaretto.connect(self.store) as broker:
+            yield broker
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Do what Control-C does."""
+    process.send_signal(signal.SIGINT)
+
+
+def fill(broker: lazaretto.Broker, queue: str, bodies: list[bytes], **options: Any) -> list[int]:
+    """Create a queue and send messages to it."""
+    broker.create_queue(queue, QueueOptions(**options))
+    with broker.sender(queue) as sender:
+        return sender.send([Message(body) for body in bodies])
+
+
+def set_aside(broker: lazaretto.Broker, queue: str, bodies: list[bytes]) -> None:
+    """Create a queue and make every message of it a dead letter: bodies with "no" fail with KeyError."""
+
+    def handle(message: lazaretto.ReceivedMessage) -> None:
+        raise (KeyError if b"no" in message.body else ValueError)(message.body.decode("utf-8", "replace"))
+
+    fill(broker, queue, bodies, policy=PoisonPolicy(receive_retry_count=1))
+    broker.consume(queue, handle, stop_when_idle=True)

@@ -68,7 +68,7 @@ class TransactionSavepoint:
         self._sql = sql
         self._settled = dict(owner._settled)
         self._sends = len(owner._sends)
-        self._received = set(owner._received)
+        self._received = dict(owner._received)
 
     def rollback(self) -> None:
         """Undo the settles, sends and SQL since this point; what was received since is given back.
@@ -78,9 +78,13 @@ class TransactionSavepoint:
         """
         owner = self._owner
         owner._refuse_ended()
+        if self not in owner._savepoints:
+            raise TransactionError("a rollback to an earlier savepoint has undone this one")
+        del owner._savepoints[owner._savepoints.index(self) + 1 :]
         owner._settled = dict(self._settled)
         del owner._sends[self._sends :]
-        owner._undone |= set(owner._received) - self._received
+        since = (key for key, m in owner._received.items() if self._received.get(key) is not m)
+        owner._undone.update(since)
         if self._sql is not None:
             self._sql.rollback()
         elif owner._exclusive is not None:
@@ -104,6 +108,7 @@ class BrokerTransaction:
         self._undone: set[int] = set()
         self._sends: list[tuple[EntityPath, list[NewMessage]]] = []
         self._exclusive: Exclusive | None = None
+        self._savepoints: list[TransactionSavepoint] = []
         self._ended = False
 
     def receive(
@@ -192,7 +197,9 @@ class BrokerTransaction:
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point within the transaction to return to."""
         self._refuse_ended()
-        return TransactionSavepoint(self, self._exclusive.savepoint() if self._exclusive else None)
+        point = TransactionSavepoint(self, self._exclusive.savepoint() if self._exclusive else None)
+        self._savepoints.append(point)
+        return point
 
     def commit(self) -> None:
         """Make everything take effect. Raises MessageLockLost and others: then it was rolled back."""

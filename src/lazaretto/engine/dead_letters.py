@@ -331,7 +331,7 @@ class Purge(Operation[list[int]]):
     def run(self, tx: Transaction) -> list[int]:
         queue = require_queue(tx, self.path)
         purged, bodies = [], []
-        for number in self.sequence_numbers:
+        for number in dict.fromkeys(self.sequence_numbers):
             key = first_key(queue.queue_id) + number
             row = tx.row(dead_key(key))
             if _hindrance(row, tx.dead_letter(key)) is None:

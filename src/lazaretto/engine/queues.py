@@ -225,27 +225,29 @@ class ResumeQueue(Operation[QueueDescription]):
             changes: dict[str, Any] = {"dead_letter_halted_by": None}
         else:
             changes = {"halted_by": None, "status": QueueStatus.ACTIVE}
-        number = None
+        culprit = None
         if halted_by is not None:
             if self.verdict is None:
                 raise InvalidOption(
                     f"expected a verdict on the message that halted {str(self.path)!r}: {', '.join(VERDICTS)}"
                 )
-            number = _culprit.decode(halted_by).sequence_number
+            culprit = _culprit.decode(halted_by)
         record = tx.save_queue(dataclasses.replace(record, **changes))
-        tx.set_rollbacks(record.queue_id, 0)
-        if number is not None:
-            self._judge(tx, record, number)
+        if not dead:
+            tx.set_rollbacks(record.queue_id, 0)
+        if culprit is not None:
+            self._judge(tx, record, culprit)
+        number = culprit.sequence_number if culprit else None
         note(tx, "queue_resumed", record, number, verdict=self.verdict)
         audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
         tx.wake(first_key(record.queue_id, self.path.subqueue))
         return describe(tx, tx.queue_by_id(record.queue_id) or record)
 
-    def _judge(self, tx: Transaction, record: QueueRecord, number: int) -> None:
+    def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
         dead = self.path.subqueue is Subqueue.DEAD_LETTER
         if dead and self.verdict == "move":
             raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
-        row = tx.row(first_key(record.queue_id, self.path.subqueue) + number)
+        row = tx.row(first_key(record.queue_id, self.path.subqueue) + culprit.sequence_number)
         # The culprit may be gone: its time to live may have run out meanwhile.
         if row is None or row.state == LOCKED:
             return
@@ -253,4 +255,4 @@ class ResumeQueue(Operation[QueueDescription]):
             tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
         else:
             assert self.verdict is not None
-            dispose(tx, record, row, DISPOSITIONS[self.verdict], "MaxDeliveryCountExceeded")
+            dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from lazaretto.engine.queues import halt_error, refuse_disabled, require_queue
 from lazaretto.engine.sessions import require_session
 from lazaretto.engine.timers import sweep
-from lazaretto.engine.verdicts import carry_out
+from lazaretto.engine.verdicts import carry_out, note_commit
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key
@@ -127,6 +127,10 @@ class ReceiveAndDelete(Operation[Found]):
         if isinstance(found, EntityError) or not found:
             return found
         delete_completed(tx, found)
+        if self.path.subqueue is Subqueue.MAIN:
+            queue = tx.queue(self.path.key)
+            assert queue is not None
+            note_commit(tx, queue)
         for message in found:
             message.lock = None
         return found
@@ -149,7 +153,7 @@ def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bo
 
 
 @dataclasses.dataclass(slots=True)
-class ReceiveDeferred(Operation[list[ReceivedMessage]]):
+class ReceiveDeferred(Operation[Found]):
     """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
 
     path: EntityPath
@@ -158,9 +162,12 @@ class ReceiveDeferred(Operation[list[ReceivedMessage]]):
 
     durable = False
 
-    def run(self, tx: Transaction) -> list[ReceivedMessage]:
+    def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
         sweep(tx, _SWEEP)
+        halted = _look_again(tx, self.path)
+        if halted is not None:
+            return halted
         first = first_key(queue.queue_id, self.path.subqueue)
         keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.select_messages(keys, DEFERRED)
@@ -234,8 +241,9 @@ def _dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Ha
             continue
         carry_out(tx, queue, full, verdict)
         found = True
-        if tx.queue(queue.path.lower()) is not queue:
-            # The queue may be halted now: whoever called looks before the next message is judged.
+        if full.session_id is not None or tx.queue(queue.path.lower()) is not queue:
+            # The queue may be halted now, or the session's later messages held back by this one:
+            # whoever called looks before the next message is judged.
             break
     return found
 

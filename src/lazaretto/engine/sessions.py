@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from lazaretto.engine.queues import halt_error, refuse_disabled, require_queue
-from lazaretto.engine.verdicts import end_attempt, fail, put_back
+from lazaretto.engine.verdicts import end_attempt, fail, note_rollback, put_back
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
     InvalidMessage,
@@ -95,7 +95,10 @@ def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
     """End the attempts on whatever a session's former receiver still holds."""
-    for row in tx.session_held(queue.queue_id, session_id):
+    rows = tx.session_held(queue.queue_id, session_id)
+    if rows and outcome is Outcome.EXPIRED:
+        note_rollback(tx, queue)
+    for row in rows:
         if outcome is Outcome.EXPIRED:
             fail(tx, queue, row, outcome)
         else:

@@ -133,27 +133,28 @@ def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
 
 
 @dataclasses.dataclass(slots=True)
-class RenewLocks(Operation[int]):
-    """Prolong message locks: they hold for the queue's lock duration from now. The answer is until when."""
+class RenewLocks(Operation[list[int]]):
+    """Prolong message locks: they hold for their queue's lock duration from now. The answer is until when, each."""
 
-    path: EntityPath
     messages: Sequence[ReceivedMessage]
 
     durable = False
 
-    def run(self, tx: Transaction) -> int:
-        queue = require_queue(tx, self.path)
-        until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        lost = []
+    def run(self, tx: Transaction) -> list[int]:
+        untils, lost = [], []
         for message in self.messages:
             lock = message.lock
             if lock is None or lock.session_id is not None:
                 raise NotAllowed("this message has no lock of its own to renew; renew its session's")
+            queue = require_queue(tx, lock.path)
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            untils.append(until)
             if not tx.renew_lock(message.key, lock.token, until):
-                lost.append(message.key)
+                lost.append(message)
         if lost:
-            raise _lost(self.path, lost)
-        return until
+            assert lost[0].lock is not None
+            raise _lost(lost[0].lock.path, [message.key for message in lost])
+        return untils
 
 
 def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:

@@ -40,7 +40,7 @@ def sweep(tx: Transaction, limit: int) -> int:
             continue
         if row.state == LOCKED:
             # All locks of one hand-over run out as one rolled-back receive.
-            if (queue.queue_id, row.lock_token) not in lost:
+            if in_main(row.key) and (queue.queue_id, row.lock_token) not in lost:
                 lost.add((queue.queue_id, row.lock_token))
                 note_rollback(tx, queue)
             fail(tx, queue, row, Outcome.EXPIRED)

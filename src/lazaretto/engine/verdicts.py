@@ -297,7 +297,6 @@ def return_to_sender(
         cycle=0,
         deferred=0,
         enqueued_sequence_number=sequence_of(row.key),
-        resubmitted_from=None,
         headers=row.headers if too_large else encoded,
     )
     tx.delete_messages([row.key])

@@ -163,6 +163,8 @@ class SqliteStore:
                 if end > index + 1 or connection.total_changes != changes or not connection.in_transaction:
                     return False
                 ticket.error = error
+                # Numbers it may have taken are not in the file, and must not count as the last ones.
+                self._memory.forget()
             index = end
         return True
 

@@ -111,7 +111,8 @@ def _start_clean(store: Path) -> Path:
 
 def _say_where(console: Console, store: Path, results: Path) -> None:
     command = Path(sys.executable).with_name("lazaretto")
-    prefix = shlex.join([_shown(command), "--store", _shown(store)])
+    name = _shown(command) if command.exists() else command.name
+    prefix = shlex.join([name, "--store", _shown(store)])
     console.print(f"The queue is in {_shown(store)}, the results are in {_shown(results)}.", soft_wrap=True)
     console.print("To look around:")
     for rest in (f"dead-letters groups {QUEUE}", f"dead-letters list {QUEUE}", f"queue show {QUEUE}"):

@@ -51,11 +51,20 @@ def prepare(message: Message) -> NewMessage:
 def _is_plain(m: Message) -> bool:
     """Return whether a message is a body and nothing else, which needs no further look."""
     return (
-        m.message_id is m.session_id is m.subject is m.correlation_id is m.to is m.reply_to
-        is m.reply_to_session_id is m.content_type is m.partition_key is m.time_to_live
-        is m.scheduled_enqueue_time is m.properties is None
+        m.message_id is None
+        and m.session_id is None
+        and m.subject is None
+        and m.correlation_id is None
+        and m.to is None
+        and m.reply_to is None
+        and m.reply_to_session_id is None
+        and m.content_type is None
+        and m.partition_key is None
+        and m.time_to_live is None
+        and m.scheduled_enqueue_time is None
+        and m.properties is None
         and m.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
-    )  # fmt: skip
+    )
 
 
 def check_size(message: NewMessage, limit: int) -> None:

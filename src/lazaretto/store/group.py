@@ -123,7 +123,7 @@ class GroupCommit:
             raise interruption
 
     def _lead(self, own: Ticket | None) -> None:
-        """Write for all that wait. Whatever happens, every ticket taken is answered, and the right passed on."""
+        """Write for all that wait. Whatever happens, every ticket taken is answered, the right passed on."""
         waiting = self._waiting
         group = [] if own is None else [own]
         interruption = None

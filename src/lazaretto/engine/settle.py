@@ -134,7 +134,7 @@ def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
 
 @dataclasses.dataclass(slots=True)
 class RenewLocks(Operation[list[int]]):
-    """Prolong message locks: each holds for its queue's lock duration from now, the answer says until when."""
+    """Prolong message locks: each for its queue's lock duration from now. The answer is until when."""
 
     messages: Sequence[ReceivedMessage]
 

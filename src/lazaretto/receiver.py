@@ -147,7 +147,7 @@ class Receiver:
         if self._mode != "peek_lock":
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
-        return self._store.run(ReceiveDeferred(self._path, numbers, self._lock)) if numbers else []
+        return _raised(self._store.run(ReceiveDeferred(self._path, numbers, self._lock))) if numbers else []
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages as they stand, in every state, without locking or charging anything."""
@@ -208,16 +208,19 @@ class Receiver:
         self._settle(messages, Settlement(Outcome.RELEASED))
 
     def renew_lock(self, messages: Messages) -> datetime:
-        """Prolong the locks: they hold for the queue's lock duration from now. Returns until when."""
+        """Prolong the locks: they hold for their queue's lock duration from now.
+
+        Returns until when, of several the earliest.
+        """
         self._refuse_closed()
         given = [e.message for e in settlements(messages, COMPLETE)]
         if not given:
             raise InvalidOption("expected at least one message to renew the lock of, got none")
-        until = self._store.run(RenewLocks(self._path, given))
-        for message in given:
+        untils = self._store.run(RenewLocks(given))
+        for message, until in zip(given, untils, strict=True):
             assert message.lock is not None
-            message.lock = Lock(self._path, message.lock.token, until)
-        return to_datetime(until)
+            message.lock = Lock(message.lock.path, message.lock.token, until)
+        return to_datetime(min(untils))
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
         self._refuse_closed()

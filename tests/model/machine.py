@@ -54,7 +54,9 @@ def _dead(on_poison: str, retries: int) -> PoisonPolicy:
 _LINEAR = Backoff(initial=10, growth=Growth.LINEAR, maximum=15)
 QUEUES = {
     "plain": QueueOptions(lock_duration=30, policy=PoisonPolicy.service_bus(3)),
-    "move": QueueOptions(lock_duration=20, policy=_wcf("move", 2, _LINEAR), dead_letter_policy=_dead("fault", 1)),
+    "move": QueueOptions(
+        lock_duration=20, policy=_wcf("move", 2, _LINEAR), dead_letter_policy=_dead("fault", 1)
+    ),
     "fault": QueueOptions(
         lock_duration=20,
         policy=_wcf("fault", on_invalid=Disposition.FAULT),
@@ -93,6 +95,7 @@ _BY_VERB = {
 index = st.integers(0, 1000)
 few = st.integers(1, 5)
 spans = st.sampled_from((1, 5, 10, 15, 20, 30, 45, 61, 600, 90_000))
+picked = st.lists(index, min_size=1, max_size=3)
 errors = st.sampled_from((None, "ValueError", "builtins.KeyError"))
 delays = st.sampled_from((None, None, 0, 5, 100))
 lifetimes = st.sampled_from((None, None, None, 7, 40, 1000))
@@ -269,9 +272,7 @@ class BrokerMachine(RuleBasedStateMachine):
         path = self.queue(n)
         with self.broker.receiver(path, subqueue="dead_letter" if dead else None) as receiver:
             self.got(
-                self.both(
-                    lambda: receiver.receive(limit), lambda: self.model.receive(path, limit, dead=dead)
-                )
+                self.both(lambda: receiver.receive(limit), lambda: self.model.receive(path, limit, dead=dead))
             )
 
     @rule(n=index, limit=few)
@@ -296,7 +297,7 @@ class BrokerMachine(RuleBasedStateMachine):
             gone = [Handle(h.queue, h.dead, h.number, None, h.session) for h in handles]
             self.held += zip(messages, gone, strict=True)
 
-    @rule(n=index, picks=st.lists(index, min_size=1, max_size=3), dead=st.sampled_from((False, False, True)))
+    @rule(n=index, picks=picked, dead=st.sampled_from((False, False, True)))
     def receive_deferred(self, n: int, picks: list[int], dead: bool) -> None:
         path = self.queue(n)
         numbers = self.numbers(path, picks, lambda c: c.state.value == "deferred" and c.dead == dead)
@@ -309,7 +310,7 @@ class BrokerMachine(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self.held)
-    @rule(verb=st.sampled_from(OUTCOMES), picks=st.lists(index, min_size=1, max_size=3), data=st.data())
+    @rule(verb=st.sampled_from(OUTCOMES), picks=picked, data=st.data())
     def settle(self, verb: str, picks: list[int], data: st.DataObject) -> None:
         self._settle(verb, picks, data)
 
@@ -341,7 +342,7 @@ class BrokerMachine(RuleBasedStateMachine):
         return self.broker.receiver(path, subqueue="dead_letter" if handle.dead else None)
 
     @precondition(lambda self: self.held)
-    @rule(picks=st.lists(index, min_size=1, max_size=3))
+    @rule(picks=picked)
     def renew(self, picks: list[int]) -> None:
         chosen = self.pick(picks)
         self.touched.update(handle.queue for _, handle in chosen)
@@ -365,7 +366,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._advance(span)
 
     @precondition(lambda self: self.held)
-    @rule(span=spans, verb=st.sampled_from(OUTCOMES), picks=st.lists(index, min_size=1, max_size=3), data=st.data())  # fmt: skip
+    @rule(span=spans, verb=st.sampled_from(OUTCOMES), picks=picked, data=st.data())
     def settle_late(self, span: int, verb: str, picks: list[int], data: st.DataObject) -> None:
         """Settle before anybody has noticed what time did to the locks."""
         self._advance(span)
@@ -467,7 +468,9 @@ class BrokerMachine(RuleBasedStateMachine):
         """Run a whole transaction; a failing commit rolls back too."""
         tx, expected = self.broker.transaction(), ModelTransaction(self.model)
         points: list[tuple[Any, ModelSavepoint]] = []
-        verbs = st.sampled_from(("receive", "receive", "settle", "settle", "send", "point", "back", "sql", "wait"))
+        verbs = st.sampled_from(
+            ("receive", "receive", "settle", "settle", "send", "point", "back", "sql", "wait")
+        )
         for verb in data.draw(st.lists(verbs, min_size=1, max_size=7)):
             match verb:
                 case "receive":
@@ -476,8 +479,12 @@ class BrokerMachine(RuleBasedStateMachine):
                     place = "dead_letter" if dead else None
                     self.got(
                         self.both(
-                            lambda path=path, limit=limit, place=place: tx.receive(path, limit, subqueue=place),  # type: ignore[misc]
-                            lambda path=path, limit=limit, dead=dead: expected.receive(path, limit, dead=dead),  # type: ignore[misc]
+                            lambda path=path, limit=limit, place=place: tx.receive(
+                                path, limit, subqueue=place
+                            ),  # type: ignore[misc]
+                            lambda path=path, limit=limit, dead=dead: expected.receive(
+                                path, limit, dead=dead
+                            ),  # type: ignore[misc]
                         )
                     )
                 case "settle" if self.held:
@@ -520,7 +527,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # -- operators ------------------------------------------------------------------------------
 
-    @rule(n=index, picks=st.lists(index, min_size=1, max_size=3), edit=st.booleans(), named=st.booleans(), data=st.data())  # fmt: skip
+    @rule(n=index, picks=picked, edit=st.booleans(), named=st.booleans(), data=st.data())
     def resubmit(self, n: int, picks: list[int], edit: bool, named: bool, data: st.DataObject) -> None:
         path = self.queue(n)
         numbers = self.numbers(path, picks, lambda c: c.dead)
@@ -542,7 +549,7 @@ class BrokerMachine(RuleBasedStateMachine):
             skipped = {s.sequence_number for s in found[0].skipped}
             assert skipped == set(numbers) - set(found[1])
 
-    @rule(n=index, picks=st.lists(index, min_size=1, max_size=3))
+    @rule(n=index, picks=picked)
     def purge(self, n: int, picks: list[int]) -> None:
         path = self.queue(n)
         numbers = self.numbers(path, picks, lambda c: c.dead)

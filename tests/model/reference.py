@@ -157,9 +157,7 @@ class Model:
             one.counts.deliveries += 1
             one.state, one.token, one.wake = LOCKED, token, None
             one.locked_until = None if session else self.now + int(queue.options.lock_duration)
-            handles.append(
-                Handle(queue.path, one.dead, one.number, token, session.name if session else None)
-            )
+            handles.append(Handle(queue.path, one.dead, one.number, token, session.name if session else None))
         return handles
 
     def take(self, handles: Sequence[Handle]) -> None:
@@ -360,9 +358,7 @@ class Model:
         else:
             one.state = ACTIVE
 
-    def _bury(
-        self, queue: Queue, one: Copy, reason: str | None, text: str | None, error: str | None
-    ) -> None:
+    def _bury(self, queue: Queue, one: Copy, reason: str | None, text: str | None, error: str | None) -> None:
         """Move a message to the dead-letter subqueue."""
         if error is None:
             errors = [e for _, _, e in one.past.attempts if e is not None]

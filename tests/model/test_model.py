@@ -28,6 +28,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     print_blob=True,
+    report_multiple_bugs=False,
     suppress_health_check=_CHECKS,
     phases=(Phase.generate, Phase.shrink),
 )

@@ -3,7 +3,7 @@
 A ```python block is run, the blocks of a page in order and in one namespace, in an empty folder.
 A block of ```output below it is what it prints. In a ```console block every `$` line is run by a
 shell in the same folder, with the command `lazaretto` at hand, and what stands below a line is what
-it prints; `…` stands for any text within a line. `<!-- not run -->` above a block leaves it out.
+it prints; `…` stands for any text within a line, and a time for any other. `<!-- not run -->` above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _FENCE = re.compile(
     r"^(?P<mark><!-- not run -->\n\n?)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
+_HERE = re.compile(r"<<(\w+)$", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -67,9 +69,10 @@ def named(page: Path) -> str:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return whether the output is what the page shows, where `…` stands for any text."""
-    pattern = ".*".join(re.escape(part) for part in shown.rstrip().split("…"))
-    lines = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
+    """Return whether the output is what the page shows, where `…` stands for any text, a time for any time."""
+    shown, printed = (_TIME.sub("a time", text.rstrip()) for text in (shown, printed))
+    pattern = ".*".join(re.escape(part) for part in shown.split("…"))
+    lines = "\n".join(line.rstrip() for line in printed.splitlines())
     return re.fullmatch(pattern, lines) is not None
 
 
@@ -150,8 +153,8 @@ def commands_of(block: Block) -> Iterator[tuple[str, str]]:
             if command:
                 yield command, shown
             command, shown = line[2:], ""
-        elif command.endswith("\\"):
-            command = command[:-1] + line.lstrip()
+        elif _HERE.search(command) and not command.endswith(f"\n{_HERE.search(command)[1]}"):
+            command += "\n" + line
         else:
             shown += line + "\n"
     if command:

@@ -7,9 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from cli_program import Program, fill
 
 import lazaretto
-from cli_program import Program, fill
 from lazaretto import Backoff, Disposition, Growth, PoisonMessageError, PoisonPolicy, QueueOptions
 from lazaretto.cli.exits import MEANINGS
 
@@ -29,7 +29,16 @@ def store(cli: Program) -> Program:
 
 def test_create_with_every_option(cli: Program) -> None:
     created = cli.ok(
-        *("queue", "create", "shop/Orders", "--json", "--lock-duration", "2h", "--default-time-to-live", "1d"),
+        *(
+            "queue",
+            "create",
+            "shop/Orders",
+            "--json",
+            "--lock-duration",
+            "2h",
+            "--default-time-to-live",
+            "1d",
+        ),
         *("--dead-letter-on-expiration", "--requires-session", "--requires-duplicate-detection"),
         *("--duplicate-detection-window", "5m", "--max-message-size", "4096", "--receive-retry-count", "2"),
         *("--max-retry-cycles", "3", "--retry-cycle-delay", "1m30s", "--retry-cycle-growth", "exponential"),
@@ -52,9 +61,7 @@ def test_create_with_every_option(cli: Program) -> None:
             policy=PoisonPolicy(
                 receive_retry_count=2,
                 max_retry_cycles=3,
-                retry_cycle_delay=Backoff(
-                    initial=90, growth=Growth.EXPONENTIAL, maximum=3600, jitter=0.5
-                ),
+                retry_cycle_delay=Backoff(initial=90, growth=Growth.EXPONENTIAL, maximum=3600, jitter=0.5),
                 on_poison=Disposition.FAULT,
                 on_invalid=Disposition.DROP,
                 max_worker_deaths=4,
@@ -99,7 +106,15 @@ def test_update_changes_only_what_is_given_and_none_takes_away(cli: Program) -> 
         policy = PoisonPolicy.nservicebus()
         broker.create_queue("orders", QueueOptions(lock_duration=30, default_time_to_live=5, policy=policy))
     told = cli.ok(
-        *("queue", "update", "orders", "--default-time-to-live", "none", "--receive-retry-count", "unlimited"),
+        *(
+            "queue",
+            "update",
+            "orders",
+            "--default-time-to-live",
+            "none",
+            "--receive-retry-count",
+            "unlimited",
+        ),
         *("--retry-cycle-jitter", "0.1"),
     )
     assert "default_time_to_live, policy" in told.out

@@ -79,7 +79,7 @@ def message_of(line: bytes, like: Message) -> Message:
 def _decoded(name: str, raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{name}: {error}") from None
 
 
@@ -90,7 +90,7 @@ def _body(raw: msgspec.Raw) -> bytes:
         return value
     try:
         return _text.decode(value).encode()
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise ValueError(f"body: {error}") from None
 
 

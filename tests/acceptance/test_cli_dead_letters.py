@@ -1,0 +1,155 @@
+"""`lazaretto dead-letters`: list, show, groups, resubmit, purge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cli_program import Program, set_aside
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Program:
+    """A program whose queue `orders` has dead letters 1 to 5; 2 and 4 failed with KeyError."""
+    program = Program(tmp_path / "store.db")
+    with program.broker() as broker:
+        set_aside(broker, "orders", [b"one", b"two: no", b"three", b"four: no", b"five"])
+    return program
+
+
+def _numbers(cli: Program, *arguments: str) -> list[int]:
+    return [letter["sequence_number"] for letter in cli.ok("dead-letters", *arguments, "--json").json]
+
+
+def test_list(cli: Program) -> None:
+    rows = cli.ok("dead-letters", "list", "orders").out.splitlines()
+    assert len(rows) == 6
+    assert rows[2].split()[0] == "2"
+    assert rows[2].split()[3:6] == ["MaxDeliveryCountExceeded", "KeyError", "2"]
+    first = cli.ok("dead-letters", "list", "orders", "--json").json[0]
+    assert (first["queue"], first["error_type"], first["error_message"]) == ("orders", "ValueError", "one")
+    assert first["counters"]["failures"] == 2
+    assert first["message"]["body"] == "one"
+    assert datetime.now(UTC) - datetime.fromisoformat(first["dead_lettered"]) < timedelta(minutes=5)
+    assert cli("dead-letters", "list", "$system/deadletter").err.startswith("no such dead letters")
+
+
+@pytest.mark.parametrize(
+    ("filters", "numbers"),
+    [
+        ([], [1, 2, 3, 4, 5]),
+        (["2", "5", "99"], [2, 5]),
+        (["--limit", "2"], [1, 2]),
+        (["--error-type", "KeyError"], [2, 4]),
+        (["--reason", "MaxDeliveryCountExceeded", "--text", ": no"], [2, 4]),
+        (["--reason", "Other"], []),
+        (["--text", "four"], [4]),
+        (["--since", "1h"], [1, 2, 3, 4, 5]),
+        (["--until", "1h"], []),
+        (["--since", "2000-01-01", "--until", "2100-01-01T00:00:00Z"], [1, 2, 3, 4, 5]),
+        (["--since", "2100-01-01"], []),
+    ],
+)
+def test_filters(cli: Program, filters: list[str], numbers: list[int]) -> None:
+    assert _numbers(cli, "list", "orders", *filters) == numbers
+    assert _numbers(cli, "list", "orders;poison", *filters) == numbers
+
+
+def test_show_tells_every_attempt_with_its_stack(cli: Program) -> None:
+    shown = cli.ok("dead-letters", "show", "orders", "2").out
+    for text in ("MaxDeliveryCountExceeded", "  1. ", "  2. ", "failed after", "body (7 bytes)\n  two: no\n"):
+        assert text in shown
+    assert shown.count("     KeyError: 'two: no'\n") == 4
+    assert shown.count("Traceback (most recent call last):\n") == 2
+    letter = cli.ok("dead-letters", "show", "orders", "2", "--json").json
+    assert [(a["number"], a["outcome"]) for a in letter["attempts"]] == [(1, "failed"), (2, "failed")]
+    assert letter["attempts"][0]["stack"].startswith("Traceback")
+    cli.fails(3, "message_not_found", "dead-letters", "show", "orders", "99")
+    cli.fails(3, "entity_not_found", "dead-letters", "show", "nothing", "1")
+
+
+def test_groups(cli: Program) -> None:
+    rows = cli.ok("dead-letters", "groups", "orders").out.splitlines()
+    assert [row.split()[:3] for row in rows[1:]] == [
+        ["3", "MaxDeliveryCountExceeded", "ValueError"],
+        ["2", "MaxDeliveryCountExceeded", "KeyError"],
+    ]
+    found = cli.ok("dead-letters", "groups", "orders", "--json").json
+    assert [(g["count"], g["error_type"], g["example"]) for g in found] == [
+        (3, "ValueError", 1),
+        (2, "KeyError", 2),
+    ]
+
+
+def test_resubmit_by_filter_after_a_dry_run(cli: Program) -> None:
+    by_type = ("resubmit", "orders", "--error-type", "KeyError")
+    assert _numbers(cli, *by_type, "--dry-run") == [2, 4]
+    assert _numbers(cli, "list", "orders") == [1, 2, 3, 4, 5]
+    assert cli.ok("dead-letters", *by_type).out == "resubmitted 2 dead letters to orders\n"
+    assert _numbers(cli, "list", "orders") == [1, 3, 5]
+    received = cli.ok("receive", "orders", "-n", "9", "--json").json
+    assert [(m["sequence_number"], m["body"], m["generation"]) for m in received] == [
+        (6, "two: no", 1),
+        (7, "four: no", 1),
+    ]
+    shown = cli.ok("dead-letters", "show", "orders", "2", "--json").json
+    assert (shown["resolution"], shown["resubmitted_as"]) == ("resubmitted", 6)
+
+
+def test_resubmit_by_number_names_what_was_left(cli: Program) -> None:
+    assert cli.ok("dead-letters", "resubmit", "orders", "3").out == (
+        "resubmitted 1 dead letter to orders: 3 as 6\n"
+    )
+    result = cli("dead-letters", "resubmit", "orders", "1", "3", "99", "--json")
+    assert result.code == 1
+    assert result.json["resubmitted"] == {"1": 7}
+    assert [s["sequence_number"] for s in result.json["skipped"]] == [3, 99]
+    assert result.err == "error[not_resubmitted]: not resubmitted: 3 (already resubmitted), 99 (not found)\n"
+    cli.fails(3, "not_resubmitted", "dead-letters", "resubmit", "orders", "99")
+    cli.fails(2, "invalid_option", "dead-letters", "resubmit", "orders", "0")
+
+
+def test_resubmit_edited(cli: Program, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"repaired\xff")
+    cli.ok("dead-letters", "resubmit", "orders", "2", "--edit-body", str(tmp_path / "body"))
+    cli.ok("dead-letters", "resubmit", "orders", "4", "--edit-body", "-", stdin="again")
+    with cli.broker() as broker:
+        old = broker.dead_letter("orders", 2)
+        one, two = broker.peek("orders", 2)
+    assert (one.body, two.body) == (b"repaired\xff", b"again")
+    assert (one.edit_of, one.message_id != old.message_id) == (old.message_id, True)
+    missing = str(tmp_path / "missing")
+    cli.fails(2, "usage", "dead-letters", "resubmit", "orders", "1", "--edit-body", missing)
+
+
+def test_resubmit_and_purge_all_only_when_spelled_out(cli: Program) -> None:
+    for verb in ("resubmit", "purge"):
+        assert "--all" in cli.fails(2, "usage", "dead-letters", verb, "orders")
+        assert _numbers(cli, verb, "orders", "--all", "--dry-run") == [1, 2, 3, 4, 5]
+    assert cli.ok("dead-letters", "resubmit", "orders", "--all", "--json").json["skipped"] == []
+    assert len(cli.ok("peek", "orders", "--json").json) == 5
+
+
+def test_purge(cli: Program) -> None:
+    assert cli.ok("dead-letters", "purge", "orders", "--text", ": no", "--json").json["purged"] == [2, 4]
+    assert cli.ok("dead-letters", "purge", "orders", "1").out == "purged 1 dead letter of orders\n"
+    error = cli.fails(1, "not_purged", "dead-letters", "purge", "orders", "1", "3")
+    assert "not purged: 1 (" in error
+    cli.fails(3, "not_purged", "dead-letters", "purge", "orders", "1", "99")
+    assert cli.ok("dead-letters", "purge", "orders", "--all").out == "purged 1 dead letter of orders\n"
+    assert _numbers(cli, "list", "orders") == []
+    assert cli.ok("dead-letters", "show", "orders", "5", "--json").json["resolution"] == "purged"
+
+
+def test_many_dead_letters(tmp_path: Path) -> None:
+    cli = Program(tmp_path / "many.db")
+    with cli.broker() as broker:
+        set_aside(broker, "orders", [str(i).encode() for i in range(1200)])
+    assert len(cli.ok("dead-letters", "list", "orders").out.splitlines()) == 1201
+    code, shown = cli.on_terminal("dead-letters", "list", "orders")
+    assert (code, len(shown.splitlines())) == (0, 1201)
+    code, shown = cli.on_terminal("dead-letters", "resubmit", "orders", "--all")
+    assert code == 0
+    assert "resubmitting to orders" in shown
+    assert "resubmitted 1200 dead letters" in shown

@@ -1,0 +1,128 @@
+"""`lazaretto events`, `lazaretto audit` and `lazaretto doctor`."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cli_program import Program, fill, interrupt, set_aside
+
+import lazaretto
+from lazaretto import Disposition, PoisonMessageError, PoisonPolicy
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Program:
+    """A program whose queue `orders` has two dead letters."""
+    program = Program(tmp_path / "store.db")
+    with program.broker() as broker:
+        set_aside(broker, "orders", [b"one", b"two: no"])
+        broker.create_queue("other")
+    return program
+
+
+def test_events_oldest_first(cli: Program) -> None:
+    events = cli.ok("events", "--json").json
+    assert [(e["position"], e["kind"], e["queue"]) for e in events] == [
+        (1, "queue_created", "orders"),
+        (2, "dead_lettered", "orders"),
+        (3, "dead_lettered", "orders"),
+        (4, "queue_created", "other"),
+    ]
+    assert events[1]["detail"]["error_type"] == "ValueError"
+    rows = cli.ok("events").out.splitlines()
+    assert rows[2].split()[0] == "2"
+    assert "error_type=ValueError" in rows[2]
+
+
+def test_events_filtered(cli: Program) -> None:
+    def positions(*arguments: str) -> list[int]:
+        return [event["position"] for event in cli.ok("events", "--json", *arguments).json]
+
+    assert positions("--after", "2") == [3, 4]
+    assert positions("--kind", "queue_created") == [1, 4]
+    assert positions("--queue", "ORDERS", "--limit", "2") == [1, 2]
+    assert "dead_lettered" in cli.fails(2, "invalid_option", "events", "--kind", "dead_leterd")
+
+
+def test_follow_from_a_position_is_lines_of_json(cli: Program) -> None:
+    with cli.start("events", "--follow", "--after", "3", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["queue"] == "other"
+        with cli.broker() as broker:
+            broker.create_queue("third")
+        assert json.loads(process.stdout.readline())["queue"] == "third"
+        interrupt(process)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_follow_ends_at_its_limit(cli: Program) -> None:
+    rows = cli.ok("events", "--follow", "--after", "0", "--limit", "2").out.splitlines()
+    assert [row.split()[0] for row in rows] == ["position", "1", "2"]
+
+
+def test_audit_says_who_did_what(cli: Program) -> None:
+    cli.ok("dead-letters", "resubmit", "orders", "1")
+    cli.ok("dead-letters", "purge", "orders", "--error-type", "KeyError")
+    cli.ok("queue", "delete", "other", "--yes")
+    entries = cli.ok("audit", "--json").json
+    assert [(e["action"], e["queue"]) for e in entries] == [
+        ("delete", "other"),
+        ("purge", "orders"),
+        ("resubmit", "orders"),
+    ]
+    assert entries[1]["detail"] == {"sequence_numbers": [2], "filter": {"error_type": "KeyError"}}
+    assert entries[0]["actor"].startswith(getpass.getuser())
+    assert "purge" in cli.ok("audit", "--queue", "orders", "--limit", "1").out
+
+
+def test_doctor_when_all_is_well(cli: Program) -> None:
+    shown = cli.ok("doctor").out
+    assert shown.endswith("all is well\n")
+    assert "notice: queue orders has 2 dead letters; see `lazaretto dead-letters groups orders`" in shown
+    report = cli.ok("doctor", "--json").json
+    assert (report["ok"], report["problems"], report["integrity"]) == (True, [], ["ok"])
+    assert report["lazaretto"] == lazaretto.__version__
+    assert report["python"] == platform.python_version()
+    assert report["sqlite"] == sqlite3.sqlite_version
+    assert report["store"]["path"] == str(cli.store)
+    assert report["store"]["journal_mode"] == "wal"
+    assert report["disk_free_bytes"] > 0
+
+
+def test_doctor_finds_queues_that_stand_still(cli: Program) -> None:
+    with cli.broker() as broker:
+        halting = PoisonPolicy(receive_retry_count=0, on_poison=Disposition.FAULT)
+        fill(broker, "halted", [b"1"], policy=halting)
+        with pytest.raises(PoisonMessageError):
+            broker.consume("halted", lambda message: 1 / 0, stop_when_idle=True)
+        fill(broker, "off", [b"1"], policy=PoisonPolicy(disable_after_rollbacks=1))
+        with broker.receiver("off") as receiver:
+            receiver.abandon(receiver.receive())
+    result = cli("doctor", "--json")
+    assert (result.code, result.err, result.json["ok"]) == (1, "", False)
+    halted, off = result.json["problems"]
+    assert "lazaretto queue resume halted --verdict" in halted
+    assert "queue off is disabled" in off
+    assert cli("doctor").out.endswith("wrong: 2 problems\n")
+
+
+def test_doctor_finds_damage(cli: Program) -> None:
+    with cli.broker() as broker:
+        fill(broker, "many", [bytes([i % 251]) * 3000 for i in range(400)])
+    with sqlite3.connect(cli.store) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = bytearray(cli.store.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 40_960] = b"\xaa" * 40_960
+    cli.store.write_bytes(content)
+    result = cli("doctor")
+    # Found by the check, or met before it came to that.
+    assert result.code in (1, 5)
+    assert "damaged" in result.out + result.err

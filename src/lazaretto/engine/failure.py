@@ -10,6 +10,8 @@ LONGEST_TYPE = 256
 #: Service Bus's limit for a dead letter's reason and description, in characters.
 LONGEST_TEXT = 4096
 LONGEST_STACK = 8192
+# The innermost frames of a deep recursion: more than that does not fit the longest stack anyway.
+_MOST_FRAMES = -100
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -31,6 +33,16 @@ def shorten(text: str, longest: int) -> str:
     return f"{text[: room - room // 2]}{mark}{text[len(text) - room // 2 :]}"
 
 
+def _stack_of(error: BaseException) -> str:
+    """Return the stack as Python prints it, without carets below the lines: they cost four times as much."""
+    chained = error.__cause__ is not None or error.__context__ is not None
+    if chained or isinstance(error, BaseExceptionGroup | SyntaxError):
+        return "".join(traceback.format_exception(error))
+    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), limit=_MOST_FRAMES)
+    lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []
+    return "".join(lines + traceback.format_exception_only(error))
+
+
 def failure_of(error: BaseException | str | None) -> Failure | None:
     """Return what is kept of an exception, or of an error given as text "Type: message"."""
     if error is None:
@@ -42,7 +54,7 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
         )
         try:
             text = str(error)
-            stack = "".join(traceback.format_exception(error))
+            stack = _stack_of(error)
         except Exception as broken:  # an exception's own __str__ may fail
             text = stack = f"(no text: {type(broken).__name__} while asking for it)"
         return Failure(

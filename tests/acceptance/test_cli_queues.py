@@ -252,6 +252,16 @@ def test_stores_that_cannot_be_used(cli: Program) -> None:
     cli.fails(2, "invalid_option", "queue", "create", "orders")
 
 
+def test_an_empty_database_is_no_store(cli: Program) -> None:
+    with sqlite3.connect(cli.store) as empty:
+        empty.execute("PRAGMA user_version = 1")
+    empty.close()
+    before = cli.store.read_bytes()
+    cli.fails(5, "store_not_found", "queue", "list")
+    assert cli.store.read_bytes() == before
+    cli.ok("queue", "create", "orders")
+
+
 def test_a_newer_store_is_refused(store: Program) -> None:
     with sqlite3.connect(store.store) as connection:
         connection.execute("UPDATE lazaretto_meta SET value = '99' WHERE name = 'schema'")

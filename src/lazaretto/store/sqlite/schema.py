@@ -61,7 +61,9 @@ def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> 
         _refuse(path, found, adopt=adopt)
         if found == newest() and logged:
             return
-    elif not create:
+        # A database that is empty, or another application's alone, holds no store yet.
+        exists = bool(found)
+    if not exists and not create:
         raise FileNotFoundError(f"{path}: there is no store here; leave out create=False to make one")
     with translating(where):
         connection = connect(path, busy=busy)

@@ -94,10 +94,13 @@ def test_dead_letter_with_reason_and_take_it_out_again(cli: Program) -> None:
 
 def test_wait_for_a_message_that_another_process_sends(cli: Program) -> None:
     with cli.broker() as broker:
-        fill(broker, "orders", [])
-        with cli.start("receive", "orders", "--wait", "1m", "--json") as process:
-            with broker.sender("orders") as sender:
-                sender.send(Message(b"at last"))
+        broker.create_queue("talks", QueueOptions(requires_session=True))
+        with cli.start("receive", "talks", "--session", "a", "--wait", "1m", "--json") as process:
+            # It holds the session before it waits for its first message.
+            while broker.sessions("talks") != ["a"]:
+                broker.events(broker.last_event(), max_wait=0.02)
+            with broker.sender("talks") as sender:
+                sender.send(Message(b"at last", session_id="a"))
             out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, b"")
     assert json.loads(out)[0]["body"] == "at last"

@@ -3,7 +3,8 @@
 A ```python block is run, the blocks of a page in order and in one namespace, in an empty folder.
 A block of ```output below it is what it prints. In a ```console block every `$` line is run by a
 shell in the same folder, with the command `lazaretto` at hand, and what stands below a line is what
-it prints; `…` stands for any text within a line, and a time for any other. `<!-- not run -->` above a block leaves it out.
+it prints; `…` stands for any text within a line, and a time for any other time. `<!-- not run -->`
+above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ _FENCE = re.compile(
 )
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
-_HERE = re.compile(r"<<(\w+)$", re.MULTILINE)
+_HERE = re.compile(r"<<(\w+)$")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -69,7 +71,7 @@ def named(page: Path) -> str:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return whether the output is what the page shows, where `…` stands for any text, a time for any time."""
+    """Return whether the output is what the page shows, as far as that says."""
     shown, printed = (_TIME.sub("a time", text.rstrip()) for text in (shown, printed))
     pattern = ".*".join(re.escape(part) for part in shown.split("…"))
     lines = "\n".join(line.rstrip() for line in printed.splitlines())
@@ -135,9 +137,7 @@ class Reader:
                 assert matches(shown, done.stdout), self._say(block, shown, done.stdout)
 
     def _say(self, block: Block, shown: str, printed: str) -> str:
-        return (
-            f"{named(self._page)}, line {block.line}: the page shows\n{shown}\nand what came is\n{printed}"
-        )
+        return f"{named(self._page)}, line {block.line}: the page shows\n{shown}\nand what came is\n{printed}"
 
     def close(self) -> None:
         for value in self._names.values():
@@ -147,16 +147,19 @@ class Reader:
 
 def commands_of(block: Block) -> Iterator[tuple[str, str]]:
     """Yield each command of a console block, and what the page shows below it."""
-    command, shown = "", ""
+    command, shown, here = "", "", ""
     for line in block.text.splitlines():
-        if line.startswith("$ "):
+        if here:
+            command += f"\n{line}"
+            here = "" if line == here else here
+        elif line.startswith("$ "):
             if command:
                 yield command, shown
             command, shown = line[2:], ""
-        elif _HERE.search(command) and not command.endswith(f"\n{_HERE.search(command)[1]}"):
-            command += "\n" + line
+            document = _HERE.search(command)
+            here = document[1] if document else ""
         else:
-            shown += line + "\n"
+            shown += f"{line}\n"
     if command:
         yield command, shown
 
@@ -238,9 +241,9 @@ def test_reference_has_every_option() -> None:
         lazaretto.PoisonPolicy,
         lazaretto.Backoff,
         lazaretto.DeadLetterFilter,
-        lazaretto.Message,
     )
-    names = {f"{cls.__name__}.{name}": name for cls in option_sets for name in inspect.signature(cls).parameters}
+    names = {f"{cls.__name__}.{f.name}": f.name for cls in option_sets for f in dataclasses.fields(cls)}
+    names |= {f"Message.{name}": name for name in lazaretto.Message.__struct_fields__}
     calls = (lazaretto.connect, lazaretto.Broker.receiver, lazaretto.Broker.consume, lazaretto.Broker.events)
     names |= {
         f"{call.__name__}({name})": name
@@ -329,3 +332,35 @@ def test_newest_entry_of_the_changelog_is_this_version() -> None:
         r"^## \[([\d.]+)\] - (\d{4}-\d{2}-\d{2})$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
     )
     assert entries[0][0] == lazaretto.__version__
+
+
+def test_page_on_tests_names_the_folders_there_are() -> None:
+    named_there = set(re.findall(r"`tests/(\w+)/`", (ROOT / "docs" / "how-we-test.md").read_text("utf-8")))
+    assert named_there == {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
+
+
+def test_figures_of_the_main_job_are_those_of_the_data() -> None:
+    data = pytest.importorskip("examples.flights.data")
+    airports = data.read_airports()
+    causes: Counter[str] = Counter()
+    for flight in data.read_flights():
+        causes[
+            "dead letters: never departed"
+            if flight.dep_time is None
+            else "dead letters: no arrival time"
+            if flight.arr_time is None
+            else "dead letters: no time in the air"
+            if flight.air_time is None
+            else "processed"
+            if flight.dest in airports
+            else "dead letters: unknown destination"
+        ] += 1
+    source = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z: ]+) \| ([\d,]+) \| ([\d,]+) \|$", source, re.MULTILINE)
+    figures = {name: tuple(int(figure.replace(",", "")) for figure in row) for name, *row in rows}
+    unknown = causes["dead letters: unknown destination"]
+    expected = {name: (count, count) for name, count in causes.items()}
+    expected["processed"] = (causes["processed"], causes["processed"] + unknown)
+    expected["dead letters: unknown destination"] = (unknown, 0)
+    expected["total"] = (causes.total(), causes.total())
+    assert figures == expected

@@ -1,0 +1,29 @@
+"""Clocks and the times they tell."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lazaretto.clock import ManualClock, SystemClock, to_datetime, to_micros
+
+
+def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
+    clock = ManualClock(100)
+    assert clock.now() == clock.now() == 100_000_000
+    clock.advance(0.5)
+    clock.advance(-1)
+    assert clock.now() == 99_500_000
+    assert not clock.ticks
+
+
+def test_the_system_clock_tells_microseconds() -> None:
+    before = datetime.now(UTC)
+    assert abs((to_datetime(SystemClock().now()) - before).total_seconds()) < 60
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_microseconds_and_back(moment: datetime) -> None:
+    assert to_datetime(to_micros(moment)) == moment

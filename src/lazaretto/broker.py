@@ -39,7 +39,13 @@ from lazaretto.engine.queues import (
     describe,
     require_queue,
 )
-from lazaretto.entities import EntityPath, QueueDescription, QueueOptions, Subqueue
+from lazaretto.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityPath,
+    QueueDescription,
+    QueueOptions,
+    Subqueue,
+)
 from lazaretto.errors import InvalidOption, MessageNotFound, NotAllowed
 from lazaretto.keeper import Keeper
 from lazaretto.keys import first_key
@@ -120,7 +126,9 @@ class Broker:
         self._store = store
         self._rotation: dict[str, str] = {}
         try:
-            store.run(OpenStore())
+            # Looked for first, so that opening a store writes nothing, nor waits for who is writing.
+            if store.read(lambda tx: tx.queue(SYSTEM_DEAD_LETTER_QUEUE)) is None:
+                store.run(OpenStore())
         except BaseException:
             store.close()
             raise

@@ -16,7 +16,8 @@ from lazaretto.entities import EntityPath
 from lazaretto.errors import BrokerClosed, InvalidMessage
 from lazaretto.messages import Message
 from lazaretto.options import shown
-from lazaretto.store.contract import NewMessage, Store
+from lazaretto.store.contract import Store
+from lazaretto.store.records import NewMessage
 
 
 def prepare_all(messages: object) -> list[NewMessage]:

@@ -19,7 +19,8 @@ from lazaretto.options import seconds
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, settlements
 from lazaretto.sender import prepare_all
-from lazaretto.store.contract import Exclusive, NewMessage, Operation, Savepoint, Store, Transaction
+from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store, Transaction
+from lazaretto.store.records import NewMessage
 
 _RELEASE = Settlement(Outcome.RELEASED)
 

@@ -1,215 +1,89 @@
-"""The state machine: it does the same to a real broker and to the model, and compares after every step."""
+"""The rules of the state machine, and the comparison after every step."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import shutil
-import sqlite3
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+import dataclasses
+from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-import lazaretto
-from lazaretto import DeadLetterFilter, ManualClock, Message, PoisonPolicy, QueueOptions
-from lazaretto.broker import Broker
+from lazaretto import DeadLetterFilter, Message, PoisonPolicy
 from lazaretto.clock import MICROSECONDS, to_datetime, to_micros
-from lazaretto.errors import LazarettoError
 from lazaretto.messages import DeadLetter, ReceivedMessage
-from lazaretto.policy import UNLIMITED, Backoff, Disposition, Growth, Outcome
+from lazaretto.policy import Disposition, Outcome
 from lazaretto.receiver import NEXT_SESSION, Receiver
 
-from .compare import compare_events, compare_queue, model_message, real_message
-from .records import SYSTEM, Draft, Handle, Refused, SessionHandle, Settlement
-from .reference import Model
+from .compare import compare_events, compare_queue
+from .driver import (
+    IDLE,
+    OUTCOMES,
+    QUEUES,
+    SESSIONS,
+    Driver,
+    be_broken,
+    delays,
+    draw_settlement,
+    errors,
+    leave_by_error,
+    settle_by,
+    to_send,
+)
+from .records import ACTIVE, DEFERRED, SCHEDULED, SYSTEM, Copy, Draft, Handle, SessionHandle, Settlement
 from .unit import ModelSavepoint, ModelTransaction
 
-T = TypeVar("T")
-U = TypeVar("U")
-
-START = 1_700_000_000
-#: The path of a queue that stays empty: receiving from it lets the broker do what is due.
-IDLE = "idle"
-
-
-def _wcf(on_poison: str, cycles: int = 1, delay: float | Backoff = 30.0, **more: Any) -> PoisonPolicy:
-    return PoisonPolicy(
-        receive_retry_count=1,
-        max_retry_cycles=cycles,
-        retry_cycle_delay=delay,
-        on_poison=Disposition(on_poison),
-        **more,
-    )
-
-
-def _dead(on_poison: str, retries: int) -> PoisonPolicy:
-    how = Disposition(on_poison)
-    return PoisonPolicy(receive_retry_count=retries, max_retry_cycles=3, on_poison=how, on_invalid=how)
-
-
-_LINEAR = Backoff(initial=10, growth=Growth.LINEAR, maximum=15)
-QUEUES = {
-    "plain": QueueOptions(lock_duration=30, policy=PoisonPolicy.service_bus(3)),
-    "move": QueueOptions(
-        lock_duration=20, policy=_wcf("move", 2, _LINEAR), dead_letter_policy=_dead("fault", 1)
-    ),
-    "fault": QueueOptions(
-        lock_duration=20,
-        policy=_wcf("fault", on_invalid=Disposition.FAULT),
-        dead_letter_policy=_dead("drop", 0),
-    ),
-    "drop": QueueOptions(
-        lock_duration=60, default_time_to_live=45, policy=_wcf("drop"), dead_letter_policy=_dead("reject", 1)
-    ),
-    "reject": QueueOptions(lock_duration=20, policy=_wcf("reject", on_invalid=Disposition.REJECT)),
-    "returns": QueueOptions(policy=PoisonPolicy(receive_retry_count=0, on_poison=Disposition.REJECT)),
-    "sessions": QueueOptions(lock_duration=20, requires_session=True, policy=_wcf("move", 1, 10.0)),
-    "strict-sessions": QueueOptions(
-        lock_duration=20,
-        requires_session=True,
-        default_time_to_live=60,
-        policy=_wcf("fault", 0, disable_after_rollbacks=3),
-    ),
-    "unique": QueueOptions(requires_duplicate_detection=True, duplicate_detection_window=40),
-    "expiring": QueueOptions(lock_duration=20, default_time_to_live=50, dead_letter_on_expiration=True),
-    "rollbacks": QueueOptions(
-        lock_duration=20,
-        policy=PoisonPolicy(receive_retry_count=UNLIMITED, disable_after_rollbacks=2),
-    ),
-}  # fmt: skip
-SESSIONS = ("sessions", "strict-sessions")
-OUTCOMES = ("complete", "abandon", "invalid", "defer", "dead_letter", "release")
-_BY_VERB = {
-    "complete": Outcome.COMPLETED,
-    "abandon": Outcome.FAILED,
-    "invalid": Outcome.INVALID,
-    "defer": Outcome.DEFERRED,
-    "dead_letter": Outcome.DEAD_LETTERED,
-    "release": Outcome.RELEASED,
-}
-
-index = st.integers(0, 1000)
+index = st.integers(0, 5000)
 few = st.integers(1, 5)
-spans = st.sampled_from((1, 5, 10, 15, 20, 30, 45, 61, 600, 90_000))
 picked = st.lists(index, min_size=1, max_size=3)
-errors = st.sampled_from((None, "ValueError", "builtins.KeyError"))
-delays = st.sampled_from((None, None, 0, 5, 100))
-lifetimes = st.sampled_from((None, None, None, 7, 40, 1000))
-names = st.sampled_from(("a", "b", "c"))
-sender_queues = st.sampled_from((SYSTEM, SYSTEM, "returns", "sessions", None, "missing"))
+spans = st.sampled_from((0, 1, 1, 5, 5, 10, 10, 12, 15, 20, 30, 31, 45, 61, 600, 90_000))
+lifetimes = st.sampled_from((None,) * 6 + (7, 40, 1000))
+names = st.sampled_from(("a", "a", "b"))
+sender_queues = st.sampled_from((SYSTEM,) * 8 + ("returns",) * 3 + ("sessions", None, None, None, "missing"))
+#: What a consumer does with what it receives; failing is what this is about.
+consumers = st.sampled_from(("abandon",) * 8 + ("complete",) * 3 + tuple(OUTCOMES))
+verdicts = st.sampled_from((None, "retry", "retry", "move", "drop", "reject"))
 
 
-@functools.cache
-def _template() -> Path:
-    """Return a store with all queues and a table of the user's own, to copy for every example."""
-    path = Path(tempfile.mkdtemp(prefix="lazaretto-model-")) / "template.db"
-    with lazaretto.connect(path, clock=ManualClock(START)) as broker:
-        for name, options in {**QUEUES, IDLE: QueueOptions()}.items():
-            broker.create_queue(name, options)
-        with broker.transaction() as tx:
-            tx.execute("CREATE TABLE rows (text TEXT)")
-        # Into one file: the store's own is not whole without its log.
-        whole = path.with_name("whole.db")
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute("VACUUM INTO ?", [str(whole)])
-    return whole
+def _dead(one: Copy) -> bool:
+    return one.dead
 
 
-class Broken(Exception):
-    """Ends a transaction by an error of the user's."""
+def _receivable(one: Copy) -> bool:
+    return one.state is ACTIVE and not one.dead
 
 
-class BrokerMachine(RuleBasedStateMachine):
+def _deferred(one: Copy) -> bool:
+    return one.state is DEFERRED
+
+
+def _scheduled(one: Copy) -> bool:
+    return one.state is SCHEDULED
+
+
+class BrokerMachine(Driver):
     """Drives a broker and the model side by side."""
 
+    #: Steps of all runs in this process.
     steps = 0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="lazaretto-model-"))
-        shutil.copy(_template(), self.folder / "store.db")
-        self.clock = ManualClock(START)
-        self.broker = self._connect()
-        self.position = self.broker.last_event()
-        self.model = Model(START, {**QUEUES, IDLE: QueueOptions()})
-        self.held: list[tuple[ReceivedMessage, Handle]] = []
-        self.sessions: list[tuple[Receiver, SessionHandle]] = []
-        self.focus: list[str] = list(QUEUES)
-        self.touched: set[str] = set()
-        self.sent = 0
-
-    def _connect(self) -> Broker:
-        return lazaretto.connect(self.folder / "store.db", clock=self.clock, create=False)
-
-    def teardown(self) -> None:
-        try:
-            for queue in self.model.queues.values():
-                compare_queue(self.broker, queue)
-        finally:
-            self.broker.close()
-            shutil.rmtree(self.folder)
-
-    @initialize(queues=st.lists(st.sampled_from(sorted(QUEUES)), min_size=1, max_size=3, unique=True))
+    @initialize(queues=st.lists(st.sampled_from(sorted(QUEUES)), min_size=1, max_size=2, unique=True))
     def choose(self, queues: list[str]) -> None:
-        """Work on a few queues only, so that something happens to their messages."""
+        """Work on few queues, so that something happens to their messages."""
         self.focus = queues
 
-    # -- doing the same twice -------------------------------------------------------------------
-
-    def both(self, real: Callable[[], T], model: Callable[[], U]) -> tuple[T, U] | None:
-        """Do it to both and return both answers; None if both refused with the same error."""
-        answer: list[T] = []
-        refusal = expected_refusal = None
-        try:
-            answer.append(real())
-        except LazarettoError as error:
-            refusal = type(error).__name__
-        except Broken:
-            refusal = "Broken"
-        try:
-            expected = model()
-        except Refused as error:
-            expected_refusal = error.error
-        assert refusal == expected_refusal
-        return None if refusal else (answer[0], expected)
-
-    def got(self, found: tuple[list[ReceivedMessage], list[Handle]] | None, *, keep: bool = True) -> None:
-        """Compare what was received with what the model handed over, and keep both."""
-        if found is None:
-            return
-        messages, handles = found
-        expected = [model_message(self.model.queues[h.queue], self.model.copy(h)) for h in handles]
-        seen = [
-            real_message(m, e["message_id"]) for m, e in zip(messages, expected, strict=False)
-        ] + messages[len(expected) :]  # fmt: skip
-        assert seen == expected
-        for message, handle in zip(messages, handles, strict=True):
-            until = self.model.copy(handle).locked_until
-            if handle.session is None and keep:
-                assert message.locked_until == to_datetime(until * MICROSECONDS if until else 0)
-        if keep:
-            self.held += zip(messages, handles, strict=True)
-
-    def pick(self, numbers: list[int]) -> list[tuple[ReceivedMessage, Handle]]:
-        """Return hand-overs, good and stale; those of late are the likelier."""
-        return [self.held[-1 - n % min(len(self.held), 4 + n % 30)] for n in numbers]
-
-    def queue(self, number: int) -> str:
-        """Return one of the queues this run is about, sometimes where rejected messages go."""
-        paths = self.focus * 4 + ["returns", SYSTEM]
-        path = paths[number % len(paths)]
-        self.touched.add(path)
-        return path
-
-    def numbers(self, path: str, picks: list[int], wanted: Callable[[Any], bool]) -> list[int]:
-        """Return numbers of messages of a kind, or such that there are none of."""
-        queue = self.model.queues[path]
-        known = [c.number for c in queue.copies.values() if wanted(c)]
-        return [known[n % len(known)] if known and n % 10 else n % (queue.last + 2) + 1 for n in picks]
+    @invariant()
+    def same(self) -> None:
+        """Let both do what is due, and compare all that can be seen."""
+        BrokerMachine.steps += 1
+        with self.broker.receiver(IDLE) as idle:
+            for _ in range(3):
+                assert idle.receive() == []
+        self.model.pass_time()
+        self.position = compare_events(self.broker, self.model, self.position)
+        self.touched.update(("returns", SYSTEM))
+        for path in self.touched:
+            compare_queue(self.broker, self.model.queues[path])
+        self.touched.clear()
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -219,88 +93,89 @@ class BrokerMachine(RuleBasedStateMachine):
             self.sent += 1
             unique = path == "unique"
             message_id = data.draw(st.sampled_from(("x", "y", None))) if unique else f"m{self.sent}"
-            with_session = path in SESSIONS or data.draw(st.integers(0, 5)) == 0
-            session = data.draw(names) if with_session and data.draw(st.integers(0, 30)) else None
-            found.append(
-                Draft(
-                    b"%d" % self.sent if self.sent % 7 else b"%2000d" % self.sent,
-                    message_id,
-                    session,
-                    data.draw(lifetimes),
-                    None,
-                    data.draw(sender_queues) if data.draw(st.booleans()) else SYSTEM,
-                )
-            )
+            session = data.draw(names) if path in SESSIONS or data.draw(index) % 9 == 0 else None
+            if data.draw(index) % 40 == 0:
+                session = None
+            body = b"%d" % self.sent if self.sent % 7 else b"%2000d" % self.sent
+            ttl, back = data.draw(lifetimes), data.draw(sender_queues)
+            found.append(Draft(body, message_id, session, ttl, None, back))
         return found
 
     @rule(n=index, data=st.data())
     def send(self, n: int, data: st.DataObject) -> None:
-        path = self.queue(n)
-        drafts = self.drafts(data, 4, path)
+        path = self.queue(n) if n % 40 else SYSTEM
+        drafts = self.drafts(data, 3, path)
         found = self.both(
-            lambda: self.broker.sender(path).send([_message(d) for d in drafts]),
+            lambda: self.broker.sender(path).send([to_send(d) for d in drafts]),
             lambda: self.model.send(path, drafts),
         )
         assert found is None or found[0] == found[1]
-
-    @rule(n=index, data=st.data())
-    def send_more(self, n: int, data: st.DataObject) -> None:
-        self.send(n, data)
 
     @rule(n=index, data=st.data(), after=st.integers(-5, 60))
     def schedule(self, n: int, data: st.DataObject, after: int) -> None:
         path, at = self.queue(n), self.model.now + after
         drafts = self.drafts(data, 2, path)
         moment = to_datetime(at * MICROSECONDS)
-        later = [Draft(d.body, d.message_id, d.session_id, d.ttl, at, d.sender_queue) for d in drafts]
         found = self.both(
-            lambda: self.broker.sender(path).schedule([_message(d) for d in drafts], moment),
-            lambda: self.model.send(path, later),
+            lambda: self.broker.sender(path).schedule([to_send(d) for d in drafts], moment),
+            lambda: self.model.send(path, [dataclasses.replace(d, at=at) for d in drafts]),
         )
         assert found is None or found[0] == found[1]
 
-    @rule(n=index, picks=st.lists(index, min_size=1, max_size=2))
+    @precondition(lambda self: self.any(_scheduled))
+    @rule(n=index, picks=picked)
     def cancel(self, n: int, picks: list[int]) -> None:
-        path = self.queue(n)
-        numbers = self.numbers(path, picks, lambda c: c.state.value == "scheduled")
+        path = self.queue_with(n, _scheduled)
+        numbers = self.numbers(path, picks, _scheduled)
         self.both(lambda: self.broker.sender(path).cancel(numbers), lambda: self.model.cancel(path, numbers))
 
-    # -- receiving and settling -----------------------------------------------------------------
+    # -- receiving ------------------------------------------------------------------------------
 
-    @rule(n=index, limit=few, dead=st.sampled_from((False, False, True)))
-    def receive(self, n: int, limit: int, dead: bool) -> None:
-        path = self.queue(n)
-        with self.broker.receiver(path, subqueue="dead_letter" if dead else None) as receiver:
-            self.got(
-                self.both(lambda: receiver.receive(limit), lambda: self.model.receive(path, limit, dead=dead))
-            )
+    def _receive(self, path: str, limit: int, *, dead: bool) -> int:
+        """Receive, in the next session if need be; return how many there were."""
+        before = len(self.held)
+        if path in SESSIONS and not dead and self.sent % 12:
+            self._accept_next(path, limit)
+        else:
+            with self.broker.receiver(path, subqueue="dead_letter" if dead else None) as receiver:
+                self.got(
+                    self.both(
+                        lambda: receiver.receive(limit), lambda: self.model.receive(path, limit, dead=dead)
+                    )
+                )
+        return len(self.held) - before
 
     @rule(n=index, limit=few)
-    def receive_more(self, n: int, limit: int) -> None:
-        self.receive(n, limit, False)
+    def receive(self, n: int, limit: int) -> None:
+        self._receive(self.queue_with(n, _receivable), limit, dead=False)
 
-    @rule(n=index, limit=few, dead=st.booleans())
+    @precondition(lambda self: self.any(_dead))
+    @rule(n=index, limit=few)
+    def receive_dead(self, n: int, limit: int) -> None:
+        self._receive(self.queue_with(n, _dead), limit, dead=True)
+
+    @rule(n=index, limit=st.integers(1, 2), dead=st.sampled_from((False, False, True)))
     def receive_and_delete(self, n: int, limit: int, dead: bool) -> None:
-        path = self.queue(n)
+        path = self.queue_with(n, _dead if dead else _receivable)
         subqueue = "dead_letter" if dead else None
         with self.broker.receiver(path, subqueue=subqueue, mode="receive_and_delete") as receiver:
             found = self.both(
                 lambda: receiver.receive(limit), lambda: self.model.receive(path, limit, dead=dead)
             )
-        self._taken(found)
-
-    def _taken(self, found: tuple[list[ReceivedMessage], list[Handle]] | None) -> None:
         self.got(found, keep=False)
         if found is not None:
             messages, handles = found
             self.model.take(handles)
-            gone = [Handle(h.queue, h.dead, h.number, None, h.session) for h in handles]
+            gone = [dataclasses.replace(handle, token=None) for handle in handles]
             self.held += zip(messages, gone, strict=True)
 
-    @rule(n=index, picks=picked, dead=st.sampled_from((False, False, True)))
-    def receive_deferred(self, n: int, picks: list[int], dead: bool) -> None:
-        path = self.queue(n)
-        numbers = self.numbers(path, picks, lambda c: c.state.value == "deferred" and c.dead == dead)
+    @precondition(lambda self: self.any(_deferred))
+    @rule(n=index, picks=picked)
+    def receive_deferred(self, n: int, picks: list[int]) -> None:
+        path = self.queue_with(n, _deferred)
+        deferred = [c for c in self.model.queues[path].copies.values() if _deferred(c)]
+        dead = bool(deferred) and deferred[n % len(deferred)].dead
+        numbers = self.numbers(path, picks, lambda c: _deferred(c) and c.dead == dead)
         with self.broker.receiver(path, subqueue="dead_letter" if dead else None) as receiver:
             self.got(
                 self.both(
@@ -309,43 +184,57 @@ class BrokerMachine(RuleBasedStateMachine):
                 )
             )
 
-    @precondition(lambda self: self.held)
-    @rule(verb=st.sampled_from(OUTCOMES), picks=picked, data=st.data())
-    def settle(self, verb: str, picks: list[int], data: st.DataObject) -> None:
-        self._settle(verb, picks, data)
+    # -- settling -------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.held)
-    @rule(n=index, delay=delays, error=errors)
-    def abandon(self, n: int, delay: int | None, error: str | None) -> None:
-        chosen = self.pick([n])
-        self.touched.add(chosen[0][1].queue)
-        more = _extras(error, delay)
-        self.both(
-            lambda: self._receiver(chosen).abandon([m for m, _ in chosen], **more),
-            lambda: self.model.settle([(h, Settlement(Outcome.FAILED, error, delay)) for _, h in chosen]),
-        )
-
-    def _settle(self, verb: str, picks: list[int], data: st.DataObject) -> None:
-        chosen = self.pick(picks)
+    def _settle(self, chosen: list[tuple[ReceivedMessage, Handle]], settlement: Settlement) -> None:
         self.touched.update(handle.queue for _, handle in chosen)
-        settlement = _settlement(verb, data)
         self.both(
-            lambda: _call(self._receiver(chosen), verb, [m for m, _ in chosen], settlement),
+            lambda: settle_by(self._receiver(chosen), [m for m, _ in chosen], settlement),
             lambda: self.model.settle([(handle, settlement) for _, handle in chosen]),
         )
 
     def _receiver(self, chosen: list[tuple[ReceivedMessage, Handle]]) -> Receiver:
         """Return any receiver: a lock belongs to the entity."""
-        handle = chosen[-1][1]
-        number = chosen[-1][0].sequence_number
-        path = handle.queue if number % 2 else IDLE
+        message, handle = chosen[-1]
+        path = handle.queue if message.sequence_number % 2 else IDLE
         return self.broker.receiver(path, subqueue="dead_letter" if handle.dead else None)
+
+    @precondition(lambda self: self.held)
+    @rule(verb=st.sampled_from(list(OUTCOMES)), picks=picked, data=st.data())
+    def settle(self, verb: str, picks: list[int], data: st.DataObject) -> None:
+        self._settle(self.pick(picks), draw_settlement(verb, data))
+
+    @precondition(lambda self: self.held)
+    @rule(n=index, delay=delays, error=errors)
+    def abandon(self, n: int, delay: int | None, error: str | None) -> None:
+        self._settle(self.pick([n]), Settlement(Outcome.FAILED, error, delay))
+
+    @rule(n=index, limit=few, dead=st.sampled_from((False, False, False, True)), data=st.data())
+    def consume(self, n: int, limit: int, dead: bool, data: st.DataObject) -> None:
+        """Receive some messages and settle each of them."""
+        path = self.queue_with(n, _dead if dead else _receivable)
+        count = self._receive(path, limit, dead=dead)
+        for pair in self.held[len(self.held) - count :]:
+            self._settle([pair], draw_settlement(data.draw(consumers), data))
+
+    @precondition(lambda self: self.any(_receivable))
+    @rule(n=index, limit=few, rounds=st.integers(1, 4), error=errors, wait=st.sampled_from((0, 0, 12, 31)))
+    def fail(self, n: int, limit: int, rounds: int, error: str | None, wait: int) -> None:
+        """Receive and abandon, several times over."""
+        path = self.queue_with(n, _receivable)
+        for _ in range(rounds):
+            count = self._receive(path, limit, dead=False)
+            if count:
+                self._settle(self.held[-count:], Settlement(Outcome.FAILED, error))
+            for receiver, handle in [s for s in self.sessions if s[1].queue == path]:
+                self.both(receiver.close, lambda handle=handle: self.model.close_session(handle))  # type: ignore[misc]
+                self.sessions.remove((receiver, handle))
+            self._advance(wait)
 
     @precondition(lambda self: self.held)
     @rule(picks=picked)
     def renew(self, picks: list[int]) -> None:
         chosen = self.pick(picks)
-        self.touched.update(handle.queue for _, handle in chosen)
         found = self.both(
             lambda: self._receiver(chosen).renew_lock([m for m, _ in chosen]),
             lambda: self.model.renew([handle for _, handle in chosen]),
@@ -359,46 +248,43 @@ class BrokerMachine(RuleBasedStateMachine):
     def _advance(self, span: int) -> None:
         self.clock.advance(span)
         self.model.now += span
-        self.touched.update(self.focus, ("returns", SYSTEM))
+        self.touched.update(q.path for q in self.model.queues.values() if q.copies or q.sessions)
 
     @rule(span=spans)
     def advance(self, span: int) -> None:
         self._advance(span)
 
     @precondition(lambda self: self.held)
-    @rule(span=spans, verb=st.sampled_from(OUTCOMES), picks=picked, data=st.data())
+    @rule(span=spans, verb=st.sampled_from(list(OUTCOMES)), picks=picked, data=st.data())
     def settle_late(self, span: int, verb: str, picks: list[int], data: st.DataObject) -> None:
         """Settle before anybody has noticed what time did to the locks."""
+        chosen = self.pick(picks)
         self._advance(span)
-        self._settle(verb, picks, data)
+        self._settle(chosen, draw_settlement(verb, data))
 
     @rule(span=spans, n=index, limit=few)
     def receive_late(self, span: int, n: int, limit: int) -> None:
         """Receive before anybody else has noticed what time did."""
-        self._advance(span)
-        self.receive(n, limit, False)
+        path = self.queue_with(n, _receivable)
+        if path not in SESSIONS:
+            self._advance(span)
+            self._receive(path, limit, dead=False)
 
     # -- sessions -------------------------------------------------------------------------------
 
-    def _session_queue(self, n: int) -> str:
-        paths = [p for p in self.focus if p in SESSIONS] or ["sessions"]
-        path = paths[n % len(paths)] if n % 20 else self.focus[0]
-        self.touched.add(path)
-        return path
-
+    @precondition(lambda self: set(self.focus) & set(SESSIONS))
     @rule(n=index, name=names)
     def accept(self, n: int, name: str) -> None:
-        path = self._session_queue(n)
+        paths = [p for p in self.focus if p in SESSIONS]
+        path = paths[n % len(paths)] if n % 20 else "plain"
         found = self.both(
             lambda: self.broker.receiver(path, session=name), lambda: self.model.accept(path, name)
         )
         if found is not None and found[1] is not None:
             self.sessions.append((found[0], found[1]))
 
-    @rule(n=index, limit=few)
-    def accept_next(self, n: int, limit: int) -> None:
-        path = self._session_queue(n)
-        receiver = self.broker.receiver(path, session=NEXT_SESSION)
+    def _accept_next(self, path: str, limit: int) -> None:
+        receiver, known = self.broker.receiver(path, session=NEXT_SESSION), len(self.sessions)
 
         def expected() -> list[Handle]:
             handle = self.model.accept(path, None)
@@ -407,12 +293,11 @@ class BrokerMachine(RuleBasedStateMachine):
             self.sessions.append((receiver, handle))
             return self.model.receive(path, limit, session=handle)
 
-        known = len(self.sessions)
         self.got(self.both(lambda: receiver.receive(limit), expected))
         assert receiver.session_id == (self.sessions[-1][1].name if len(self.sessions) > known else None)
 
     def _session(self, n: int) -> tuple[Receiver, SessionHandle]:
-        receiver, handle = self.sessions[-1 - n % min(len(self.sessions), 4)]
+        receiver, handle = self.sessions[-1 - n % min(len(self.sessions), 3)]
         self.touched.add(handle.queue)
         return receiver, handle
 
@@ -427,11 +312,11 @@ class BrokerMachine(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: self.sessions)
-    @rule(n=index, picks=st.lists(index, min_size=1, max_size=2))
+    @precondition(lambda self: self.sessions and self.any(_deferred))
+    @rule(n=index, picks=picked)
     def receive_deferred_session(self, n: int, picks: list[int]) -> None:
         receiver, handle = self._session(n)
-        numbers = self.numbers(handle.queue, picks, lambda c: c.state.value == "deferred" and not c.dead)
+        numbers = self.numbers(handle.queue, picks, lambda c: _deferred(c) and not c.dead)
         self.got(
             self.both(
                 lambda: receiver.receive_deferred(numbers),
@@ -468,31 +353,17 @@ class BrokerMachine(RuleBasedStateMachine):
         """Run a whole transaction; a failing commit rolls back too."""
         tx, expected = self.broker.transaction(), ModelTransaction(self.model)
         points: list[tuple[Any, ModelSavepoint]] = []
-        verbs = st.sampled_from(
-            ("receive", "receive", "settle", "settle", "send", "point", "back", "sql", "wait")
-        )
-        for verb in data.draw(st.lists(verbs, min_size=1, max_size=7)):
+        verbs = ("receive",) * 3 + ("settle",) * 3 + ("send", "point", "back", "sql", "wait")
+        for verb in data.draw(st.lists(st.sampled_from(verbs), min_size=1, max_size=7)):
             match verb:
                 case "receive":
-                    path, limit = self.queue(data.draw(index)), data.draw(few)
-                    dead = data.draw(st.integers(0, 4)) == 4
-                    place = "dead_letter" if dead else None
-                    self.got(
-                        self.both(
-                            lambda path=path, limit=limit, place=place: tx.receive(
-                                path, limit, subqueue=place
-                            ),  # type: ignore[misc]
-                            lambda path=path, limit=limit, dead=dead: expected.receive(
-                                path, limit, dead=dead
-                            ),  # type: ignore[misc]
-                        )
-                    )
+                    self._receive_in(data, tx, expected)
                 case "settle" if self.held:
                     self._settle_in(data, tx, expected)
                 case "send":
                     path = self.queue(data.draw(index))
                     drafts = self.drafts(data, 2, path)
-                    tx.send(path, [_message(d) for d in drafts])
+                    tx.send(path, [to_send(d) for d in drafts])
                     expected.send(path, drafts)
                 case "point":
                     points.append((tx.savepoint(), expected.savepoint()))
@@ -504,41 +375,50 @@ class BrokerMachine(RuleBasedStateMachine):
                     tx.execute("INSERT INTO rows VALUES (?)", [f"row {self.sent}"])
                     expected.write(f"row {self.sent}")
                 case "wait" if not expected.used_sql:
-                    self._advance(data.draw(spans))
+                    self._advance(data.draw(st.sampled_from((1, 5, 25))))
         if end == "commit":
             self.both(tx.commit, expected.commit)
         elif end == "roll back":
             self.both(tx.rollback, lambda: expected.roll_back(None))
         else:
-            self.both(lambda: _leave_by_error(tx), lambda: _broken(expected))
-        if expected.rows or expected.used_sql:
+            self.both(lambda: leave_by_error(tx), lambda: be_broken(expected))
+        if expected.used_sql:
             with self.broker.transaction() as reader:
                 found = reader.execute("SELECT text FROM rows ORDER BY rowid").fetchall()
             assert [row for (row,) in found] == self.model.rows
 
+    def _receive_in(self, data: st.DataObject, tx: Any, expected: ModelTransaction) -> None:
+        n, limit, dead = data.draw(index), data.draw(few), data.draw(index) % 5 == 0
+        path = self.queue_with(n, _dead if dead else _receivable)
+        place = "dead_letter" if dead else None
+        self.got(
+            self.both(
+                lambda: tx.receive(path, limit, subqueue=place),
+                lambda: expected.receive(path, limit, dead=dead),
+            )
+        )
+
     def _settle_in(self, data: st.DataObject, tx: Any, expected: ModelTransaction) -> None:
         ((message, handle),) = self.pick([data.draw(index)])
-        self.touched.add(handle.queue)
         verb = data.draw(st.sampled_from([o for o in OUTCOMES if o != "invalid"]))
-        settlement = _settlement(verb, data)
-        self.both(
-            lambda: _call(tx, verb, message, settlement), lambda: expected.settle(handle, settlement)
-        )  # fmt: skip
+        settlement = draw_settlement(verb, data)
+        self.both(lambda: settle_by(tx, message, settlement), lambda: expected.settle(handle, settlement))
 
     # -- operators ------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.any(_dead))
     @rule(n=index, picks=picked, edit=st.booleans(), named=st.booleans(), data=st.data())
     def resubmit(self, n: int, picks: list[int], edit: bool, named: bool, data: st.DataObject) -> None:
-        path = self.queue(n)
-        numbers = self.numbers(path, picks, lambda c: c.dead)
+        path = self.queue_with(n, _dead)
+        numbers = self.numbers(path, picks, _dead)
         draft = None
         if edit:
             self.sent += 1
-            session = data.draw(names) if path in SESSIONS and data.draw(st.integers(0, 3)) else None
+            session = data.draw(names) if path in SESSIONS and data.draw(index) % 4 else None
             draft = Draft(b"edited %d" % self.sent, f"e{self.sent}" if named else None, session)
 
         def change(_letter: DeadLetter) -> Message | None:
-            return None if draft is None else _message(draft)
+            return None if draft is None else to_send(draft)
 
         found = self.both(
             lambda: self.broker.resubmit(path, numbers, edit=change if edit else None),
@@ -549,45 +429,50 @@ class BrokerMachine(RuleBasedStateMachine):
             skipped = {s.sequence_number for s in found[0].skipped}
             assert skipped == set(numbers) - set(found[1])
 
+    @precondition(lambda self: self.any(_dead))
     @rule(n=index, picks=picked)
     def purge(self, n: int, picks: list[int]) -> None:
-        path = self.queue(n)
-        numbers = self.numbers(path, picks, lambda c: c.dead)
-        found = self.both(
-            lambda: self.broker.purge(path, numbers), lambda: self.model.purge(path, numbers)
-        )  # fmt: skip
+        path = self.queue_with(n, _dead)
+        numbers = self.numbers(path, picks, _dead)
+        found = self.both(lambda: self.broker.purge(path, numbers), lambda: self.model.purge(path, numbers))
         assert found is not None
         assert found[0] == found[1]
 
+    @precondition(lambda self: self.any(_dead))
     @rule(n=index, purge=st.booleans(), reason=st.sampled_from((None, "MaxDeliveryCountExceeded", "mine")))
     def by_filter(self, n: int, purge: bool, reason: str | None) -> None:
         """Resubmit or purge what a filter means."""
-        path = self.queue(n)
-        which = DeadLetterFilter(reason=reason)
+        path, which = self.queue_with(n, _dead), DeadLetterFilter(reason=reason)
+        meant = self.model.waiting(path, reason)
         if purge:
             deleted = self.both(
                 lambda: self.broker.purge(path, which, everything=reason is None),
-                lambda: self.model.purge(path, self.model.waiting(path, reason)),
+                lambda: self.model.purge(path, meant),
             )
             assert deleted is not None
             assert deleted[0] == deleted[1]
-        elif self.model.waiting(path, reason):
+        elif meant:
             found = self.both(
-                lambda: self.broker.resubmit(path, which),
-                lambda: self.model.resubmit(path, self.model.waiting(path, reason)),
+                lambda: self.broker.resubmit(path, which), lambda: self.model.resubmit(path, meant)
             )
             assert found is None or found[0].resubmitted == found[1]
 
-    @rule(n=index, retries=st.integers(0, 3), cycles=st.integers(0, 2), delay=st.sampled_from((0, 12)))
-    def update(self, n: int, retries: int, cycles: int, delay: int) -> None:
+    @rule(
+        n=index,
+        retries=st.integers(0, 3),
+        cycles=st.integers(0, 2),
+        delay=st.sampled_from((0, 12)),
+        how=st.sampled_from((None, None, *Disposition)),
+    )
+    def update(self, n: int, retries: int, cycles: int, delay: int, how: Disposition | None) -> None:
         path = self.queue(n)
         old = self.model.queues[path].options.policy
         policy = PoisonPolicy(
             receive_retry_count=retries,
             max_retry_cycles=cycles,
             retry_cycle_delay=delay,
-            on_poison=old.on_poison,
-            on_invalid=old.on_invalid,
+            on_poison=how or old.on_poison,
+            on_invalid=how or old.on_invalid,
             disable_after_rollbacks=old.disable_after_rollbacks,
         )
         self.both(
@@ -595,91 +480,27 @@ class BrokerMachine(RuleBasedStateMachine):
             lambda: self.model.update(path, policy=policy),
         )
 
-    @rule(n=index, verdict=st.sampled_from((None, "retry", "move", "drop", "reject")), dead=st.booleans())
-    def resume(self, n: int, verdict: str | None, dead: bool) -> None:
-        stopped = [(p, d) for p in self.focus for d in (False, True) if self._stopped(p, d)]
-        path, dead = stopped[n % len(stopped)] if stopped and n % 10 else (self.queue(n), dead)
-        self.touched.update((path, "returns", SYSTEM))
+    def stopped(self) -> list[tuple[str, bool]]:
+        """Return the queues, and the dead-letter subqueues, that nothing can be received from."""
+        queues = self.model.queues.values()
+        off = [(q.path, False) for q in queues if q.disabled or q.culprit]
+        return off + [(q.path, True) for q in queues if q.dead_culprit]
+
+    @precondition(lambda self: self.stopped())
+    @rule(n=index, verdict=verdicts)
+    def resume(self, n: int, verdict: str | None) -> None:
+        stopped = self.stopped()
+        path, dead = stopped[n % len(stopped)] if n % 15 else (self.queue(n), False)
+        self.touched.update((path, "returns", "sessions"))
         self.both(
             lambda: self.broker.resume_queue(f"{path};poison" if dead else path, verdict),
             lambda: self.model.resume(path, verdict, dead=dead),
         )
-
-    def _stopped(self, path: str, dead: bool) -> bool:
-        queue = self.model.queues[path]
-        return queue.dead_culprit is not None if dead else queue.status.value != "active"
 
     @rule()
     def restart(self) -> None:
         """Close the broker and open the same file again: locks go on, receivers do not."""
         self.broker.close()
         self.sessions.clear()
-        self.broker = self._connect()
+        self.broker = self.connect()
         self.model.restart()
-
-    # -- comparing ------------------------------------------------------------------------------
-
-    @invariant()
-    def same(self) -> None:
-        """Let both do what is due, and compare all that can be seen."""
-        BrokerMachine.steps += 1
-        with self.broker.receiver(IDLE) as idle:
-            for _ in range(3):
-                assert idle.receive() == []
-        self.model.pass_time()
-        self.position = compare_events(self.broker, self.model, self.position)
-        self.touched.update(("returns", SYSTEM))
-        for path in self.touched:
-            compare_queue(self.broker, self.model.queues[path])
-        self.touched.clear()
-
-
-def _message(draft: Draft) -> Message:
-    at = None if draft.at is None else to_datetime(draft.at * MICROSECONDS)
-    return Message(
-        draft.body,
-        message_id=draft.message_id,
-        session_id=draft.session_id,
-        time_to_live=draft.ttl,
-        scheduled_enqueue_time=at,
-        dead_letter_queue=draft.sender_queue,
-    )
-
-
-def _extras(error: str | None, delay: int | None) -> dict[str, Any]:
-    text = None if error is None else f"{error}: as it happens"
-    return {"error": text, "delay": delay}
-
-
-def _settlement(verb: str, data: st.DataObject) -> Settlement:
-    outcome = _BY_VERB[verb]
-    error = data.draw(errors) if verb in ("abandon", "invalid", "dead_letter") else None
-    delay = data.draw(delays) if verb == "abandon" else None
-    reason = data.draw(st.sampled_from((None, "mine"))) if verb == "dead_letter" else None
-    return Settlement(outcome, error, delay, reason, "told so" if reason else None)
-
-
-def _call(receiver: Any, verb: str, messages: Any, settlement: Settlement) -> None:
-    """Settle by the method of that name, of a receiver or a transaction."""
-    error = None if settlement.error is None else f"{settlement.error}: as it happens"
-    match verb:
-        case "abandon":
-            receiver.abandon(messages, error=error, delay=settlement.delay)
-        case "invalid":
-            receiver.invalid(messages, error=error)
-        case "dead_letter":
-            receiver.dead_letter(
-                messages, reason=settlement.reason, description=settlement.description, error=error
-            )
-        case _:
-            getattr(receiver, verb)(messages)
-
-
-def _leave_by_error(tx: Any) -> None:
-    with tx:
-        raise Broken("as it happens")
-
-
-def _broken(expected: ModelTransaction) -> None:
-    expected.roll_back(f"{Broken.__module__}.{Broken.__qualname__}")
-    raise Refused("Broken")

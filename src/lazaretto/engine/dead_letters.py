@@ -21,15 +21,14 @@ from lazaretto.keys import LAST_SEQUENCE, dead_key, first_key, last_key, main_ke
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage
 from lazaretto.options import option_set, shown, text
 from lazaretto.policy import Counters, Outcome
-from lazaretto.store.contract import (
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import (
     FRESH,
     LOCKED,
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
-    Operation,
     QueueRecord,
-    Transaction,
 )
 
 #: Returns the message to send instead of a dead letter, or None to send it back as it is.

@@ -10,7 +10,8 @@ import msgspec
 from lazaretto.clock import to_datetime
 from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
-from lazaretto.store.contract import QueueRecord, Transaction
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import QueueRecord
 
 #: Every kind of event, and what its detail tells.
 EVENT_KINDS = {

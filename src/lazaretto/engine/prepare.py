@@ -14,7 +14,7 @@ from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.headers import MAX_HEADERS_SIZE, MAX_PROPERTY_SIZE, Headers, PropertyValue, encode_headers
 from lazaretto.messages import Message
 from lazaretto.options import shown
-from lazaretto.store.contract import NewMessage
+from lazaretto.store.records import NewMessage
 
 #: Service Bus's limit for message id, session id and partition key, in characters.
 LONGEST_ID = 128

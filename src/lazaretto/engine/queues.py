@@ -34,17 +34,8 @@ from lazaretto.errors import (
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import refuse_unknown, suggestion
 from lazaretto.policy import DISPOSITIONS
-from lazaretto.store.contract import (
-    DEFERRED,
-    DELAYED,
-    FRESH,
-    LOCKED,
-    READY,
-    SCHEDULED,
-    Operation,
-    QueueRecord,
-    Transaction,
-)
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, QueueRecord
 
 _culprit = msgspec.json.Decoder(CulpritRecord)
 

@@ -14,18 +14,8 @@ from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
-from lazaretto.store.contract import (
-    DEFERRED,
-    DELAYED,
-    FRESH,
-    LOCKED,
-    READY,
-    SCHEDULED,
-    HandedRow,
-    Operation,
-    QueueRecord,
-    Transaction,
-)
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, HandedRow, QueueRecord
 
 #: How many timers a receive looks after before it takes messages; a timer thread does the rest.
 _SWEEP = 256

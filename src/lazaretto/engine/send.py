@@ -13,7 +13,8 @@ from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed
 from lazaretto.headers import decode_headers
 from lazaretto.keys import first_key, sequence_of
-from lazaretto.store.contract import SCHEDULED, NewMessage, Operation, QueueRecord, Transaction
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import SCHEDULED, NewMessage, QueueRecord
 
 
 @dataclasses.dataclass(slots=True)

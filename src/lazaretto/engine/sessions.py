@@ -18,7 +18,8 @@ from lazaretto.errors import (
 from lazaretto.messages import Lock
 from lazaretto.options import shown
 from lazaretto.policy import Outcome
-from lazaretto.store.contract import Operation, QueueRecord, SessionRecord, Transaction
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import QueueRecord, SessionRecord
 
 #: Service Bus's limit for a session's state, in bytes.
 MAX_STATE_SIZE = 262_144

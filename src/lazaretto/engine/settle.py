@@ -17,7 +17,8 @@ from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.keys import sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Outcome
-from lazaretto.store.contract import DEFERRED, Operation, QueueRecord, Transaction
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DEFERRED, QueueRecord
 
 
 class Settlement(msgspec.Struct, frozen=True):

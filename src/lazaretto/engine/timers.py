@@ -10,17 +10,8 @@ from lazaretto.engine.sessions import release_held
 from lazaretto.engine.verdicts import expire, fail, note_rollback
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome
-from lazaretto.store.contract import (
-    DELAYED,
-    FRESH,
-    LOCKED,
-    READY,
-    SCHEDULED,
-    MessageRow,
-    Operation,
-    QueueRecord,
-    Transaction,
-)
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DELAYED, FRESH, LOCKED, READY, SCHEDULED, MessageRow, QueueRecord
 
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000

@@ -19,7 +19,8 @@ from lazaretto.headers import (
 )
 from lazaretto.keys import dead_key, in_main, main_key, sequence_of
 from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, charge, decide
-from lazaretto.store.contract import (
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
     DEFERRED,
     DELAYED,
     FRESH,
@@ -28,7 +29,6 @@ from lazaretto.store.contract import (
     DeadLetterRecord,
     MessageRow,
     QueueRecord,
-    Transaction,
 )
 
 _replace = msgspec.structs.replace

@@ -6,149 +6,23 @@ implemented by users.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import msgspec
-
-from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.entities import QueueOptions
 from lazaretto.errors import LazarettoError
-from lazaretto.policy import Counters
+from lazaretto.store.records import (
+    AttemptRecord,
+    DeadLetterCriteria,
+    DeadLetterRecord,
+    HandedRow,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    SessionRecord,
+)
 
 T = TypeVar("T")
-
-#: States of a message's row. FRESH and READY are both "active": READY was handed out before.
-FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED = range(6)
-
-#: A message as it is handed over: the fields of StoredMessage in their order, then cycle_attempts.
-HandedRow = tuple[Any, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueueRecord:
-    """A queue as the store keeps it. `halted_by` values are JSON. Times in microseconds."""
-
-    queue_id: int
-    path: str
-    options: QueueOptions
-    status: QueueStatus
-    halted_by: str | None
-    dead_letter_halted_by: str | None
-    created: int
-    updated: int
-
-
-class MessageRow(msgspec.Struct):
-    """All that the engine decides by of one message; not its body. Times in microseconds."""
-
-    key: int
-    state: int
-    due: int | None
-    expires: int | None
-    enqueued: int
-    message_id: str
-    session_id: str | None
-    lock_token: int | None
-    locked_at: int | None
-    locked_by: str | None
-    deliveries: int
-    failures: int
-    worker_deaths: int
-    lock_expiries: int
-    delivery_count: int
-    cycle_attempts: int
-    cycle: int
-    moves: int
-    generation: int
-    deferred: int
-    enqueued_sequence_number: int | None
-    resubmitted_from: int | None
-    headers: bytes | None
-    body_id: int | None
-
-    @property
-    def counters(self) -> Counters:
-        return Counters(
-            self.deliveries,
-            self.failures,
-            self.worker_deaths,
-            self.lock_expiries,
-            self.delivery_count,
-            self.cycle_attempts,
-            self.cycle,
-            self.moves,
-        )
-
-    def charged(self, counters: Counters) -> MessageRow:
-        """Return this row with other counters."""
-        return msgspec.structs.replace(self, **counters._asdict())
-
-
-class NewMessage(msgspec.Struct, frozen=True):
-    """A message checked and encoded, ready to be stored. Times and durations in microseconds."""
-
-    body: bytes
-    message_id: str | None
-    session_id: str | None
-    time_to_live: int | None
-    scheduled: int | None
-    partition_key: str | None
-    headers: bytes | None
-
-
-class AttemptRecord(msgspec.Struct, frozen=True):
-    """An attempt that did not complete. Times in microseconds."""
-
-    number: int
-    started: int | None
-    ended: int
-    worker: str | None
-    outcome: str
-    error_type: str | None
-    error_message: str | None
-    stack: str | None
-
-
-class DeadLetterRecord(msgspec.Struct, frozen=True):
-    """Why a message was set aside, and what became of it. `counters` is JSON. Times in microseconds."""
-
-    key: int
-    message_id: str
-    reason: str | None
-    description: str | None
-    error_type: str | None
-    error_message: str | None
-    dead_lettered: int
-    enqueued: int
-    counters: str
-    generation: int
-    resubmitted_from: int | None
-    resolution: str | None = None
-    resolved: int | None = None
-    resubmitted_as: int | None = None
-
-
-class DeadLetterCriteria(msgspec.Struct, frozen=True):
-    """Which dead letters are meant; None leaves a part open. Times in microseconds."""
-
-    first: int
-    last: int
-    reason: str | None = None
-    error_type: str | None = None
-    since: int | None = None
-    until: int | None = None
-    keys: Sequence[int] | None = None
-    text: str | None = None
-
-
-class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's lock and state."""
-
-    lock_token: int | None
-    locked_until: int | None
-    locked_by: str | None
-    state: bytes | None
 
 
 class Transaction(Protocol):

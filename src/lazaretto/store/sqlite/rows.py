@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.entities import QueueOptions, QueueStatus
-from lazaretto.store.contract import QueueRecord
+from lazaretto.store.records import QueueRecord
 
 
 def encode_options(options: QueueOptions) -> str:

@@ -13,7 +13,8 @@ import msgspec
 from lazaretto.entities import QueueOptions, Subqueue
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
-from lazaretto.store.contract import (
+from lazaretto.store.queries import load_queries, with_rows
+from lazaretto.store.records import (
     FRESH,
     READY,
     SCHEDULED,
@@ -26,7 +27,6 @@ from lazaretto.store.contract import (
     QueueRecord,
     SessionRecord,
 )
-from lazaretto.store.queries import load_queries, with_rows
 from lazaretto.store.sqlite.rows import Memory, encode_options, queue_record
 
 SQL = load_queries("lazaretto.store.sqlite")

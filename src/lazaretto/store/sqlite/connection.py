@@ -16,7 +16,7 @@ from lazaretto.errors import (
     StoreReadOnly,
 )
 
-#: Pages in the write-ahead log after which they are copied to the file: 16 MiB.
+#: Pages in the write-ahead log after which they are copied to the file: 4 MiB.
 _CHECKPOINT_PAGES = 1000
 _CACHE_KIB = 65_536
 #: What the write-ahead log is cut back to after a burst, in bytes.

@@ -272,7 +272,7 @@ class BrokerMachine(Driver):
 
     # -- sessions -------------------------------------------------------------------------------
 
-    @precondition(lambda self: set(self.focus) & set(SESSIONS))
+    @precondition(lambda self: any(path in SESSIONS for path in self.focus))
     @rule(n=index, name=names)
     def accept(self, n: int, name: str) -> None:
         paths = [p for p in self.focus if p in SESSIONS]

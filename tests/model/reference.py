@@ -472,6 +472,8 @@ class Model:
         queue = self.queues[path]
         if not queue.options.requires_session:
             raise Refused("NotAllowed")
+        self._refuse_disabled(queue)
+        self.pass_time()
         self._refuse_stopped(queue, False)
         if name is None:
             name = self._next_session(queue)

@@ -18,6 +18,7 @@ settings.register_profile(
     stateful_step_count=30,
     deadline=None,
     derandomize=True,
+    report_multiple_bugs=False,
     database=None,
     suppress_health_check=_CHECKS,
 )

@@ -15,6 +15,7 @@ from lazaretto.broker import Broker
 from lazaretto.entities import QueueStatus
 from lazaretto.errors import MessageNotFound, PoisonMessageError, TransactionError
 from lazaretto.policy import Disposition
+from lazaretto.receiver import NEXT_SESSION
 
 START = 1_700_000_000
 
@@ -210,6 +211,15 @@ class TestSavepoints:
             point.rollback()
         assert broker.queue("q").counts.active == 1
         assert broker.peek("q")[0].sequence_number == number
+
+
+def test_the_next_session_is_found_when_its_delay_is_over(broker: Broker, clock: ManualClock) -> None:
+    broker.create_queue("s", QueueOptions(requires_session=True))
+    _send(broker, "s", b"one", session_id="a")
+    with broker.receiver("s", session="a") as receiver:
+        receiver.abandon(receiver.receive(), delay=5)
+    clock.advance(6)
+    assert len(broker.receiver("s", session=NEXT_SESSION).receive()) == 1
 
 
 def test_a_message_that_is_gone_has_no_history(broker: Broker) -> None:

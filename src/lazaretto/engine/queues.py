@@ -61,6 +61,16 @@ def refuse_disabled(queue: QueueRecord) -> None:
         )
 
 
+def stop_error(queue: QueueRecord, subqueue: Subqueue) -> EntityError | None:
+    """Return the error that receiving raises from a queue that is switched off or halted, else None."""
+    if subqueue is Subqueue.MAIN:
+        try:
+            refuse_disabled(queue)
+        except QueueDisabled as error:
+            return error
+    return halt_error(queue, subqueue)
+
+
 def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | None:
     """Return the error that receiving from a halted queue raises, None if it is not halted."""
     halted_by = queue.halted_by if subqueue is Subqueue.MAIN else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from lazaretto.engine.queues import halt_error, refuse_disabled, require_queue
+from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.sessions import require_session
-from lazaretto.engine.timers import sweep
+from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out, note_commit
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
@@ -16,9 +16,6 @@ from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, HandedRow, QueueRecord
-
-#: How many timers a receive looks after before it takes messages; a timer thread does the rest.
-_SWEEP = 256
 
 STATES = {
     FRESH: MessageState.ACTIVE,
@@ -47,7 +44,7 @@ class Receive(Operation[Found]):
 
     def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
-        sweep(tx, _SWEEP)
+        sweep(tx, SWEEP)
         halted = _look_again(tx, self.path)
         if halted is not None:
             return halted
@@ -154,7 +151,7 @@ class ReceiveDeferred(Operation[Found]):
 
     def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
-        sweep(tx, _SWEEP)
+        sweep(tx, SWEEP)
         halted = _look_again(tx, self.path)
         if halted is not None:
             return halted
@@ -203,12 +200,7 @@ def _look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
     """Return the error if the queue is halted or disabled, perhaps only just now."""
     queue = tx.queue(path.key)
     assert queue is not None
-    if path.subqueue is Subqueue.MAIN:
-        try:
-            refuse_disabled(queue)
-        except EntityError as error:
-            return error
-    return halt_error(queue, path.subqueue)
+    return stop_error(queue, path.subqueue)
 
 
 def _dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from lazaretto.engine.queues import halt_error, refuse_disabled, require_queue
-from lazaretto.engine.verdicts import end_attempt, fail, note_rollback, put_back
+from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
+from lazaretto.engine.timers import SWEEP, release_held, sweep
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
+    EntityError,
     InvalidMessage,
     MessageTooLarge,
     NotAllowed,
-    PoisonMessageError,
     SessionCannotBeLocked,
     SessionLockLost,
 )
@@ -40,7 +40,7 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
 
 
 @dataclasses.dataclass(slots=True)
-class AcceptSession(Operation[Lock | PoisonMessageError | None]):
+class AcceptSession(Operation[Lock | EntityError | None]):
     """Lock a session by its id, or the next one after `after` that has something to receive.
 
     None: no session is available. A named session need not have messages.
@@ -50,14 +50,16 @@ class AcceptSession(Operation[Lock | PoisonMessageError | None]):
     session_id: str | None
     after: str = ""
 
-    def run(self, tx: Transaction) -> Lock | PoisonMessageError | None:
+    def run(self, tx: Transaction) -> Lock | EntityError | None:
         queue = require_queue(tx, self.path)
         if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
             raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")
         refuse_disabled(queue)
-        halted = halt_error(queue, Subqueue.MAIN)
-        if halted is not None:
-            return halted
+        sweep(tx, SWEEP)
+        queue = require_queue(tx, self.path)
+        stopped = stop_error(queue, Subqueue.MAIN)
+        if stopped is not None:
+            return stopped
         if self.session_id is None:
             found = self._next(tx, queue)
             if found is None:
@@ -92,18 +94,6 @@ class AcceptSession(Operation[Lock | PoisonMessageError | None]):
 def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
     record = tx.session(queue.queue_id, session_id)
     return record is None or record.locked_until is None or record.locked_until <= tx.now
-
-
-def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
-    """End the attempts on whatever a session's former receiver still holds."""
-    rows = tx.session_held(queue.queue_id, session_id)
-    if rows and outcome is Outcome.EXPIRED:
-        note_rollback(tx, queue)
-    for row in rows:
-        if outcome is Outcome.EXPIRED:
-            fail(tx, queue, row, outcome)
-        else:
-            put_back(tx, end_attempt(tx, row, outcome))
 
 
 @dataclasses.dataclass(slots=True)

@@ -6,8 +6,7 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.sessions import release_held
-from lazaretto.engine.verdicts import expire, fail, note_rollback
+from lazaretto.engine.verdicts import end_attempt, expire, fail, note_rollback, put_back
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
@@ -15,6 +14,9 @@ from lazaretto.store.records import DELAYED, FRESH, LOCKED, READY, SCHEDULED, Me
 
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000
+
+#: How many timers a receive looks after before it takes messages; a timer thread does the rest.
+SWEEP = 256
 
 
 def sweep(tx: Transaction, limit: int) -> int:
@@ -63,6 +65,18 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     elif row.state == DELAYED:
         expires = row.expires if in_main(row.key) else None
         tx.save_row(replace(row, state=READY, due=expires, moves=row.moves + 1))
+
+
+def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
+    """End the attempts on whatever a session's former receiver still holds."""
+    rows = tx.session_held(queue.queue_id, session_id)
+    if rows and outcome is Outcome.EXPIRED:
+        note_rollback(tx, queue)
+    for row in rows:
+        if outcome is Outcome.EXPIRED:
+            fail(tx, queue, row, outcome)
+        else:
+            put_back(tx, end_attempt(tx, row, outcome))
 
 
 @dataclasses.dataclass(slots=True)

@@ -14,7 +14,7 @@ from lazaretto.engine.sessions import require_session
 from lazaretto.engine.verdicts import dead_letter, end_attempt, fail, note_commit, note_rollback, put_back
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
-from lazaretto.keys import sequence_of
+from lazaretto.keys import queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
@@ -62,6 +62,9 @@ class Settle(Operation[None]):
     def run(self, tx: Transaction) -> None:
         for (path, token), entries in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
+            if any(queue_of(e.message.key) != queue.queue_id for e in entries):
+                # The queue was deleted, and another one stands at its path now.
+                raise _lost(path, [e.message.key for e in entries])
             lock = entries[0].lock
             if lock.session_id is not None:
                 require_session(tx, queue, lock)
@@ -150,7 +153,8 @@ class RenewLocks(Operation[list[int]]):
             queue = require_queue(tx, lock.path)
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             untils.append(until)
-            if not tx.renew_lock(message.key, lock.token, until):
+            here = queue_of(message.key) == queue.queue_id
+            if not here or not tx.renew_lock(message.key, lock.token, until):
                 lost.append(message)
         if lost:
             assert lost[0].lock is not None

@@ -231,6 +231,32 @@ class BrokerMachine(Driver):
                 self.sessions.remove((receiver, handle))
             self._advance(wait)
 
+    @rule(n=index, limit=few, data=st.data())
+    def consume_more(self, n: int, limit: int, data: st.DataObject) -> None:
+        """The same again, so that it happens more often than other things."""
+        self.consume(n, limit, False, data)
+
+    @precondition(lambda self: self.any(_dead))
+    @rule(n=index, limit=few, rounds=st.integers(1, 3), late=st.booleans())
+    def fail_dead(self, n: int, limit: int, rounds: int, late: bool) -> None:
+        """Receive dead letters and abandon them, or let their locks run out, several times over."""
+        path = self.queue_with(n, _dead)
+        for _ in range(rounds):
+            count = self._receive(path, limit, dead=True)
+            if late:
+                self._advance(61)
+            elif count:
+                self._settle(self.held[-count:], Settlement(Outcome.FAILED))
+
+    @precondition(lambda self: self.any(_receivable))
+    @rule(n=index, limit=few, verb=st.sampled_from(("invalid", "defer", "dead_letter")), data=st.data())
+    def set_aside(self, n: int, limit: int, verb: str, data: st.DataObject) -> None:
+        """Receive some messages and have them set aside."""
+        path = self.queue_with(n, _receivable)
+        count = self._receive(path, limit, dead=False)
+        if count:
+            self._settle(self.held[-count:], draw_settlement(verb, data))
+
     @precondition(lambda self: self.held)
     @rule(picks=picked)
     def renew(self, picks: list[int]) -> None:
@@ -430,6 +456,11 @@ class BrokerMachine(Driver):
             assert skipped == set(numbers) - set(found[1])
 
     @precondition(lambda self: self.any(_dead))
+    @rule(n=index)
+    def resubmit_all(self, n: int) -> None:
+        self.by_filter(n, False, None)
+
+    @precondition(lambda self: self.any(_dead))
     @rule(n=index, picks=picked)
     def purge(self, n: int, picks: list[int]) -> None:
         path = self.queue_with(n, _dead)
@@ -457,12 +488,13 @@ class BrokerMachine(Driver):
             )
             assert found is None or found[0].resubmitted == found[1]
 
+    @precondition(lambda self: self.any(lambda one: one.counts.deliveries > 0))
     @rule(
         n=index,
         retries=st.integers(0, 3),
         cycles=st.integers(0, 2),
         delay=st.sampled_from((0, 12)),
-        how=st.sampled_from((None, None, *Disposition)),
+        how=st.sampled_from((None,) * 6 + tuple(Disposition)),
     )
     def update(self, n: int, retries: int, cycles: int, delay: int, how: Disposition | None) -> None:
         path = self.queue(n)
@@ -490,7 +522,7 @@ class BrokerMachine(Driver):
     @rule(n=index, verdict=verdicts)
     def resume(self, n: int, verdict: str | None) -> None:
         stopped = self.stopped()
-        path, dead = stopped[n % len(stopped)] if n % 15 else (self.queue(n), False)
+        path, dead = stopped[-1 - n % len(stopped)] if n % 15 else (self.queue(n), False)
         self.touched.update((path, "returns", "sessions"))
         self.both(
             lambda: self.broker.resume_queue(f"{path};poison" if dead else path, verdict),

@@ -14,7 +14,7 @@ SOAK_STEPS = 20_000
 _CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 settings.register_profile(
     "gate",
-    max_examples=60,
+    max_examples=150,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,
@@ -38,7 +38,7 @@ settings.register_profile(
 def test_broker_and_model_agree() -> None:
     """A short run, the same every time; with LAZARETTO_SOAK=1 at least 20,000 steps, others every time."""
     soak = os.environ.get("LAZARETTO_SOAK") == "1"
-    wanted = SOAK_STEPS if soak else 1_000
+    wanted = SOAK_STEPS if soak else 2_000
     BrokerMachine.steps = 0
     run_state_machine_as_test(BrokerMachine, settings=settings.get_profile("soak" if soak else "gate"))
     while soak and BrokerMachine.steps < wanted:

@@ -15,7 +15,8 @@ import pytest
 
 import lazaretto
 from lazaretto import ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
-from tests.crash.child import QUEUE
+
+from .child import QUEUE
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 CHILD = Path(__file__).with_name("child.py")

@@ -3,10 +3,15 @@
 There is no writer thread. A thread that finds nobody writing writes for itself, so that a lone
 caller pays for no hand-over. Threads that come meanwhile leave their operation in a queue and
 sleep; one of them is woken to write for all of them next.
+
+A signal may raise an exception in the main thread between any two steps. So the right to write is
+held by a `with` statement, and nobody relies on being woken: a sleeper looks up by itself
+now and then, and finds out if whoever was to answer it is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,47 +25,37 @@ _MOST = 256
 #: How long a writer waits for the callers of the last commit to come back, in seconds: little more
 #: than a commit takes. Without it they arrive one by one and half of them miss each commit.
 _GATHER = 0.0002
+#: How long a sleeper sleeps before it looks up by itself, in seconds.
+_LOOK_UP = 0.05
+
+_IN_DOUBT = "the commit was interrupted by a signal; whether it was done is not known"
 
 
 class Ticket:
     """One caller's operation on its way through a commit."""
 
-    __slots__ = ("answer", "done", "error", "operation", "wake")
+    __slots__ = ("answer", "done", "error", "operation", "taken", "wake")
 
     def __init__(self, operation: Operation[Any]) -> None:
         self.operation = operation
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.taken = False
         self.done = False
         self.wake: threading.Lock | None = None
-
-
-def _acquire(lock: threading.Lock) -> BaseException | None:
-    """Acquire a lock whatever signals arrive; return the exception one of them raised.
-
-    A ticket cannot be called back: others may be writing it, or counting on this thread to write.
-    """
-    interruption = None
-    while True:
-        try:
-            lock.acquire()
-            return interruption
-        except BaseException as error:
-            interruption = error
 
 
 class GroupCommit:
     """Brings the operations of many threads to `commit`, in groups, one group at a time.
 
     `commit` fills in each ticket's answer or error. What it raises itself becomes the error of
-    every ticket in the group that has no answer.
+    every ticket in the group.
     """
 
     def __init__(self, commit: Callable[[list[Ticket]], None]) -> None:
         self._commit = commit
         self._writing = threading.Lock()
         self._waiting: deque[Ticket] = deque()
-        self._local = threading.local()
         self._gate = threading.Lock()
         self._gate.acquire()
         self._expected = 0
@@ -72,116 +67,111 @@ class GroupCommit:
         """Return the operation's answer, or raise its error, once its commit is done."""
         if self.closed:
             raise BrokerClosed("the broker is closed")
-        if self._holder is not None and self._holder == threading.get_ident():
-            raise TransactionError(
-                "a transaction of this thread has run SQL and holds the store: "
-                "send, receive and settle through it, or end it first"
-            )
+        if self._holder is not None:
+            self._refuse_holder()
         ticket = Ticket(operation)
-        if not self._waiting and self._writing.acquire(blocking=False):
-            self._lead(ticket)
-        else:
-            self._follow(ticket)
+        self._waiting.append(ticket)
+        while not ticket.done:
+            if self._writing.locked():
+                self._sleep(ticket)
+            else:
+                try:
+                    with self._writing:
+                        if not ticket.done:
+                            self._lead(ticket)
+                finally:
+                    self._wake_next()
         if ticket.error is not None:
             raise ticket.error
         return ticket.answer
 
     def hold(self) -> None:
         """Keep all others from writing until `let_go`."""
-        if self._holder == threading.get_ident():
-            raise TransactionError("a transaction of this thread has run SQL already; end it first")
+        self._refuse_holder()
         self._writing.acquire()
         self._holder = threading.get_ident()
 
     def let_go(self) -> None:
         """Let others write again."""
         self._holder = None
-        self._pass_on()
+        self._writing.release()
+        self._wake_next()
 
-    def _follow(self, ticket: Ticket) -> None:
-        try:
-            wake: threading.Lock = self._local.wake
-        except AttributeError:
-            wake = self._local.wake = threading.Lock()
+    def _refuse_holder(self) -> None:
+        if self._holder == threading.get_ident():
+            raise TransactionError(
+                "a transaction of this thread has run SQL and holds the store: "
+                "send, receive and settle through it, or end it first"
+            )
+
+    def _sleep(self, ticket: Ticket) -> None:
+        """Wait until the ticket is answered, its owner is to write, or long enough."""
+        wake = ticket.wake
+        if wake is None:
+            wake = threading.Lock()
             wake.acquire()
-        ticket.wake = wake
-        waiting = self._waiting
-        waiting.append(ticket)
-        if self._expected and len(waiting) >= self._expected:
-            self._expected = 0
-            self._open_gate()
-        # Whoever was writing may have looked at the queue before this ticket stood in it.
-        if self._writing.acquire(blocking=False):
-            self._pass_on()
-        interruption = _acquire(wake)
-        if not ticket.done:
-            try:
-                self._lead(None)
-            finally:
-                interruption = _acquire(wake) or interruption
-        if interruption is not None:
-            raise interruption
+            ticket.wake = wake
+            if self._expected and len(self._waiting) >= self._expected:
+                self._expected = 0
+                _release(self._gate)
+            if ticket.done or not self._writing.locked():
+                # Answered, or the writer gone, before it could see whom to wake.
+                return
+        wake.acquire(timeout=_LOOK_UP)
 
-    def _lead(self, own: Ticket | None) -> None:
-        """Write for all that wait. Whatever happens, every ticket taken is answered, the right passed on."""
+    def _lead(self, own: Ticket) -> None:
+        """Write for all that wait."""
         waiting = self._waiting
-        group = [] if own is None else [own]
-        interruption = None
-        missing = self._callers - len(group) - len(waiting)
-        if missing > 0 and self._callers > 1:
-            interruption = self._gather(len(waiting) + missing)
-        while waiting and len(group) < _MOST:
-            group.append(waiting.popleft())
+        if own.taken:
+            # Whoever took it is gone without an answer.
+            own.error, own.done = StoreError(_IN_DOUBT), True
+            return
+        if 1 < self._callers > len(waiting):
+            self._gather(self._callers)
+        group: list[Ticket] = []
         try:
+            while waiting and len(group) < _MOST:
+                # Taken out last, so that an interruption between two steps leaves it with somebody.
+                ticket = waiting[0]
+                ticket.taken = True
+                if not ticket.done:
+                    group.append(ticket)
+                waiting.popleft()
             self._commit(group)
         except BaseException as error:
-            shared: BaseException = error
-            if not isinstance(error, Exception):
-                # Meant for this thread alone; the others did nothing to be interrupted for.
-                interruption = error
-                shared = StoreError(
-                    "the commit was interrupted by a signal; whether it was done is not known"
-                )
+            # A signal's exception is for this thread alone; the others did nothing to deserve it.
+            shared = error if isinstance(error, Exception) else StoreError(_IN_DOUBT)
             for ticket in group:
                 ticket.error = shared
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._callers = len(group) + len(waiting)
             for ticket in group:
                 ticket.done = True
                 if ticket.wake is not None:
-                    ticket.wake.release()
-            self._pass_on()
-        if interruption is not None:
-            raise interruption
+                    _release(ticket.wake)
 
-    def _gather(self, expected: int) -> BaseException | None:
-        """Wait until that many callers stand in the queue, or long enough; return an interruption."""
+    def _gather(self, expected: int) -> None:
+        """Wait until that many callers stand in the queue, or long enough."""
         self._expected = expected
         try:
             if len(self._waiting) < expected:
                 self._gate.acquire(timeout=_GATHER)
-        except BaseException as error:
-            return error
         finally:
             self._expected = 0
-        return None
 
-    def _open_gate(self) -> None:
+    def _wake_next(self) -> None:
+        """Wake the first of those that wait, to write."""
         try:
-            self._gate.release()
-        except RuntimeError:
-            # It was open already: the writer has not come by since the last time.
+            heir = self._waiting[0].wake
+        except IndexError:
             return
+        if heir is not None:
+            _release(heir)
 
-    def _pass_on(self) -> None:
-        """Give the right to write to a waiting thread, or back."""
-        waiting = self._waiting
-        while not waiting:
-            self._writing.release()
-            # A ticket may have come between the look and the release, and found it taken.
-            if not waiting or not self._writing.acquire(blocking=False):
-                return
-        # Only the holder of the right takes tickets out, so the first one stays the first.
-        heir = waiting[0].wake
-        assert heir is not None
-        heir.release()
+
+def _release(lock: threading.Lock) -> None:
+    """Release a lock that somebody else may have released already."""
+    with contextlib.suppress(RuntimeError):
+        lock.release()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 BYTES = 1_024
-_DIGITS = 12
+_DIGITS = 18
 
 
 def _template() -> tuple[bytes, bytes]:
@@ -31,7 +31,7 @@ _START, _END = len(_BEFORE), len(_BEFORE) + _DIGITS
 
 def body(number: int) -> bytes:
     """Return the payload of message `number`."""
-    return b"%b%012d%b" % (_BEFORE, number, _AFTER)
+    return b"%b%018d%b" % (_BEFORE, number, _AFTER)
 
 
 def number(payload: bytes) -> int:

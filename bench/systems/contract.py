@@ -57,7 +57,7 @@ class Receiver(ABC, Generic[H]):
     def body(self, handle: H) -> bytes:
         """Return the payload of a message handed over."""
 
-    def close(self) -> None:  # noqa: B027 - most receivers hold nothing of their own
+    def close(self) -> None:
         """Let go of what this receiver holds."""
 
 
@@ -95,7 +95,7 @@ class System(ABC, Generic[H]):
     def open(self) -> None:
         """Make the queue, starting the server first if there is one."""
 
-    def close(self) -> None:  # noqa: B027 - most systems hold nothing of their own
+    def close(self) -> None:
         """End everything that `open` started."""
 
     @abstractmethod
@@ -106,6 +106,10 @@ class System(ABC, Generic[H]):
     def sender(self) -> Sender:
         """Return a sender for one thread."""
 
+    def shared_sender(self) -> Sender:
+        """Return a sender for one of many threads that send at the same time."""
+        return self.sender()
+
     @abstractmethod
     def receiver(self) -> Receiver[H]:
         """Return a receiver for one thread, which is to settle what it receives."""
@@ -114,8 +118,12 @@ class System(ABC, Generic[H]):
         """Return a receiver that is asked for 100 at a time."""
         return self.receiver()
 
+    def fill_drill(self, bodies: Iterable[bytes]) -> None:
+        """Put messages in the queue for the drill."""
+        self.fill(bodies)
+
     def drill(self, handler: Handler, total: int, poison: int) -> None:
-        """Handle a filled queue of `total` messages until the `poison` ones are set aside after ATTEMPTS tries."""
+        """Handle `total` messages, until the `poison` ones of them are set aside after ATTEMPTS tries."""
         raise NotImplementedError
 
     def set_aside(self) -> int:

@@ -6,9 +6,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import ClassVar
 
 from bench.systems.contract import BUSY_SECONDS, Receiver, Sender, System, chunks
 
@@ -112,7 +113,8 @@ class _RawReceiver(Receiver[_Row]):
     def receive(self, limit: int, wait: float) -> Sequence[_Row]:
         now = time.time_ns()
         self._token += 1
-        claimed = self._connection.execute(_CLAIM, (self._token, now + _LOCK_NANOSECONDS, now, limit)).fetchall()
+        claim = (self._token, now + _LOCK_NANOSECONDS, now, limit)
+        claimed = self._connection.execute(_CLAIM, claim).fetchall()
         return [(row[0], self._token, row[1]) for row in claimed]
 
     def complete(self, handles: Sequence[_Row]) -> None:
@@ -133,7 +135,7 @@ class RawSystem(System[_Row]):
     name = "raw"
     kind = "raw"
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "fdatasync"})
-    marks = {"W2": "a"}
+    marks: ClassVar[Mapping[str, str]] = {"W2": "a"}
     settings = (
         "sqlite3, WAL, synchronous=FULL, partial index on (visible_at, id); one INSERT a commit, "
         "executemany of 100 a commit, UPDATE..RETURNING and DELETE in two commits"
@@ -161,8 +163,7 @@ class RawSystem(System[_Row]):
     def sender(self) -> Sender:
         return _RawSender(self._connection)
 
-    def group_sender(self) -> Sender:
-        """Return a sender that shares its commits with the others of its kind."""
+    def shared_sender(self) -> Sender:
         if self._writer is None:
             self._writer = _Writer(self._path)
         return _GroupSender(self._writer)
@@ -184,4 +185,5 @@ class Appender:
         os.fdatasync(self._file)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)

@@ -1,0 +1,125 @@
+"""Lazaretto, as it comes and with the record of each hand-over synced too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import lazaretto
+from bench.systems.contract import (
+    ATTEMPTS,
+    BUSY_SECONDS,
+    QUEUE,
+    Handler,
+    Receiver,
+    Sender,
+    System,
+    chunks,
+)
+from lazaretto import EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+
+
+class _LazarettoSender(Sender):
+    def __init__(self, sender: lazaretto.Sender) -> None:
+        self._sender = sender
+
+    def send(self, body: bytes) -> None:
+        self._sender.send(Message(body))
+
+    def send_batch(self, bodies: Sequence[bytes]) -> None:
+        self._sender.send([Message(body) for body in bodies])
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class _LazarettoReceiver(Receiver[ReceivedMessage]):
+    def __init__(self, receiver: lazaretto.Receiver) -> None:
+        self._receiver = receiver
+
+    def receive(self, limit: int, wait: float) -> Sequence[ReceivedMessage]:
+        return self._receiver.receive(limit, wait)
+
+    def complete(self, handles: Sequence[ReceivedMessage]) -> None:
+        self._receiver.complete(handles)
+
+    def body(self, handle: ReceivedMessage) -> bytes:
+        return handle.body
+
+    def close(self) -> None:
+        self._receiver.close()
+
+
+class LazarettoSystem(System[ReceivedMessage]):
+    """Lazaretto as it comes."""
+
+    name = "lazaretto"
+    kind = "ours"
+    package = "lazaretto"
+    workloads = frozenset(
+        {"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5", "idle"}
+        | {"wake-threads", "wake-processes"}
+    )
+    marks: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"), "‖"
+    )
+    settings = "as it comes: WAL, synchronous=FULL, one broker for all threads"
+
+    durable_attempts = False
+
+    def version(self) -> str:
+        return lazaretto.__version__
+
+    def open(self) -> None:
+        self.broker = lazaretto.connect(
+            f"sqlite:///{self.home.absolute() / 'lazaretto.db'}",
+            timeout=BUSY_SECONDS,
+            durable_attempts=self.durable_attempts,
+        )
+        # The store of the depths, and of two processes, is opened more than once.
+        with contextlib.suppress(EntityExists):
+            policy = PoisonPolicy(receive_retry_count=ATTEMPTS - 1, max_retry_cycles=0)
+            self.broker.create_queue(QUEUE, QueueOptions(lock_duration=30, policy=policy))
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def fill(self, bodies: Iterable[bytes]) -> None:
+        sender = self.sender()
+        for chunk in chunks(bodies, 1_000):
+            sender.send_batch(chunk)
+        sender.close()
+
+    def sender(self) -> Sender:
+        return _LazarettoSender(self.broker.sender(QUEUE))
+
+    def receiver(self) -> Receiver[ReceivedMessage]:
+        return _LazarettoReceiver(self.broker.receiver(QUEUE))
+
+    def drill(self, handler: Handler, total: int, poison: int) -> None:
+        self.broker.consume(QUEUE, lambda m: handler(m.body), batch_size=100, stop_when_idle=True)
+
+    def set_aside(self) -> int:
+        # Each must come with its reason and its stack: that is part of what the drill asks for.
+        dead = list(self.broker.dead_letters(QUEUE))
+        for letter in dead:
+            last = self.broker.dead_letter(QUEUE, letter.sequence_number).attempts[-1]
+            if not letter.reason or not last.stack:
+                raise RuntimeError(f"dead letter {letter.sequence_number} has no reason or no stack")
+        return len(dead)
+
+    def waiting(self) -> int:
+        """Return how many messages wait in the queue."""
+        return self.broker.queue(QUEUE).counts.active
+
+
+class LazarettoStrictSystem(LazarettoSystem):
+    """Lazaretto with the record of each hand-over on disk before the receiver gets the message."""
+
+    name = "lazaretto-strict"
+    workloads = frozenset({"W4", "W5", "W6", "W6-paced"})
+    marks: ClassVar[Mapping[str, str]] = {}
+    settings = "durable_attempts=True; sending is the same as lazaretto's"
+
+    durable_attempts = True

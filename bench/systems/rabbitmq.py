@@ -1,0 +1,170 @@
+"""RabbitMQ: a quorum queue on a single node, through pika, with publisher confirms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from bench.servers import RabbitmqServer, rabbitmq_program
+from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, peer
+
+_DEAD = "dead"
+_SETTLE_SECONDS = 60.0
+_PREFETCH = 100
+
+#: The delivery tag, and the payload.
+_Delivery = tuple[int, bytes]
+
+
+class _RabbitmqSender(Sender):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._channel = connection.channel()
+        self._channel.confirm_delivery()
+        self._persistent = peer("pika").BasicProperties(delivery_mode=2)
+
+    def send(self, body: bytes) -> None:
+        self._channel.basic_publish("", QUEUE, body, self._persistent, mandatory=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _RabbitmqReceiver(Receiver[_Delivery]):
+    def __init__(self, connection: Any, prefetch: int) -> None:
+        self._connection = connection
+        self._channel = connection.channel()
+        self._channel.basic_qos(prefetch_count=prefetch)
+        self._incoming: Any = None
+        self._patience = 0.0
+
+    def receive(self, limit: int, wait: float) -> Sequence[_Delivery]:
+        if self._incoming is None:
+            # The patience of pika's generator is fixed when it is made; 0 would give up at once,
+            # before the first delivery is there.
+            self._patience = wait or 1.0
+            self._incoming = self._channel.consume(QUEUE, inactivity_timeout=self._patience)
+        taken: list[_Delivery] = []
+        while len(taken) < limit:
+            method, _, body = next(self._incoming)
+            if method is None:
+                break
+            taken.append((method.delivery_tag, body))
+        return taken
+
+    def complete(self, handles: Sequence[_Delivery]) -> None:
+        self._channel.basic_ack(handles[-1][0], multiple=len(handles) > 1)
+
+    def fail(self, handle: _Delivery) -> None:
+        """Give a message back for another attempt."""
+        self._channel.basic_nack(handle[0], requeue=True)
+
+    def body(self, handle: _Delivery) -> bytes:
+        return handle[1]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class RabbitmqSystem(System[_Delivery]):
+    """A RabbitMQ quorum queue on one node, a connection for each thread."""
+
+    name = "rabbitmq"
+    package = "pika"
+    workloads = frozenset({"W1", "W2", "W4", "W5", "W6", "W6-paced", "W7"})
+    marks: ClassVar[Mapping[str, str]] = {"W4": "†", "W5": "†", "W6": "†", "W6-paced": "†", "W7": "†h"}
+    settings = (
+        "quorum queue, one node, persistent messages, publisher confirms; pika BlockingConnection over TCP; "
+        "prefetch 1 one by one, 100 in batches, one ack for a batch"
+    )
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return super().missing() if rabbitmq_program() is not None else "not installed"
+
+    def version(self) -> str:
+        server = self._connection._impl.server_properties["version"]
+        return f"{server}, pika {super().version()}"
+
+    def open(self) -> None:
+        self._server = RabbitmqServer(self.home)
+        self._connection = self._connect()
+        self._channel = self._connection.channel()
+        quorum = {"x-queue-type": "quorum"}
+        limit = {
+            "x-delivery-limit": ATTEMPTS - 1,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": _DEAD,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
+        self._channel.queue_declare(_DEAD, durable=True, arguments=quorum)
+        self._channel.queue_declare(QUEUE, durable=True, arguments=quorum | limit)
+
+    def close(self) -> None:
+        if self._connection.is_open:
+            self._connection.close()
+        self._server.stop()
+
+    def _connect(self) -> Any:
+        pika = peer("pika")
+        parameters = pika.ConnectionParameters("127.0.0.1", self._server.port, heartbeat=0)
+        return pika.BlockingConnection(parameters)
+
+    def _count(self, queue: str) -> int:
+        count: int = self._channel.queue_declare(queue, durable=True, passive=True).method.message_count
+        return count
+
+    def _settle(self, queue: str, count: int) -> None:
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while self._count(queue) < count:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self._count(queue)} of {count} messages reached {queue!r}")
+            time.sleep(0.005)
+
+    def fill(self, bodies: Iterable[bytes]) -> None:
+        # Without confirms, which pika can only wait for one by one; the count shows when all are in.
+        channel, count = self._connection.channel(), 0
+        persistent = peer("pika").BasicProperties(delivery_mode=2)
+        for body in bodies:
+            channel.basic_publish("", QUEUE, body, persistent)
+            count += 1
+        self._settle(QUEUE, count)
+        channel.close()
+
+    def sender(self) -> Sender:
+        return _RabbitmqSender(self._connect())
+
+    def receiver(self) -> Receiver[_Delivery]:
+        return _RabbitmqReceiver(self._connect(), 1)
+
+    def batch_receiver(self) -> Receiver[_Delivery]:
+        return _RabbitmqReceiver(self._connect(), _PREFETCH)
+
+    def drill(self, handler: Handler, total: int, poison: int) -> None:
+        receiver = _RabbitmqReceiver(self._connect(), _PREFETCH)
+        done: list[_Delivery] = []
+        for _ in range(total - poison + poison * ATTEMPTS):
+            (delivery,) = receiver.receive(1, _SETTLE_SECONDS)
+            try:
+                handler(delivery[1])
+            except Exception:
+                # An ack of several takes all before it, so it comes before the one given back.
+                if done:
+                    receiver.complete(done)
+                    done = []
+                receiver.fail(delivery)
+            else:
+                done.append(delivery)
+                # At half of what may be under way, so that deliveries never run dry.
+                if len(done) == _PREFETCH // 2:
+                    receiver.complete(done)
+                    done = []
+        if done:
+            receiver.complete(done)
+        self._settle(_DEAD, poison)
+        receiver.close()
+
+    def set_aside(self) -> int:
+        return self._count(_DEAD)

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from examples.expenses import service
-from examples.expenses.service import QUEUE, ExpenseReport, Item, process_next
 
 import lazaretto
+from examples.expenses import service
+from examples.expenses.service import QUEUE, ExpenseReport, Item, process_next
 from lazaretto import Broker, BrokerTransaction, Message, QueueDisabled, QueueStatus, ReceivedMessage
 
 ROOT = Path(__file__).parents[2]

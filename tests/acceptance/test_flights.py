@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import pandas  # type: ignore[import-untyped]
 import pytest
+
+import lazaretto
 from examples.flights.data import FLIGHTS, Flight, read_airlines, read_airports, read_flights
 from examples.flights.handler import FlightHandler
 from examples.flights.results import Results
-
-import lazaretto
 from lazaretto import DeadLetterFilter, ManualClock, Message
 
 ROOT = Path(__file__).parents[2]

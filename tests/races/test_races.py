@@ -252,6 +252,6 @@ def test_others_wait_for_a_transaction_with_sql(tmp_path: Path) -> None:
 
 def test_processes_open_one_new_file_at_once(tmp_path: Path) -> None:
     script = "import lazaretto, sys; b = lazaretto.connect(sys.argv[1]); print(len(b.queues())); b.close()"
-    words = [sys.executable, "-c", script, tmp_path / "new.db"]
+    words = [sys.executable, "-c", script, str(tmp_path / "new.db")]
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert [p.communicate(timeout=60)[0].strip() for p in processes] == ["1"] * 6

@@ -30,8 +30,10 @@ def create(broker: Broker, path: str = "q", **options: Any) -> None:
 @overload
 def send(broker: Broker, body: bytes, /, path: str = ..., **fields: Any) -> int: ...
 @overload
-def send(broker: Broker, body: bytes, second: bytes, /, *more: bytes, path: str = ..., **fields: Any) -> list[int]: ...
-def send(broker: Broker, *bodies: bytes, path: str = "q", **fields: Any) -> int | list[int]:
+def send(
+    broker: Broker, body: bytes, second: bytes, /, *more: bytes, path: str = ..., **fields: Any
+) -> list[int]: ...
+def send(broker: Broker, /, *bodies: bytes, path: str = "q", **fields: Any) -> int | list[int]:
     """Send a message for each body, in one call; return its number, or theirs."""
     with broker.sender(path) as sender:
         numbers = sender.send([Message(body, **fields) for body in bodies])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,12 @@ from lazaretto.policy import Backoff, Growth
 
 from .actions import bodies, create, fail, kinds, peek_one, send, set_aside, take
 from .conftest import Connect
+
+
+def change(broker: Broker, name: str, value: object) -> None:
+    """Change the option of that name."""
+    changes: dict[str, Any] = {name: value}
+    broker.update_queue("q", **changes)
 
 
 def test_created_as_described(broker: Broker, clock: ManualClock) -> None:
@@ -81,7 +88,9 @@ def test_queues_are_listed_by_path(broker: Broker) -> None:
     assert [queue.path for queue in broker.queues()] == ["$system/deadletter", "a/b", "b", "C"]
 
 
-@pytest.mark.parametrize("path", ["q;poison", "q/$deadletterqueue", "q;retry", "q/$Transfer/$deadletterqueue"])
+@pytest.mark.parametrize(
+    "path", ["q;poison", "q/$deadletterqueue", "q;retry", "q/$Transfer/$deadletterqueue"]
+)
 def test_subqueues_cannot_be_created_changed_deleted_or_sent_to(broker: Broker, path: str) -> None:
     with pytest.raises(NotAllowed, match="cannot be created"):
         broker.create_queue(path)
@@ -108,7 +117,9 @@ def test_an_unknown_queue_is_named_with_the_one_that_was_meant(broker: Broker) -
         broker.queue("ordres")
 
 
-@pytest.mark.parametrize("verb", ["queue", "delete_queue", "resume_queue", "peek", "sessions", "dead_letter_groups"])
+@pytest.mark.parametrize(
+    "verb", ["queue", "delete_queue", "resume_queue", "peek", "sessions", "dead_letter_groups"]
+)
 def test_every_verb_says_that_there_is_no_queue(broker: Broker, verb: str) -> None:
     with pytest.raises(EntityNotFound):
         getattr(broker, verb)("nowhere")
@@ -171,8 +182,8 @@ class TestUpdate:
     def test_some_are_fixed_at_creation(self, broker: Broker, name: str) -> None:
         create(broker)
         with pytest.raises(InvalidOption, match=f"{name} is fixed"):
-            broker.update_queue("q", **{name: True})
-        broker.update_queue("q", **{name: False})
+            change(broker, name, True)
+        change(broker, name, False)
 
     def test_what_changed_is_told(self, broker: Broker) -> None:
         create(broker)
@@ -204,7 +215,11 @@ class TestDelete:
         sender, receiver = broker.sender("q"), broker.receiver("q")
         (message,) = receiver.receive()
         broker.delete_queue("q")
-        for call in (lambda: sender.send(Message(b"y")), receiver.receive, lambda: receiver.complete(message)):
+        for call in (
+            lambda: sender.send(Message(b"y")),
+            receiver.receive,
+            lambda: receiver.complete(message),
+        ):
             with pytest.raises(EntityNotFound):
                 call()
 

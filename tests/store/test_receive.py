@@ -48,7 +48,9 @@ class TestPeekLock:
         again = receiver.receive(2)
         assert len({message.lock_token for message in first + again}) == 4
 
-    def test_a_killed_consumers_message_waits_for_its_lock(self, connect: Connect, clock: ManualClock) -> None:
+    def test_a_killed_consumers_message_waits_for_its_lock(
+        self, connect: Connect, clock: ManualClock
+    ) -> None:
         first = connect()
         create(first, lock_duration=30)
         send(first, b"x")
@@ -68,7 +70,13 @@ class TestOrder:
         create(broker)
         send(broker, *[b"%d" % n for n in range(5)])
         receiver = broker.receiver("q")
-        assert bodies(receiver.receive(2) + receiver.receive(2) + receiver.receive(2)) == [b"0", b"1", b"2", b"3", b"4"]
+        assert bodies(receiver.receive(2) + receiver.receive(2) + receiver.receive(2)) == [
+            b"0",
+            b"1",
+            b"2",
+            b"3",
+            b"4",
+        ]
 
     def test_a_retried_message_keeps_its_place(self, broker: Broker) -> None:
         create(broker)

@@ -54,7 +54,7 @@ class TestPaths:
             EntityPath.parse("orders;poison", "retry")
 
     def test_an_unknown_subqueue(self) -> None:
-        with pytest.raises(InvalidPath, match="expected subqueue to be one of .* got 'dead'"):
+        with pytest.raises(InvalidPath, match=r"expected subqueue to be one of .* got 'dead'"):
             EntityPath.parse("orders", "dead")
 
     def test_case_is_kept_and_not_compared(self) -> None:
@@ -70,8 +70,8 @@ class TestPaths:
 
     @pytest.mark.parametrize(
         "path",
-        ["", "/", "orders/", "/orders", "a//b", "-a", "a-", ".a", "a b", "a\nb", "a\n", "ä", "a;b", "a$b", ";poison",
-         "$deadletterqueue", "$system/other", "a/$deadletterqueue/$deadletterqueue", "a;retry;retry",
+        ["", "/", "orders/", "/orders", "a//b", "-a", "a-", ".a", "a b", "a\nb", "a\n", "ä", "a;b", "a$b",
+         ";poison", "$deadletterqueue", "$system/other", "a/$deadletterqueue/$deadletterqueue", "a;retry;retry",
          "events/subscriptions/audit", "x" * 261],
     )  # fmt: skip
     def test_refused(self, path: str) -> None:

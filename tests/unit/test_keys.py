@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +43,7 @@ def test_a_dead_letter_keeps_its_number(queue: int, number: int) -> None:
 @given(queue=st.integers(1, LAST_QUEUE - 1))
 def test_subqueues_and_queues_do_not_overlap(queue: int) -> None:
     parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
-    for part, following in zip(parts, parts[1:], strict=False):
+    for part, following in itertools.pairwise(parts):
         assert last_key(queue, part) < first_key(queue, following) + 1
     assert last_key(queue, parts[-1]) < first_key(queue + 1)
 

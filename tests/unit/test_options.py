@@ -8,7 +8,17 @@ from datetime import timedelta
 import pytest
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import flag, member, option_set, refuse_unknown, seconds, shown, suggestion, text, whole
+from lazaretto.options import (
+    flag,
+    member,
+    option_set,
+    refuse_unknown,
+    seconds,
+    shown,
+    suggestion,
+    text,
+    whole,
+)
 
 
 def test_a_long_value_is_cut_to_what_one_can_read() -> None:

@@ -81,7 +81,9 @@ class TestIds:
 
     @pytest.mark.parametrize("value", ["", "x" * 129])
     def test_length(self, field: str, value: str) -> None:
-        with pytest.raises(InvalidMessage, match=f"expected {field} of 1 to 128 characters, got {len(value)}"):
+        with pytest.raises(
+            InvalidMessage, match=f"expected {field} of 1 to 128 characters, got {len(value)}"
+        ):
             prepare(Message(b"", **{field: value}))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("value", [5, b"id", uuid.UUID(int=1)])

@@ -33,8 +33,9 @@ def send(broker: Broker, body: bytes, /, path: str = ..., **fields: Any) -> int:
 def send(
     broker: Broker, body: bytes, second: bytes, /, *more: bytes, path: str = ..., **fields: Any
 ) -> list[int]: ...
-def send(broker: Broker, /, *bodies: bytes, path: str = "q", **fields: Any) -> int | list[int]:
+def send(broker: Broker, body: bytes, /, *more: bytes, path: str = "q", **fields: Any) -> int | list[int]:
     """Send a message for each body, in one call; return its number, or theirs."""
+    bodies = (body, *more)
     with broker.sender(path) as sender:
         numbers = sender.send([Message(body, **fields) for body in bodies])
     return numbers[0] if len(bodies) == 1 else numbers

@@ -28,7 +28,7 @@ def create(broker: Broker, path: str = "q", **options: Any) -> None:
 
 
 @overload
-def send(broker: Broker, body: bytes, /, path: str = ..., **fields: Any) -> int: ...
+def send(broker: Broker, body: bytes, /, *, path: str = ..., **fields: Any) -> int: ...
 @overload
 def send(
     broker: Broker, body: bytes, second: bytes, /, *more: bytes, path: str = ..., **fields: Any

@@ -80,7 +80,8 @@ def connect(
     wait for other processes. `durable_attempts`: sync the record of every hand-over to disk before
     the receiver gets the message, so that not even a power cut loses a count. `clock`: for tests.
 
-    Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreError, InvalidOption.
+    Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
+    InvalidOption.
     """
     store = SqliteStore(
         _sqlite_path(url),
@@ -94,7 +95,7 @@ def connect(
 
 
 def _sqlite_path(url: str | os.PathLike[str]) -> Path:
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
     if text.startswith(_SQLITE):
@@ -230,6 +231,8 @@ class Broker:
         is set, or, with `stop_when_idle`, until nothing came for `max_wait` seconds. `on_batch` is
         called with the report after each batch. Raises PoisonMessageError when the queue is halted.
         """
+        if not callable(handler):
+            raise InvalidOption(f"expected handler to be a function of a message, got {shown(handler)}")
         whole("batch_size", batch_size, 1, MOST_MESSAGES)
         wait = seconds("max_wait", max_wait)
         with self.receiver(path, subqueue=subqueue, session=session) as receiver:

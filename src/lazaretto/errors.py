@@ -176,6 +176,12 @@ class StoreReadOnly(StoreError):
     code = "store_read_only"
 
 
+class StoreNotFound(StoreError, FileNotFoundError):
+    """There is no store at this place, and none was to be made."""
+
+    code = "store_not_found"
+
+
 class StoreCorrupt(StoreError):
     """The file is damaged, or is not a database."""
 

@@ -50,7 +50,7 @@ NEXT_SESSION: Final = NextSession.NEXT_SESSION
 
 def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
     """Return what one call settles: one message or several, all in the same way."""
-    given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+    given = list(messages) if isinstance(messages, Iterable) else [messages]
     for message in given:
         if not isinstance(message, ReceivedMessage):
             raise InvalidOption(f"expected received messages, got {shown(message)}")

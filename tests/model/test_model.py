@@ -24,6 +24,8 @@ settings.register_profile(
 )
 settings.register_profile(
     "soak",
+    # Said here, because Hypothesis repeats itself by default where it finds a CI server's environment.
+    derandomize=False,
     max_examples=60,
     stateful_step_count=60,
     deadline=None,

@@ -6,6 +6,9 @@ import traceback
 
 import msgspec
 
+from lazaretto.errors import InvalidOption
+from lazaretto.options import shown
+
 LONGEST_TYPE = 256
 #: Service Bus's limit for a dead letter's reason and description, in characters.
 LONGEST_TEXT = 4096
@@ -47,6 +50,8 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
     """Return what is kept of an exception, or of an error given as text "Type: message"."""
     if error is None:
         return None
+    if not isinstance(error, BaseException | str):
+        raise InvalidOption(f"expected error to be an exception, text or None, got {shown(error)}")
     if isinstance(error, BaseException):
         kind = type(error)
         name = (
@@ -60,7 +65,7 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
         return Failure(
             shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT), shorten(stack, LONGEST_STACK)
         )
-    name, colon, text = str(error).partition(": ")
+    name, colon, text = error.partition(": ")
     if not colon or not name.replace(".", "").isidentifier():
-        return Failure("Error", shorten(str(error), LONGEST_TEXT))
+        return Failure("Error", shorten(error, LONGEST_TEXT))
     return Failure(shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT))

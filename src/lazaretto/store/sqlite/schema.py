@@ -8,7 +8,7 @@ import uuid
 from importlib import resources
 from pathlib import Path
 
-from lazaretto.errors import StoreForeign, StoreTooNew
+from lazaretto.errors import StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.sqlite.connection import connect, translating
 
 _PACKAGE = "lazaretto.store.sqlite.migrations"
@@ -64,7 +64,7 @@ def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> 
         # A database that is empty, or another application's alone, holds no store yet.
         exists = bool(found)
     if not exists and not create:
-        raise FileNotFoundError(f"{path}: there is no store here; leave out create=False to make one")
+        raise StoreNotFound(f"{path}: there is no store here; leave out create=False to make one")
     with translating(where):
         connection = connect(path, busy=busy)
         try:

@@ -37,6 +37,7 @@ CODES = {
     "StoreError": "store_error",
     "StoreForeign": "store_foreign",
     "StoreFull": "store_full",
+    "StoreNotFound": "store_not_found",
     "StoreReadOnly": "store_read_only",
     "StoreTooNew": "store_too_new",
     "TransactionError": "transaction_error",

@@ -1,0 +1,179 @@
+"""Time to live, locks that run out, clocks that jump."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import lazaretto
+from lazaretto import Broker, ManualClock, MessageState
+
+from .actions import bodies, create, fail, peek_one, send, set_aside, states, take
+from .conftest import Connect
+
+
+class TestTimeToLive:
+    """An expired message is discarded and counted, or dead-lettered if the queue says so."""
+
+    def test_discarded_and_counted(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        send(broker, b"y")
+        clock.advance(10)
+        assert bodies(broker.receiver("q").receive(5)) == [b"y"]
+        found = broker.queue("q")
+        assert (found.expired, found.counts.dead_letter, found.counts.active) == (1, 0, 0)
+
+    def test_dead_lettered(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, dead_letter_on_expiration=True)
+        number = send(broker, b"x", time_to_live=timedelta(seconds=15))
+        clock.advance(15)
+        assert broker.receiver("q").receive() == []
+        letter = broker.dead_letter("q", number)
+        assert letter.reason == "TTLExpiredException"
+        assert letter.description == "The message expired and was dead lettered."
+        assert broker.queue("q").expired == 0
+
+    def test_not_a_moment_early(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        clock.advance(9.999999)
+        assert take(broker).body == b"x"
+
+    def test_nobody_need_receive(self, connect: Connect) -> None:
+        """With a clock that ticks, the broker's own timer looks after it."""
+        broker = connect(clock=lazaretto.SystemClock())
+        create(broker, dead_letter_on_expiration=True)
+        send(broker, b"x", time_to_live=0.02)
+        assert [e.kind for e in broker.events(kind="dead_lettered", max_wait=20)] == ["dead_lettered"]
+
+    def test_the_queue_sets_the_most(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, default_time_to_live=10)
+        send(broker, b"x")
+        send(broker, b"y", time_to_live=60)
+        send(broker, b"z", time_to_live=5)
+        assert [m.expires_at and (m.expires_at - m.enqueued_time).total_seconds() for m in broker.peek("q", 5)] == [
+            10, 10, 5,
+        ]  # fmt: skip
+        assert broker.peek("q", 1, 2)[0].time_to_live == timedelta(seconds=60)
+        clock.advance(10)
+        assert broker.receiver("q").receive() == []
+        assert broker.queue("q").expired == 3
+
+    def test_it_does_not_run_out_under_a_lock(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        receiver = broker.receiver("q")
+        (message,) = receiver.receive()
+        clock.advance(30)
+        assert peek_one(broker).state is MessageState.LOCKED
+        receiver.complete(message)
+        assert broker.queue("q").expired == 0
+
+    @pytest.mark.parametrize("verb", ["abandon", "release"])
+    def test_given_back_too_late_it_expires_at_once(
+        self, broker: Broker, clock: ManualClock, verb: str
+    ) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        receiver = broker.receiver("q")
+        held = receiver.receive()
+        clock.advance(30)
+        getattr(receiver, verb)(held)
+        assert receiver.receive() == []
+        assert broker.queue("q").expired == 1
+
+    def test_it_runs_while_delayed(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        fail(broker, delay=60)
+        clock.advance(10)
+        broker.receiver("q").receive()
+        assert broker.queue("q").expired == 1
+
+    def test_deferred_messages_do_not_expire(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        number = send(broker, b"x", time_to_live=10)
+        receiver = broker.receiver("q")
+        receiver.defer(receiver.receive())
+        clock.advance(1000)
+        assert receiver.receive() == []
+        receiver.abandon(receiver.receive_deferred(number))
+        clock.advance(1000)
+        assert bodies(receiver.receive_deferred(number)) == [b"x"]
+
+    def test_dead_letters_do_not_expire(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, default_time_to_live=10)
+        set_aside(broker, b"x")
+        clock.advance(10_000_000)
+        dead = broker.receiver("q;poison")
+        assert dead.receive()[0].expires_at is None
+        clock.advance(10_000_000)
+        assert bodies(dead.receive()) == [b"x"]
+
+
+class TestLocks:
+    """A lock that runs out is a failed attempt."""
+
+    def test_receivable_again_in_its_place(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, lock_duration=30)
+        send(broker, b"x", b"y")
+        take(broker)
+        clock.advance(30)
+        assert bodies(broker.receiver("q").receive(2)) == [b"x", b"y"]
+
+    def test_often_enough_it_is_poison(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, lock_duration=30, receive_retry_count=2)
+        number = send(broker, b"x")
+        for _ in range(3):
+            take(broker)
+            clock.advance(30)
+        assert broker.receiver("q").receive() == []
+        counters = broker.dead_letter("q", number).counters
+        assert (counters.lock_expiries, counters.failures, counters.delivery_count) == (3, 0, 3)
+
+    def test_the_timer_alone_gives_it_back(self, connect: Connect) -> None:
+        broker = connect(clock=lazaretto.SystemClock())
+        create(broker, lock_duration=1)
+        send(broker, b"x")
+        take(broker)
+        assert bodies(broker.receiver("q").receive(max_wait=20)) == [b"x"]
+
+
+class TestClockJumps:
+    """Time comes from the store's clock, and clocks do jump."""
+
+    def test_backwards_nothing_is_lost(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, lock_duration=30)
+        send(broker, b"x", time_to_live=60)
+        receiver = broker.receiver("q")
+        (message,) = receiver.receive()
+        clock.advance(-3600)
+        receiver.abandon(message, delay=5)
+        clock.advance(5)
+        receiver.complete(receiver.receive())
+        assert broker.queue("q").counts.total == broker.queue("q").expired == 0
+
+    def test_forwards_by_years(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, lock_duration=30, receive_retry_count=5, max_retry_cycles=2)
+        send(broker, b"x")
+        take(broker)
+        clock.advance(10 * 365 * 86_400)
+        message = take(broker)
+        assert (message.attempt, message.delivery_count) == (2, 1)
+
+
+def test_many_timers_at_once(broker: Broker, clock: ManualClock) -> None:
+    create(broker)
+    send(broker, *[b"%d" % n for n in range(700)], time_to_live=10)
+    send(broker, b"last")
+    clock.advance(10)
+    assert bodies(broker.receiver("q").receive(5)) == [b"last"]
+
+
+def test_a_delay_outlasted_by_time_to_live_shows_as_delayed(broker: Broker) -> None:
+    create(broker)
+    send(broker, b"x", time_to_live=10)
+    fail(broker, delay=60)
+    assert states(broker) == [(b"x", MessageState.DELAYED)]

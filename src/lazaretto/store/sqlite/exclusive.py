@@ -32,6 +32,10 @@ _WRITES = {
     sqlite3.SQLITE_CREATE_TABLE,
     sqlite3.SQLITE_CREATE_VIEW,
     sqlite3.SQLITE_DROP_VIEW,
+    # A temporary table or view hides the broker's table of the same name.
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+    sqlite3.SQLITE_CREATE_VTABLE,
 }
 # Actions whose second argument is such a table.
 _ON_TABLE = {
@@ -40,6 +44,7 @@ _ON_TABLE = {
     sqlite3.SQLITE_DROP_INDEX,
     sqlite3.SQLITE_CREATE_TRIGGER,
     sqlite3.SQLITE_DROP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
 }
 
 
@@ -78,7 +83,16 @@ class SqliteExclusive:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
+    def _refuse_ended(self) -> None:
+        # ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or a full disk ended it: what came now would stand by itself.
+        if not self._connection.in_transaction:
+            raise TransactionError(
+                "this transaction was rolled back by its own SQL or a failure of the disk; "
+                "nothing of it took effect: begin another one"
+            )
+
     def execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        self._refuse_ended()
         self._users, self._refusal = True, None
         try:
             # A text of its own, so that no statement of the broker's is found under it in the cache.
@@ -93,11 +107,13 @@ class SqliteExclusive:
             self._users = False
 
     def savepoint(self) -> SqliteSavepoint:
+        self._refuse_ended()
         self._savepoints += 1
         return SqliteSavepoint(self._connection, f"user_{self._savepoints}")
 
     def commit(self, operation: Operation[T]) -> T:
         try:
+            self._refuse_ended()
             answer = operation.run(self._tx)
             self._connection.execute("COMMIT")
         except BaseException as error:

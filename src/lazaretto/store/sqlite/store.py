@@ -64,7 +64,7 @@ class SqliteStore:
             self._connection = connect(path, busy=0.0)
         self._tx = self._transaction(self._connection, self._memory)
         self._version = -1
-        self._synced = True
+        self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
         self._closed = threading.Event()
         self._monitor: Callable[[], None] = lambda: None
@@ -77,18 +77,22 @@ class SqliteStore:
     # -- writing --------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
-        if self._pid != os.getpid():
-            raise StoreError("this broker was opened before a fork; open one of its own in each process")
+        self._refuse_fork()
         answer: T = self._group.run(operation)
         return answer
+
+    def _refuse_fork(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreError("this broker was opened before a fork; open one of its own in each process")
 
     def _commit(self, group: list[Ticket]) -> None:
         durable = self._always_durable
         for ticket in group:
             durable = durable or ticket.operation.durable
         try:
-            self._begin(durable)
             try:
+                # Within, because a signal may raise an exception as soon as the transaction is open.
+                self._begin(durable)
                 if not self._run_together(group):
                     self._connection.execute("ROLLBACK")
                     self._memory.forget()
@@ -112,6 +116,8 @@ class SqliteStore:
         """Start a transaction, when no other process is in one."""
         execute = self._connection.execute
         if durable != self._synced:
+            # Not known, should a signal's exception come between the setting and its note.
+            self._synced = None
             execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
             self._synced = durable
         nap, end = _FIRST_NAP, 0.0
@@ -189,6 +195,7 @@ class SqliteStore:
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, query: Callable[[Transaction], T]) -> T:
+        self._refuse_fork()
         if self._closed.is_set():
             raise BrokerClosed("the broker is closed")
         with translating(self._where):
@@ -211,9 +218,11 @@ class SqliteStore:
     # -- the user's own SQL ---------------------------------------------------------------------
 
     def exclusive(self) -> SqliteExclusive:
+        self._refuse_fork()
         if self._closed.is_set():
             raise BrokerClosed("the broker is closed")
         self._group.hold()
+        connection = None
         try:
             with translating(self._where):
                 connection = connect(self.path, busy=self._busy)
@@ -223,10 +232,12 @@ class SqliteStore:
             memory.cursors.update(self._memory.cursors)
             tx = self._transaction(connection, memory)
             tx.begin(self.clock.now())
+            return SqliteExclusive(connection, tx, memory, self._where, self._end_exclusive)
         except BaseException:
+            if connection is not None:
+                connection.close()
             self._group.let_go()
             raise
-        return SqliteExclusive(connection, tx, memory, self._where, self._end_exclusive)
 
     def _end_exclusive(self, woken: set[int]) -> None:
         self._group.let_go()

@@ -48,7 +48,7 @@ from lazaretto.entities import (
 )
 from lazaretto.errors import InvalidOption, MessageNotFound, NotAllowed
 from lazaretto.keeper import Keeper
-from lazaretto.keys import first_key
+from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
@@ -251,7 +251,7 @@ class Broker:
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:
         """Return the history of a message, live or dead: every attempt that did not complete."""
         parsed = EntityPath.parse(path)
-        (number,) = check_numbers(sequence_number)
+        number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
 
         def find(tx: Any) -> tuple[Attempt, ...]:
             queue = require_queue(tx, parsed)
@@ -272,7 +272,16 @@ class Broker:
     ) -> Iterator[DeadLetter]:
         """Yield the dead letters that wait in a queue, by sequence number, without their attempts."""
         parsed = dead_letter_path(EntityPath.parse(path))
-        given, after, left = which or DeadLetterFilter(), 0, limit
+        if which is not None and not isinstance(which, DeadLetterFilter):
+            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+        if limit is not None:
+            whole("limit", limit, 0, 1 << 62)
+        return self._dead_letters(parsed, which or DeadLetterFilter(), limit)
+
+    def _dead_letters(
+        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None
+    ) -> Iterator[DeadLetter]:
+        after = 0
         while left is None or left > 0:
             size = _CHUNK if left is None else min(_CHUNK, left)
             found = self._store.read(
@@ -287,7 +296,7 @@ class Broker:
     def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         """Return one dead letter with its whole history, or what became of it."""
         parsed = dead_letter_path(EntityPath.parse(path))
-        (number,) = check_numbers(sequence_number)
+        number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
         return self._store.read(lambda tx: show_dead_letter(tx, parsed, number))
 
     def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from lazaretto.clock import MICROSECONDS, Clock
@@ -29,8 +30,8 @@ class KeptStore(Store, Protocol):
 
     bell: Bell
 
-    def version_reader(self) -> Callable[[], int]:
-        """Return a function that tells a number which changes with every commit of any process."""
+    def version_reader(self) -> AbstractContextManager[Callable[[], int]]:
+        """Give a function that tells a number which changes with every commit of any process."""
         ...
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
@@ -61,10 +62,12 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            version = self._store.version_reader()
+            with self._store.version_reader() as version:
+                self._keep(version)
         except LazarettoError:
             _log.exception("timers are not looked after: the store cannot be read")
-            return
+
+    def _keep(self, version: Callable[[], int]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
         while not self._stopping:
             try:

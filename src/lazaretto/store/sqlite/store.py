@@ -8,7 +8,8 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -259,8 +260,9 @@ class SqliteStore:
     def _wake_monitor(self) -> None:
         self._monitor()
 
-    def version_reader(self) -> Callable[[], int]:
-        """Return a function that tells a number which changes with every commit of any process."""
+    @contextmanager
+    def version_reader(self) -> Iterator[Callable[[], int]]:
+        """Give a function that tells a number which changes with every commit of any process."""
         with translating(self._where):
             connection = connect(self.path, read_only=True, busy=self._busy)
 
@@ -271,7 +273,10 @@ class SqliteStore:
                 raise translated(error, self._where) from error
             return int(version)
 
-        return read
+        try:
+            yield read
+        finally:
+            connection.close()
 
     def check(self) -> list[str]:
         """Return what is wrong with the file: nothing, if all is well. Reads the whole file."""

@@ -87,7 +87,9 @@ class TestList:
             broker.dead_letter("q", 99)
 
     def test_other_subqueues_hold_none(self, broker: Broker) -> None:
-        with pytest.raises(InvalidOption, match="expected a queue or its dead-letter subqueue, got 'q;retry'"):
+        with pytest.raises(
+            InvalidOption, match="expected a queue or its dead-letter subqueue, got 'q;retry'"
+        ):
             list(broker.dead_letters("q;retry"))
 
 
@@ -169,7 +171,8 @@ class TestResubmit:
         assert (letter.resolution, letter.resolved) == ("resubmitted", _now(clock))
         assert (letter.resubmitted_as, letter.message) == (number + 1, None)
         assert (letter.error_type, len(letter.attempts)) == ("KeyError", 1)
-        assert list(broker.dead_letters("q")) == broker.dead_letter_groups("q") == []
+        assert list(broker.dead_letters("q")) == []
+        assert broker.dead_letter_groups("q") == []
 
     def test_many_by_number(self, broker: Broker, letters: list[int]) -> None:
         assert broker.resubmit("q", [5, 1, 1]).resubmitted == {5: 6, 1: 7}
@@ -261,7 +264,10 @@ class TestResubmit:
         broker.resubmit("q", DeadLetterFilter(error_type="KeyError"), actor="ann")
         events = broker.events(position)
         assert kinds(events) == ["resubmitted", "resubmitted"]
-        assert (events[0].sequence_number, events[0].detail) == (1, {"new_sequence_number": 6, "edited": False})
+        assert (events[0].sequence_number, events[0].detail) == (
+            1,
+            {"new_sequence_number": 6, "edited": False},
+        )
         (entry,) = broker.audit()
         assert (entry.actor, entry.action) == ("ann", "resubmit")
         assert entry.detail == {"sequence_numbers": [1, 4], "filter": {"error_type": "KeyError"}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lazaretto import Broker, ManualClock, Message
+from lazaretto import Broker, ManualClock, Message, MessageTooLarge
+from lazaretto.clock import to_datetime
 
 from .actions import bodies, create, send, take
 from .conftest import Connect
@@ -80,8 +81,6 @@ def test_a_queue_without_detection_takes_everything(broker: Broker) -> None:
 
 
 def test_scheduled_messages_are_included(broker: Broker, clock: ManualClock) -> None:
-    from lazaretto.clock import to_datetime
-
     at = to_datetime(clock.now() + 10_000_000)
     first = broker.sender("q").schedule(Message(b"1", message_id="m"), at)
     assert broker.sender("q").schedule(Message(b"2", message_id="m"), at) == first
@@ -89,8 +88,6 @@ def test_scheduled_messages_are_included(broker: Broker, clock: ManualClock) -> 
 
 
 def test_a_send_that_was_refused_leaves_no_trace(broker: Broker) -> None:
-    from lazaretto import MessageTooLarge
-
     with pytest.raises(MessageTooLarge):
         broker.sender("q").send([Message(b"x", message_id="m"), Message(b"x" * 300_000, message_id="n")])
     send(broker, b"x", message_id="m")

@@ -52,7 +52,9 @@ class TestEvents:
         assert len(broker.events(kind="queue_created", queue="B")) == 1
 
     def test_an_unknown_kind_gets_a_suggestion(self, broker: Broker) -> None:
-        with pytest.raises(InvalidOption, match=r"unknown kind of event 'dead_letter'; did you mean 'dead_lettered'"):
+        with pytest.raises(
+            InvalidOption, match=r"unknown kind of event 'dead_letter'; did you mean 'dead_lettered'"
+        ):
             broker.events(kind="dead_letter")
 
     def test_an_event_is_part_of_its_commit(self, broker: Broker) -> None:

@@ -192,3 +192,12 @@ def test_two_brokers_number_one_queue(connect: Connect) -> None:
     found = [send(broker, b"x") for broker in (one, other, one, other, other, one)]
     assert found == [1, 2, 3, 4, 5, 6]
     assert numbers(other.peek("q", 10)) == found
+
+
+def test_times_far_away_are_times(broker: Broker, connect: Connect) -> None:
+    """The longest durations and the latest moments are kept, not refused by the store."""
+    create(broker, "far", default_time_to_live=900_000_000_000)
+    far = datetime(9999, 12, 31, tzinfo=UTC)
+    broker.sender("far").schedule(Message(b"x", time_to_live=timedelta.max), far)
+    found = connect().peek("far")[0]
+    assert found.scheduled_enqueue_time == far

@@ -365,7 +365,9 @@ class TestOwnSql:
     def test_the_same_thread_cannot_write_past_it(self, broker: Broker) -> None:
         with broker.transaction() as tx:
             tx.execute("SELECT 1")
-            with pytest.raises(TransactionError, match="holds the store: send, receive and settle through it"):
+            with pytest.raises(
+                TransactionError, match="holds the store: send, receive and settle through it"
+            ):
                 send(broker, b"x")
             with pytest.raises(TransactionError, match="end it first"):
                 broker.transaction().execute("SELECT 1")

@@ -30,6 +30,8 @@ from lazaretto import (
 from .actions import bodies, create, send, set_aside, take
 
 NAIVE = datetime(2024, 5, 1)  # noqa: DTZ001
+UNKNOWN: dict[str, Any] = {"locks": 5}
+MISSPELT: dict[str, Any] = {"resaon": "x"}
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +119,7 @@ def test_paths(broker: Broker, path: Any, expected: str) -> None:
     [
         (lambda b: b.create_queue("r", {"lock_duration": 5}), "expected options to be QueueOptions, got"),
         (lambda b: b.create_queue("r", QueueOptions(lock_duration=-1)), "expected lock_duration .* got -1"),
-        (lambda b: b.create_queue("r", QueueOptions(**{"locks": 5})), "unknown option 'locks' of QueueOptions"),
+        (lambda b: b.create_queue("r", QueueOptions(**UNKNOWN)), "unknown option 'locks' of QueueOptions"),
         (lambda b: b.update_queue("q", lock_duration="long"), "expected lock_duration .* got 'long'"),
         (lambda b: b.update_queue("q", default_time_to_live=-5), "expected default_time_to_live .* got -5"),
         (lambda b: b.update_queue("q", policy={}), "expected policy to be a PoisonPolicy, got {}"),
@@ -154,7 +156,7 @@ def test_paths(broker: Broker, path: Any, expected: str) -> None:
         (lambda b: list(b.dead_letters("q", "all")), "expected which to be a DeadLetterFilter .* got 'all'"),
         (lambda b: DeadLetterFilter(reason=""), "expected reason to be text of 1 to 4096 characters, got ''"),
         (lambda b: DeadLetterFilter(since=NAIVE), "expected since to be a datetime with a time zone, got"),
-        (lambda b: DeadLetterFilter(**{"resaon": "x"}), r"unknown option 'resaon' .* did you mean 'reason'\?"),
+        (lambda b: DeadLetterFilter(**MISSPELT), r"unknown option 'resaon' .* did you mean 'reason'\?"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip

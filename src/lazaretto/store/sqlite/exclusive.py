@@ -128,9 +128,12 @@ class SqliteExclusive:
         self._end(set())
 
     def _end(self, woken: set[int]) -> None:
-        # Closing a connection undoes what it has not committed.
-        self._connection.close()
-        self._ended(woken)
+        try:
+            # Closing a connection undoes what it has not committed.
+            self._connection.close()
+        finally:
+            # Also when a signal raises an exception: nobody could write any more.
+            self._ended(woken)
 
 
 class SqliteSavepoint:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import lazaretto
-from lazaretto import Message, ReceivedMessage
+from lazaretto import NEXT_SESSION, Message, MessageLockLost, ReceivedMessage, SessionLockLost
 
 QUEUE = "work"
+PAIR = ("left", "right")
+SESSIONS = "sessions"
 
 
 class Journal:
@@ -24,44 +26,64 @@ class Journal:
     def write(self, kind: str, *values: object) -> None:
         os.write(self._file, (" ".join([kind, *map(str, values)]) + "\n").encode())
 
+    def message(self, kind: str, message: ReceivedMessage) -> None:
+        self.write(kind, message.message_id, message.sequence_number, message.attempt)
+
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DeadlyConnection:
-    """Passes statements on, and kills the process at the n-th hit of a named point."""
+class Fuse:
+    """Kills the process at the n-th hit of a named point, before or after the statement there."""
 
-    def __init__(self, connection: Any, point: str, count: int) -> None:
-        self._connection = connection
+    def __init__(self, point: str, count: int) -> None:
         self._point = point
         self._left = count
 
-    def execute(self, sql: str, *values: Any) -> Any:
-        commit = sql == "COMMIT"
-        settling = sql.startswith("DELETE FROM lazaretto_messages")
-        hit = (commit and self._point in ("before_commit", "after_commit")) or (
-            settling and self._point == "in_settle"
+    def execute(self, connection: Any, sql: str, *values: Any) -> Any:
+        hit = (sql == "COMMIT" and self._point in ("before_commit", "after_commit")) or (
+            sql.startswith("DELETE FROM lazaretto_messages") and self._point == "in_settle"
         )
         if hit:
             self._left -= 1
         if hit and self._left == 0 and self._point == "before_commit":
             die()
-        answer = self._connection.execute(sql, *values)
+        answer = connection.execute(sql, *values)
         if hit and self._left == 0:
             die()
         return answer
+
+
+class DeadlyConnection:
+    """Passes statements on, past the fuse."""
+
+    def __init__(self, connection: Any, fuse: Fuse) -> None:
+        self._connection = connection
+        self._fuse = fuse
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        return self._fuse.execute(self._connection, sql, *values)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
 
-def arm(broker: lazaretto.Broker, point: str, count: int) -> None:
-    """Make the broker's one writing connection deadly."""
-    store = broker._store
-    deadly: Any = DeadlyConnection(store._connection, point, count)
-    store._connection = deadly
-    store._tx._x = deadly.execute
+def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
+    """Make every connection deadly that the broker writes by: its own, and those of transactions with SQL."""
+    store: Any = broker._store
+
+    def lay(owner: Any) -> None:
+        owner._connection = DeadlyConnection(owner._connection, fuse)
+        owner._tx._x = owner._connection.execute
+
+    def exclusive() -> Any:
+        found = begin()
+        lay(found)
+        return found
+
+    begin, store.exclusive = store.exclusive, exclusive
+    lay(store)
 
 
 def send(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
@@ -80,6 +102,21 @@ def send(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
             journal.write("sent", name)
 
 
+def send_pairs(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
+    """Send each message to two queues, and every other one with a row of one's own, in one commit."""
+    number = start
+    while True:
+        number += 1
+        name = f"p{number}"
+        with broker.transaction() as tx:
+            for path in PAIR:
+                tx.send(path, Message(b"pair", message_id=name))
+            if number % 2:
+                tx.execute("INSERT INTO results (name) VALUES (?)", (name,))
+            journal.write("sending", name)
+        journal.write("sent", name)
+
+
 def consume(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
     """Receive and settle for ever; die between hand-over and settling at the given message."""
     draw = random.Random(os.getpid())
@@ -87,49 +124,93 @@ def consume(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
     handled = 0
     while True:
         for message in receiver.receive(draw.choice((1, 5)), max_wait=0.2):
-            journal.write("handed", message.sequence_number, message.attempt, message.message_id)
+            journal.message("handed", message)
             handled += 1
             if handled == die_at:
                 die()
-            if draw.random() < 0.1:
-                receiver.abandon(message, error=ValueError("now and then"))
-                continue
-            journal.write("completing", message.message_id)
-            receiver.complete(message)
-            journal.write("completed", message.message_id)
+            chance = draw.random()
+            try:
+                if chance < 0.1:
+                    journal.message("abandoning", message)
+                    receiver.abandon(message, error=ValueError("now and then"))
+                    journal.message("abandoned", message)
+                    continue
+                if chance < 0.15:
+                    journal.message("burying", message)
+                    receiver.dead_letter(message, reason="Buried")
+                    journal.message("buried", message)
+                    continue
+                if chance < 0.2:
+                    receiver.renew_lock(message)
+                journal.message("completing", message)
+                receiver.complete(message)
+                journal.message("completed", message)
+            except MessageLockLost:
+                # The machine was slow; whoever holds it now settles it.
+                journal.message("lost", message)
 
 
 def consume_with_sql(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
     """Receive and write a row of one's own in the same commit; a second row for a message is an error."""
     handled = 0
     while True:
-        with broker.transaction() as tx:
-            messages: list[ReceivedMessage] = tx.receive(QUEUE, 3, max_wait=0.2)
+        messages: list[ReceivedMessage] = []
+        try:
+            with broker.transaction() as tx:
+                messages = tx.receive(QUEUE, 3, max_wait=0.2)
+                for message in messages:
+                    journal.message("handed", message)
+                    handled += 1
+                    if handled == die_at:
+                        die()
+                for message in messages:
+                    tx.execute("INSERT INTO results (name) VALUES (?)", (message.message_id,))
+                    journal.message("completing", message)
+        except MessageLockLost:
+            # One lost is all undone: what was still held has failed.
             for message in messages:
-                journal.write("handed", message.sequence_number, message.attempt, message.message_id)
-                handled += 1
-                if handled == die_at:
-                    die()
-            for message in messages:
-                tx.execute("INSERT INTO results (name) VALUES (?)", (message.message_id,))
-                journal.write("completing", message.message_id)
+                journal.message("lost", message)
+            continue
         for message in messages:
-            journal.write("completed", message.message_id)
+            journal.message("completed", message)
+            journal.message("written", message)
+
+
+def consume_sessions(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
+    """Go from session to session, completing a few messages of each, one by one."""
+    handled = 0
+    while True:
+        try:
+            with broker.receiver(SESSIONS, session=NEXT_SESSION) as receiver:
+                for message in receiver.receive(3, max_wait=0.2):
+                    journal.message("handed", message)
+                    handled += 1
+                    if handled == die_at:
+                        die()
+                    journal.message("completing", message)
+                    receiver.complete(message)
+                    journal.message("completed", message)
+        except SessionLockLost:
+            continue
+
+
+ROLES = {
+    "send": send,
+    "send_pairs": send_pairs,
+    "consume": consume,
+    "consume_with_sql": consume_with_sql,
+    "consume_sessions": consume_sessions,
+}
 
 
 def main(role: str, store: str, journal_path: str, point: str, count: str, start: str) -> None:
     journal = Journal(journal_path)
     broker = lazaretto.connect(Path(store))
     if point in ("before_commit", "after_commit", "in_settle"):
-        arm(broker, point, int(count))
+        arm(broker, Fuse(point, int(count)))
     die_at = int(count) if point == "in_handler" else 0
     journal.write("ready", os.getpid())
-    if role == "send":
-        send(broker, journal, int(start))
-    elif role == "consume":
-        consume(broker, journal, die_at)
-    else:
-        consume_with_sql(broker, journal, die_at)
+    ROLES[role](broker, journal, int(start) if role.startswith("send") else die_at)
 
 
 if __name__ == "__main__":

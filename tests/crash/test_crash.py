@@ -7,8 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,102 +15,9 @@ import lazaretto
 from lazaretto import ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
 
 from .child import QUEUE
+from .stage import Stage
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
-CHILD = Path(__file__).with_name("child.py")
-#: A message that holds the locks of dead receivers expired: an hour after everything that happens here.
-LATER = 3600.0
-
-
-class Stage:
-    """A store, a journal, and the processes at work on them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = folder / "crash.db"
-        self.journal = folder / "journal"
-        self.journal.touch()
-        self.kills = 0
-        self._sent = 0
-        options = QueueOptions(lock_duration=1, policy=PoisonPolicy(receive_retry_count=400))
-        with lazaretto.connect(self.store) as broker:
-            broker.create_queue(QUEUE, options)
-            with broker.transaction() as tx:
-                tx.execute("CREATE TABLE results (name TEXT PRIMARY KEY)")
-
-    def start(self, role: str, point: str = "none", count: int = 0) -> subprocess.Popen[bytes]:
-        self._sent += 1_000_000
-        words = [role, self.store, self.journal, point, count, self._sent]
-        return subprocess.Popen([sys.executable, CHILD, *map(str, words)])
-
-    def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.journal.read_text().splitlines()]
-
-    def wait_for_work(self, process: subprocess.Popen[bytes], lines: int) -> None:
-        """Wait until the journal has grown by so many lines, or the process is gone."""
-        size = len(self.lines())
-        while process.poll() is None and len(self.lines()) < size + lines:
-            time.sleep(0.002)
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process, unless it has done so itself; it must not have ended in any other way."""
-        process.kill()
-        assert process.wait(30) == -signal.SIGKILL
-        self.kills += 1
-
-    def fill(self, count: int) -> None:
-        """Send as a process that lives."""
-        names = [f"f{i}" for i in range(count)]
-        with lazaretto.connect(self.store) as broker, broker.sender(QUEUE) as sender:
-            sender.send([Message(b"x", message_id=name) for name in names])
-        with self.journal.open("a") as file:
-            file.writelines(f"sending {name}\nsent {name}\n" for name in names)
-
-    def check(self) -> None:
-        """Compare what the processes were told with what the store holds."""
-        told: dict[str, list[str]] = {}
-        handed: dict[int, list[int]] = {}
-        for kind, *values in self.lines():
-            if kind == "handed":
-                handed.setdefault(int(values[0]), []).append(int(values[1]))
-            else:
-                told.setdefault(kind, []).append(values[0])
-        sent, sending = set(told.get("sent", [])), set(told.get("sending", []))
-        completing = set(told.get("completing", []))
-        completed = Counter(told.get("completed", []))
-        assert max(completed.values(), default=1) == 1, "a message was settled twice"
-        for number, attempts in handed.items():
-            assert attempts == sorted(set(attempts)), f"an attempt of message {number} was handed over twice"
-
-        clock = ManualClock(time.time() + LATER)
-        with lazaretto.connect(self.store, clock=clock) as broker:
-            assert broker.check() == []
-            counts = broker.queue(QUEUE).counts
-            left = broker.peek(QUEUE, 100_000)
-            dead = list(broker.dead_letters(QUEUE))
-            assert counts.total == len(left) + len(dead)
-            held = {m.message_id for m in left} | {d.message_id for d in dead}
-            assert len(held) == len(left) + len(dead), "a message is there twice"
-            assert held <= sending, "a message is there that nobody sent"
-            assert not held & set(completed), "a completed message is there again"
-            assert sent - held <= completing, "a message is gone that nobody completed"
-            for message in left:
-                attempts = handed.get(message.sequence_number, [0])
-                assert message.attempt >= max(attempts), "an attempt was forgotten"
-
-            # What is left is handed over again, in order, and nothing else is.
-            numbers = [m.sequence_number for m in left]
-            with broker.receiver(QUEUE) as receiver:
-                got = []
-                while batch := receiver.receive(100):
-                    got += [m.sequence_number for m in batch]
-                    for m in batch:
-                        assert m.attempt > max(handed.get(m.sequence_number, [0]))
-                    receiver.complete(batch)
-            assert sorted(got) == numbers
-            assert broker.queue(QUEUE).counts.active == 0
-            with broker.transaction() as tx:
-                rows = {name for (name,) in tx.execute("SELECT name FROM results")}
-            assert not rows & held, "a row was written whose message was not settled with it"
 
 
 @pytest.fixture
@@ -122,9 +27,16 @@ def stage(tmp_path: Path) -> Stage:
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])
 def test_writer_killed_at_a_point(stage: Stage, point: str) -> None:
-    for count in range(1, 60 if SOAK else 8):
-        stage.end(stage.start("send", point, count))
+    for count in range(1, 60 if SOAK else 7):
+        stage.await_death(stage.start("send", point, count))
     stage.check()
+
+
+@pytest.mark.parametrize("point", ["before_commit", "after_commit"])
+def test_writer_to_two_queues_killed_at_a_point(stage: Stage, point: str) -> None:
+    for count in range(1, 60 if SOAK else 5):
+        stage.await_death(stage.start("send_pairs", point, count))
+    stage.check_pairs()
 
 
 @pytest.mark.parametrize("role", ["consume", "consume_with_sql"])
@@ -133,15 +45,18 @@ def test_consumer_killed_at_a_point(stage: Stage, role: str, point: str) -> None
     rounds = 60 if SOAK else 6
     stage.fill(40 * rounds)
     for count in range(1, rounds + 1):
-        if role == "consume_with_sql" and point == "in_settle":
-            # Its settling is done by a connection of the transaction's own.
-            process = stage.start(role)
-            stage.wait_for_work(process, 2 + count)
-        else:
-            process = stage.start(role, point, 1 + count % 9)
-            process.wait(60)
-        stage.end(process)
+        stage.await_death(stage.start(role, point, 1 + count % 9))
     stage.check()
+
+
+@pytest.mark.parametrize("point", ["after_commit", "in_settle", "in_handler"])
+def test_consumer_of_sessions_killed_at_a_point(stage: Stage, point: str) -> None:
+    """More sessions than kills: those of the dead are locked for a second."""
+    rounds = 60 if SOAK else 6
+    stage.fill_sessions([f"s{i}" for i in range(2 * rounds)], 8)
+    for count in range(1, rounds + 1):
+        stage.await_death(stage.start("consume_sessions", point, 1 + count % 9))
+    stage.check_sessions()
 
 
 def test_killed_at_random(stage: Stage) -> None:
@@ -149,15 +64,16 @@ def test_killed_at_random(stage: Stage) -> None:
     draw = random.Random(7)
     stage.fill(200)
     roles = ["send", "consume", "consume_with_sql"]
+    rounds = 300 if SOAK else 12
     running = {role: stage.start(role) for role in roles}
-    for _ in range(300 if SOAK else 12):
+    for _ in range(rounds):
         role = draw.choice(roles)
         stage.wait_for_work(running[role], draw.randrange(1, 40))
-        stage.end(running[role])
+        stage.kill(running[role])
         running[role] = stage.start(role)
     for process in running.values():
-        stage.end(process)
-    assert stage.kills >= (300 if SOAK else 12)
+        stage.kill(process)
+    assert stage.kills == rounds + len(roles)
     stage.check()
 
 
@@ -188,7 +104,7 @@ def test_a_message_that_kills_its_consumer_ends_among_the_dead_letters(tmp_path:
         assert message.attempt == 1
         (dead,) = broker.dead_letters(QUEUE)
         assert dead.reason == "MaxDeliveryCountExceeded"
-        assert dead.counters.lock_expiries == 3
+        assert (dead.counters.deliveries, dead.counters.lock_expiries) == (3, 3)
         attempts = broker.dead_letter(QUEUE, dead.sequence_number).attempts
         assert [a.outcome for a in attempts] == [Outcome.EXPIRED] * 3
         assert len({a.worker for a in attempts}) == 3

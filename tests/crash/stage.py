@@ -1,0 +1,174 @@
+"""A store, the processes that are killed at work on it, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import lazaretto
+from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
+
+from .child import PAIR, QUEUE, SESSIONS
+from .told import Told
+
+CHILD = Path(__file__).with_name("child.py")
+#: By then the locks of dead receivers have run out: an hour after everything that happens here.
+LATER = 3600.0
+ALL = 100_000
+
+
+class Stage:
+    """A store, a journal, and the processes at work on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "crash.db"
+        self.journal = folder / "journal"
+        self.journal.touch()
+        self.kills = 0
+        self._started = 0
+        policy = PoisonPolicy(receive_retry_count=400)
+        with lazaretto.connect(self.store) as broker:
+            for path in (QUEUE, *PAIR):
+                broker.create_queue(path, QueueOptions(lock_duration=1, policy=policy))
+            in_sessions = QueueOptions(lock_duration=1, policy=policy, requires_session=True)
+            broker.create_queue(SESSIONS, in_sessions)
+            with broker.transaction() as tx:
+                tx.execute("CREATE TABLE results (name TEXT PRIMARY KEY)")
+
+    # -- the processes --------------------------------------------------------------------------
+
+    def start(self, role: str, point: str = "none", count: int = 0) -> subprocess.Popen[bytes]:
+        """Start a process, which kills itself at the `count`-th hit of a named point."""
+        self._started += 1_000_000
+        words = [role, self.store, self.journal, point, count, self._started]
+        return subprocess.Popen([sys.executable, CHILD, *map(str, words)])
+
+    def wait_for_work(self, process: subprocess.Popen[bytes], lines: int) -> None:
+        """Wait until the journal has grown by so many lines, or the process is gone."""
+        size = len(self._lines())
+        while process.poll() is None and len(self._lines()) < size + lines:
+            time.sleep(0.002)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a process; it must not have ended in any other way."""
+        process.kill()
+        self.await_death(process)
+
+    def await_death(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a process is dead by SIGKILL, its own or ours."""
+        assert process.wait(60) == -signal.SIGKILL
+        self.kills += 1
+
+    def fill(self, count: int) -> None:
+        """Send as a process that lives."""
+        self._fill(QUEUE, [Message(b"x", message_id=f"f{i}") for i in range(count)])
+
+    def fill_sessions(self, names: list[str], each: int) -> None:
+        """Send `each` messages to every one of some sessions, in turn."""
+        ids = [(name, f"{name}-{i}") for i in range(each) for name in names]
+        self._fill(SESSIONS, [Message(b"x", session_id=name, message_id=i) for name, i in ids])
+
+    def _fill(self, path: str, messages: list[Message]) -> None:
+        with lazaretto.connect(self.store) as broker, broker.sender(path) as sender:
+            sender.send(messages)
+        with self.journal.open("a") as file:
+            file.writelines(f"sending {m.message_id}\nsent {m.message_id}\n" for m in messages)
+
+    def _lines(self) -> list[list[str]]:
+        return [line.split() for line in self.journal.read_text().splitlines()]
+
+    def _later(self) -> Broker:
+        """Open the store when every lock has run out."""
+        return lazaretto.connect(self.store, clock=ManualClock(time.time() + LATER))
+
+    # -- what must be true ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare what the processes were told with what the store holds."""
+        told = Told(self._lines())
+        with self._later() as broker:
+            assert broker.check() == []
+            counts = broker.queue(QUEUE).counts
+            left = broker.peek(QUEUE, ALL)
+            dead = list(broker.dead_letters(QUEUE))
+            states = Counter(m.state.value for m in left)
+            assert (counts.active, counts.locked) == (states["active"], states["locked"])
+            assert (counts.dead_letter, counts.total) == (len(dead), len(left) + len(dead))
+            buried = {d.message_id for d in dead}
+            held = {m.message_id for m in left} | buried
+            assert len(held) == len(left) + len(dead), "a message is there twice"
+            assert held <= told.set("sending"), "a message is there that nobody sent"
+            assert not held & told.set("completed"), "a completed message is there again"
+            assert told.set("sent") - held <= told.set("completing"), "a message is lost"
+            assert told.set("buried") <= buried <= told.set("burying")
+            rows = _rows(broker)
+            assert not rows & held, "a row was written whose message was not settled with it"
+            assert told.set("written") <= rows <= told.set("completing"), "a row is lost"
+            for letter in dead:
+                whole = broker.dead_letter(QUEUE, letter.sequence_number)
+                outcomes = {a.number: a.outcome for a in whole.attempts}
+                told.check_history(letter.sequence_number, whole.counters.deliveries, outcomes)
+                assert whole.counters.lock_expiries == list(outcomes.values()).count(Outcome.EXPIRED)
+            _take_what_is_left(broker, told, [m.sequence_number for m in left])
+
+    def check_pairs(self) -> None:
+        """What was sent in one commit is there together, with the rows written in it, or not at all."""
+        told = Told(self._lines())
+        with self._later() as broker:
+            assert broker.check() == []
+            left, right = ([m.message_id for m in broker.peek(path, ALL)] for path in PAIR)
+            assert left == right
+            assert told.set("sent") <= set(left) <= told.set("sending")
+            assert len(set(left)) == len(left)
+            assert _rows(broker) == {name for name in left if int(name[1:]) % 2}
+
+    def check_sessions(self) -> None:
+        """Each session was worked off in its order, by one at a time."""
+        told = Told(self._lines())
+        completed: dict[str, list[int]] = {}
+        for name in told.names["completed"]:
+            session, _, index = name.partition("-")
+            completed.setdefault(session, []).append(int(index))
+        for session, indexes in completed.items():
+            assert indexes == sorted(indexes), f"session {session} was not worked off in order"
+        left: dict[str, list[int]] = {}
+        with self._later() as broker:
+            assert broker.check() == []
+            for message in broker.peek(SESSIONS, ALL):
+                session, _, index = message.message_id.partition("-")
+                left.setdefault(session, []).append(int(index))
+            held = {f"{session}-{index}" for session, indexes in left.items() for index in indexes}
+            assert not held & told.set("completed"), "a completed message is there again"
+            assert told.set("sent") - held <= told.set("completing"), "a message is lost"
+            for session, indexes in left.items():
+                assert indexes == list(range(indexes[0], indexes[-1] + 1)), "a later one went first"
+                assert max(completed.get(session, [-1])) < indexes[0], "a later one went first"
+                with broker.receiver(SESSIONS, session=session) as receiver:
+                    assert [m.message_id for m in receiver.receive(ALL)] == [
+                        f"{session}-{i}" for i in indexes
+                    ]
+
+
+def _rows(broker: Broker) -> set[str]:
+    with broker.transaction() as tx:
+        return {name for (name,) in tx.execute("SELECT name FROM results")}
+
+
+def _take_what_is_left(broker: Broker, told: Told, numbers: list[int]) -> None:
+    """What is left is handed over again, in order, and nothing else is."""
+    got = []
+    with broker.receiver(QUEUE) as receiver:
+        while batch := receiver.receive(100):
+            for message in batch:
+                got.append(message.sequence_number)
+                history = broker.attempts(QUEUE, message.sequence_number)
+                past = {attempt.number: attempt.outcome for attempt in history}
+                told.check_history(message.sequence_number, message.attempt - 1, past)
+            receiver.complete(batch)
+    assert got == numbers
+    counts = broker.queue(QUEUE).counts
+    assert counts.total == counts.dead_letter

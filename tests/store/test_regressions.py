@@ -222,6 +222,18 @@ def test_the_next_session_is_found_when_its_delay_is_over(broker: Broker, clock:
     assert len(broker.receiver("s", session=NEXT_SESSION).receive()) == 1
 
 
+def test_a_message_that_outlived_itself_under_a_lock_expires_when_the_lock_is_lost(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.create_queue("q", QueueOptions(lock_duration=10, dead_letter_on_expiration=True))
+    broker.create_queue("other")
+    broker.sender("q").send(Message(b"one", time_to_live=5))
+    assert len(broker.receiver("q").receive()) == 1
+    clock.advance(11)
+    broker.receiver("other").receive()
+    assert [letter.reason for letter in broker.dead_letters("q")] == ["TTLExpiredException"]
+
+
 def test_a_message_that_is_gone_has_no_history(broker: Broker) -> None:
     broker.create_queue("q")
     (number,) = _send(broker, "q", b"one")

@@ -20,9 +20,16 @@ SWEEP = 256
 
 
 def sweep(tx: Transaction, limit: int) -> int:
-    """Do what is due, at most `limit` of each kind; return how many there were."""
-    if not tx.anything_due():
-        return 0
+    """Do what is due, until nothing is or `limit` is reached; return how many there were."""
+    done, found = 0, 1
+    # One thing makes another due: a lock that runs out, a message whose life was over meanwhile.
+    while found and done < limit and tx.anything_due():
+        found = _sweep_once(tx, limit)
+        done += found
+    return done
+
+
+def _sweep_once(tx: Transaction, limit: int) -> int:
     rows = tx.due(limit)
     lost: set[tuple[int, int | None]] = set()
     for row in rows:

@@ -12,6 +12,7 @@ from lazaretto import (
     Broker,
     InvalidMessage,
     ManualClock,
+    Message,
     MessageLockLost,
     MessageNotFound,
     MessageState,
@@ -289,3 +290,14 @@ def test_a_poison_message_does_not_stop_its_session(broker: Broker) -> None:
         receiver.abandon(receiver.receive())
     assert bodies(receiver.receive(3)) == [b"y", b"z"]
     assert states(broker, "q;poison") == [(b"x", MessageState.ACTIVE)]
+
+
+def test_many_sessions_whose_locks_run_out_at_once(broker: Broker, clock: ManualClock) -> None:
+    names = [f"s{n:03}" for n in range(400)]
+    with broker.sender("q") as sender:
+        sender.send([Message(b"x", session_id=name) for name in names])
+    for name in names:
+        broker.receiver("q", session=name).receive()
+    clock.advance(30)
+    (message,) = broker.receiver("q", session=names[-1]).receive()
+    assert (message.session_id, message.delivery_count) == (names[-1], 1)

@@ -1,4 +1,4 @@
-"""Works a queue off with several threads, and writes down who held which message when."""
+"""Works queues off with several threads, and writes down who held what when."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lazaretto
-from lazaretto import Broker, MessageLockLost
+from lazaretto import NEXT_SESSION, Broker, Message, MessageLockLost, SessionLockLost
 
 QUEUE = "race"
+SESSIONS = "sessions"
+#: Threads of a process.
+THREADS = 2
 
 
 class Span(NamedTuple):
-    """One holder's time with a message: from hand-over until the settle began, or the lock's end."""
+    """One holder's time with a message: from when it had it until its settle began, or the lock's end."""
 
     sequence_number: int
     attempt: int
@@ -26,18 +29,20 @@ class Span(NamedTuple):
     outcome: str
 
 
-def work(broker: Broker, note: Callable[[Span], object], seed: int) -> None:
+Note = Callable[[Span], object]
+
+
+def work(broker: Broker, note: Note, seed: int) -> None:
     """Complete most messages, abandon, release and renew some, and lose a few locks, until none is left."""
     draw = random.Random(seed)
     idle = 0
     with broker.receiver(QUEUE) as receiver:
         while idle < 3:
             batch = receiver.receive(draw.randrange(1, 8), max_wait=0.6)
+            start = time.time()
             idle = 0 if batch else idle + 1
             for message in batch:
-                start = time.time()
                 assert message.locked_until is not None
-                lock_end = message.locked_until.timestamp()
                 what = draw.random()
                 settled_at, outcome = time.time(), "completed"
                 try:
@@ -47,10 +52,10 @@ def work(broker: Broker, note: Callable[[Span], object], seed: int) -> None:
                     elif what < 0.2:
                         outcome = "released"
                         receiver.release(message)
-                    elif what < 0.22:
+                    elif what < 0.21:
                         # Keep it too long: somebody else gets it, and this holder's settle must fail.
-                        settled_at, outcome = lock_end, "kept"
-                        time.sleep(max(0.0, lock_end - time.time()) + 0.05)
+                        settled_at, outcome = message.locked_until.timestamp(), "kept"
+                        time.sleep(max(0.0, settled_at - time.time()) + 0.05)
                         receiver.complete(message)
                         outcome = "stale"
                     else:
@@ -59,12 +64,47 @@ def work(broker: Broker, note: Callable[[Span], object], seed: int) -> None:
                         settled_at = time.time()
                         receiver.complete(message)
                 except MessageLockLost:
-                    settled_at, outcome = min(settled_at, lock_end), "lost"
-                note(
-                    Span(
-                        message.sequence_number, message.attempt, min(start, settled_at), settled_at, outcome
-                    )
-                )
+                    outcome = "lost"
+                end = min(settled_at, message.locked_until.timestamp())
+                note(Span(message.sequence_number, message.attempt, min(start, end), end, outcome))
+
+
+def send(broker: Broker, count: int) -> None:
+    """Send so many messages, one by one and in small lists."""
+    with broker.sender(QUEUE) as sender:
+        while count > 0:
+            size = min(count, 1 + count % 3)
+            sender.send([Message(b"late")] * size)
+            count -= size
+
+
+def work_sessions(broker: Broker, note: Note, seed: int) -> None:
+    """Go from session to session, and lose the lock of one now and then, until none is left.
+
+    The spans' sequence number is the message's, the attempt is the session's name as a number.
+    """
+    draw = random.Random(seed)
+    idle = 0
+    while idle < 3:
+        with broker.receiver(SESSIONS, session=NEXT_SESSION) as receiver:
+            batch = receiver.receive(draw.randrange(1, 5), max_wait=0.6)
+            start = time.time()
+            idle = 0 if batch else idle + 1
+            if not batch:
+                continue
+            assert receiver.session_locked_until is not None
+            lock_end = receiver.session_locked_until.timestamp()
+            session = int(receiver.session_id or 0)
+            if draw.random() < 0.03:
+                time.sleep(max(0.0, lock_end - time.time()) + 0.05)
+            for message in batch:
+                end, outcome = time.time(), "completed"
+                try:
+                    receiver.complete(message)
+                except SessionLockLost:
+                    outcome = "lost"
+                end = min(end, lock_end)
+                note(Span(message.sequence_number, session, min(start, end), end, outcome))
 
 
 def read_spans(journal: Path) -> list[Span]:
@@ -76,15 +116,17 @@ def read_spans(journal: Path) -> list[Span]:
     return spans
 
 
-def main(store: str, journal: str) -> None:
+def main(store: str, journal: str, job: str, count: str) -> None:
     lock = threading.Lock()
+    worker = work if job == "messages" else work_sessions
     with lazaretto.connect(Path(store)) as broker, Path(journal).open("w") as file:
 
         def note(span: Span) -> None:
             with lock:
                 file.write(" ".join(map(str, span)) + "\n")
 
-        threads = [threading.Thread(target=work, args=(broker, note, i)) for i in range(2)]
+        threads = [threading.Thread(target=worker, args=(broker, note, i)) for i in range(THREADS)]
+        threads.append(threading.Thread(target=send, args=(broker, int(count))))
         for thread in threads:
             thread.start()
         for thread in threads:

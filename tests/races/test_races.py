@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,14 @@ from lazaretto import (
     TransactionError,
 )
 
-from .child import QUEUE, Span, read_spans, work
+from .child import QUEUE, SESSIONS, Span, read_spans, send, work
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 CHILD = Path(__file__).with_name("child.py")
-MESSAGES = 4000 if SOAK else 400
+#: Messages at the start of a race, and how many more are sent meanwhile.
+MESSAGES = 4000 if SOAK else 300
+LATE = 1000 if SOAK else 80
+PROCESSES = 4
 
 
 @pytest.fixture
@@ -41,12 +45,24 @@ def store(tmp_path: Path) -> Path:
     with lazaretto.connect(path) as broker:
         policy = PoisonPolicy(receive_retry_count=1000)
         broker.create_queue(QUEUE, QueueOptions(lock_duration=1, policy=policy))
+        broker.create_queue(SESSIONS, QueueOptions(lock_duration=1, policy=policy, requires_session=True))
         with broker.sender(QUEUE) as sender:
             sender.send([Message(b"%d" % i) for i in range(MESSAGES)])
     return path
 
 
-def check_spans(spans: list[Span]) -> None:
+def run_processes(store: Path, folder: Path, job: str, late: int = 0) -> list[Span]:
+    """Let several processes at the store, and return what all of them wrote down."""
+    journals = [folder / f"spans{i}" for i in range(PROCESSES)]
+    processes = [
+        subprocess.Popen([sys.executable, CHILD, store, journal, job, str(late)]) for journal in journals
+    ]
+    for process in processes:
+        assert process.wait(300) == 0
+    return [span for journal in journals for span in read_spans(journal)]
+
+
+def check_spans(spans: list[Span], messages: int) -> None:
     """No two holders of one message at the same time; each message completed exactly once."""
     by_message: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
@@ -59,15 +75,13 @@ def check_spans(spans: list[Span]) -> None:
         assert attempts == sorted(set(attempts)), f"message {number}: attempts {attempts}"
     completed = Counter(span.sequence_number for span in spans if span.outcome == "completed")
     assert set(completed.values()) == {1}
-    assert set(completed) == set(range(1, MESSAGES + 1))
+    assert set(completed) == set(range(1, messages + 1))
+    assert not [span for span in spans if span.outcome == "stale"], "a stale token settled a message"
 
 
 def test_threads_and_processes_on_one_file(store: Path, tmp_path: Path) -> None:
-    journals = [tmp_path / f"spans{i}" for i in range(4)]
-    processes = [subprocess.Popen([sys.executable, CHILD, store, journal]) for journal in journals]
-    for process in processes:
-        assert process.wait(300) == 0
-    check_spans([span for journal in journals for span in read_spans(journal)])
+    spans = run_processes(store, tmp_path, "messages", LATE)
+    check_spans(spans, MESSAGES + PROCESSES * LATE)
     with lazaretto.connect(store) as broker:
         assert broker.queue(QUEUE).counts.total == 0
         assert broker.check() == []
@@ -77,13 +91,31 @@ def test_eight_threads_share_a_broker(store: Path) -> None:
     spans: list[Span] = []
     with lazaretto.connect(store) as broker:
         threads = [threading.Thread(target=work, args=(broker, spans.append, seed)) for seed in range(8)]
+        threads.append(threading.Thread(target=send, args=(broker, LATE)))
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(300)
             assert not thread.is_alive()
         assert broker.queue(QUEUE).counts.total == 0
-    check_spans(spans)
+    check_spans(spans, MESSAGES + LATE)
+
+
+def test_a_session_has_one_holder_among_processes(store: Path, tmp_path: Path) -> None:
+    """Spans by session do not overlap, and each session is completed in its order."""
+    each, names = (100 if SOAK else 15), range(12)
+    with lazaretto.connect(store) as broker, broker.sender(SESSIONS) as sender:
+        for _ in range(each):
+            sender.send([Message(b"", session_id=str(name)) for name in names])
+    spans = run_processes(store, tmp_path, "sessions")
+    for name in names:
+        held = sorted((span for span in spans if span.attempt == name), key=lambda span: span.end)
+        done = [span.sequence_number for span in held if span.outcome == "completed"]
+        assert done == sorted(set(done)), f"session {name} was not worked off in order"
+        assert len(done) == each
+        # Messages of one hand-over share its start; the next holder's starts after the last of them.
+        for earlier, later in itertools.pairwise(held):
+            assert later.start == earlier.start or later.start >= earlier.end, f"two held session {name}"
 
 
 def test_one_lock_is_settled_by_one_of_many(store: Path) -> None:
@@ -171,35 +203,64 @@ def test_a_lost_session_changes_nothing(tmp_path: Path) -> None:
         second.complete(again)
 
 
-def waiting(broker: Broker) -> None:
-    """Wait until a thread waits for something to receive."""
+def waiting(broker: Broker, threads: int = 1) -> None:
+    """Wait until so many threads wait for something to receive."""
     end = time.monotonic() + 60
-    while not broker._store.bell.waiting:
+    while broker._store.bell.waiting < threads:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
 def test_closing_wakes_those_that_wait(tmp_path: Path) -> None:
+    """However many wait or send: all get BrokerClosed, and what was answered is there."""
     broker = lazaretto.connect(tmp_path / "close.db")
     broker.create_queue(QUEUE)
+    broker.create_queue("sent")
+    broker.create_queue(SESSIONS, QueueOptions(requires_session=True))
     errors: list[BaseException] = []
+    answered: list[int] = []
 
-    def wait() -> None:
+    def send_for_ever() -> None:
+        while True:
+            answered.append(broker.sender("sent").send(Message(b"")))
+
+    def receive_in_a_transaction() -> None:
+        with broker.transaction() as tx:
+            tx.receive(QUEUE, max_wait=None)
+
+    jobs: list[Callable[[], object]] = [
+        lambda: broker.receiver(QUEUE).receive(max_wait=None),
+        lambda: broker.receiver(QUEUE).receive(max_wait=None),
+        lambda: broker.receiver(SESSIONS, session=NEXT_SESSION).receive(max_wait=None),
+        lambda: broker.events(broker.last_event(), max_wait=None),
+        receive_in_a_transaction,
+    ]
+    waiters = len(jobs)
+
+    def run(job: Callable[[], object]) -> None:
         try:
-            broker.receiver(QUEUE).receive(max_wait=None)
+            job()
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    waiting(broker)
+    jobs += [send_for_ever] * 3
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    waiting(broker, waiters)
     broker.close()
-    thread.join(60)
-    assert [type(e) for e in errors] == [BrokerClosed]
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert [type(e) for e in errors] == [BrokerClosed] * len(jobs)
     with pytest.raises(BrokerClosed):
         broker.queue(QUEUE)
     with pytest.raises(BrokerClosed):
         broker.sender(QUEUE).send(Message(b""))
+    with pytest.raises(BrokerClosed):
+        broker.transaction().execute("SELECT 1")
+    with lazaretto.connect(tmp_path / "close.db") as again:
+        assert {m.sequence_number for m in again.peek("sent", 100_000)} >= set(answered)
 
 
 @pytest.mark.parametrize("where", ["thread", "process"])
@@ -255,3 +316,27 @@ def test_processes_open_one_new_file_at_once(tmp_path: Path) -> None:
     words = [sys.executable, "-c", script, str(tmp_path / "new.db")]
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert [p.communicate(timeout=60)[0].strip() for p in processes] == ["1"] * 6
+
+
+def test_transactions_with_sql_from_many_threads(tmp_path: Path) -> None:
+    """They take turns; each sees what the one before it wrote."""
+    with lazaretto.connect(tmp_path / "turns.db") as broker:
+        broker.create_queue(QUEUE)
+        with broker.transaction() as tx:
+            tx.execute("CREATE TABLE counter (n)")
+            tx.execute("INSERT INTO counter VALUES (0)")
+
+        def count() -> None:
+            for _ in range(10):
+                with broker.transaction() as tx:
+                    ((n,),) = tx.execute("SELECT n FROM counter").fetchall()
+                    tx.execute("UPDATE counter SET n = ?", (n + 1,))
+                    tx.send(QUEUE, Message(b"%d" % n))
+
+        threads = [threading.Thread(target=count) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        assert [int(m.body) for m in broker.peek(QUEUE, 100)] == list(range(80))

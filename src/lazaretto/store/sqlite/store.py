@@ -95,7 +95,9 @@ class SqliteStore:
                 # Within, because a signal may raise an exception as soon as the transaction is open.
                 self._begin(durable)
                 if not self._run_together(group):
-                    self._connection.execute("ROLLBACK")
+                    # A full disk has ended the transaction by itself.
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
                     self._memory.forget()
                     self._begin(durable)
                     self._run_apart(group)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -361,20 +359,29 @@ class TestProcessesAndSignals:
             assert broker.queue("q").counts.active == 20
 
     def test_interrupted_while_waiting(self, tmp_path: Path) -> None:
-        with lazaretto.connect(tmp_path / "wait.db") as broker:
-            broker.create_queue("q")
-
-            def interrupt() -> None:
+        """In a process of its own, whose main thread is certainly the one that waits."""
+        path = tmp_path / "wait.db"
+        make(path)
+        script = """
+            import os, signal, sys, threading, time
+            import lazaretto
+            broker = lazaretto.connect(sys.argv[1])
+            def interrupt():
                 while not broker._store.bell.waiting:
                     time.sleep(0.001)
-                os.kill(os.getpid(), signal.SIGINT)
-
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             thread = threading.Thread(target=interrupt)
             thread.start()
-            with pytest.raises(KeyboardInterrupt), broker.receiver("q") as receiver:
-                receiver.receive(max_wait=60)
+            try:
+                broker.receiver("q").receive(max_wait=60)
+            except KeyboardInterrupt:
+                print("interrupted")
             thread.join(60)
-            broker.sender("q").send(Message(b"after"))
+            broker.sender("q").send(lazaretto.Message(b"after"))
+            broker.close()
+            """
+        assert run(script, path).strip() == "interrupted"
+        with lazaretto.connect(path) as broker:
             assert broker.queue("q").counts.active == 1
 
     def test_interrupted_again_and_again_while_many_send(self, tmp_path: Path) -> None:

@@ -253,3 +253,16 @@ def test_a_closed_group_refuses() -> None:
     with pytest.raises(BrokerClosed):
         group.run(Number(1))
     assert commits.groups == []
+
+
+def test_those_who_wait_for_the_holder_learn_that_it_closed() -> None:
+    """They came while it was open, and get their turn when nothing is left to write to."""
+    commits = Commits()
+    group = GroupCommit(commits)
+    group.hold()
+    callers = Callers(group, [[n] for n in range(8)])
+    _wait_until(lambda: len(group._waiting) == 8)
+    group.closed = True
+    group.let_go()
+    assert {type(outcome) for outcome in callers.join().values()} == {BrokerClosed}
+    assert not commits.groups

@@ -126,6 +126,10 @@ class GroupCommit:
             # Whoever took it is gone without an answer.
             own.error, own.done = StoreError(_IN_DOUBT), True
             return
+        if self.closed:
+            # Closed since it came: there is nothing left to write to.
+            own.error, own.done = BrokerClosed("the broker is closed"), True
+            return
         if 1 < self._callers > len(waiting):
             self._gather(self._callers)
         group: list[Ticket] = []

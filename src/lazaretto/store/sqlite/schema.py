@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 import uuid
 from importlib import resources
 from pathlib import Path
 
-from lazaretto.errors import StoreForeign, StoreNotFound, StoreTooNew
+from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.sqlite.connection import connect, translating
 
 _PACKAGE = "lazaretto.store.sqlite.migrations"
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
+#: How long to wait before a file that another process is making a store is looked at again, in seconds.
+_NAP = 0.01
 _ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 
 
@@ -46,6 +49,18 @@ def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> 
     Creates it if `create`; adds the store to another application's database if `adopt`.
     A file that is not a store, is damaged, or is of a newer schema raises and stays as it is.
     """
+    end = time.monotonic() + busy
+    while True:
+        try:
+            return _prepare(path, create=create, adopt=adopt, busy=busy, now=now)
+        except StoreBusy:
+            # SQLite does not wait for another process that is just changing the journal's mode.
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_NAP)
+
+
+def _prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> None:
     where = f"opening {path}"
     exists = path.exists() and path.stat().st_size > 0
     if exists:

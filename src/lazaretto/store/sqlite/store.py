@@ -62,7 +62,9 @@ class SqliteStore:
         self._prefix = uuid.uuid4().hex[:20]
         self._memory = Memory()
         with translating(self._where):
-            self._connection = connect(path, busy=0.0)
+            # Opened with patience: another process may just be making the file a store.
+            self._connection = connect(path, busy=busy)
+            self._connection.execute("PRAGMA busy_timeout = 0")
         self._tx = self._transaction(self._connection, self._memory)
         self._version = -1
         self._synced: bool | None = True
@@ -222,11 +224,11 @@ class SqliteStore:
 
     def exclusive(self) -> SqliteExclusive:
         self._refuse_fork()
-        if self._closed.is_set():
-            raise BrokerClosed("the broker is closed")
         self._group.hold()
         connection = None
         try:
+            if self._closed.is_set():
+                raise BrokerClosed("the broker is closed")
             with translating(self._where):
                 connection = connect(self.path, busy=self._busy)
                 connection.execute("BEGIN IMMEDIATE")

@@ -125,6 +125,8 @@ class MessageState(enum.Enum):
     DEFERRED = "deferred"
     SCHEDULED = "scheduled"
     DELAYED = "delayed"
+    #: Held back until it can be handed out alone: a worker died while it held it among others.
+    SUSPECT = "suspect"
 
 
 _DAY = 86_400.0
@@ -205,6 +207,7 @@ class MessageCounts:
     deferred: int = 0
     scheduled: int = 0
     delayed: int = 0
+    suspect: int = 0
     dead_letter: int = 0
     transfer_dead_letter: int = 0
 

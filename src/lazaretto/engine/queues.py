@@ -35,7 +35,7 @@ from lazaretto.keys import first_key, last_key
 from lazaretto.options import refuse_unknown, suggestion
 from lazaretto.policy import DISPOSITIONS
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, QueueRecord
+from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, QueueRecord
 
 _culprit = msgspec.json.Decoder(CulpritRecord)
 
@@ -116,6 +116,7 @@ def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
             deferred=main.get(DEFERRED, 0),
             scheduled=main.get(SCHEDULED, 0),
             delayed=main.get(DELAYED, 0),
+            suspect=main.get(SUSPECT, 0),
             dead_letter=dead,
             transfer_dead_letter=transfer,
         ),

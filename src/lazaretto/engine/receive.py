@@ -15,7 +15,7 @@ from lazaretto.keys import first_key, in_main, last_key, main_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, HandedRow, QueueRecord
+from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, HandedRow, QueueRecord
 
 STATES = {
     FRESH: MessageState.ACTIVE,
@@ -24,6 +24,7 @@ STATES = {
     DEFERRED: MessageState.DEFERRED,
     SCHEDULED: MessageState.SCHEDULED,
     DELAYED: MessageState.DELAYED,
+    SUSPECT: MessageState.SUSPECT,
 }
 
 #: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,

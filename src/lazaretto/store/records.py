@@ -12,7 +12,8 @@ from lazaretto.entities import QueueOptions, QueueStatus
 from lazaretto.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
-FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED = range(6)
+#: SUSPECT waits until it is handed out alone, since a worker died holding it among others.
+FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, SUSPECT = range(7)
 
 #: A message as it is handed over: the fields of StoredMessage in their order, then cycle_attempts.
 HandedRow = tuple[Any, ...]
@@ -20,7 +21,7 @@ HandedRow = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """A queue as the store keeps it. `halted_by` values are JSON. Times in microseconds."""
+    """A queue as the store keeps it. `halted_by` values and `breaker` are JSON. Times in microseconds."""
 
     queue_id: int
     path: str
@@ -28,6 +29,7 @@ class QueueRecord:
     status: QueueStatus
     halted_by: str | None
     dead_letter_halted_by: str | None
+    breaker: str | None
     created: int
     updated: int
 
@@ -59,6 +61,7 @@ class MessageRow(msgspec.Struct):
     resubmitted_from: int | None
     headers: bytes | None
     body_id: int | None
+    suspect: int = 0
 
     @property
     def counters(self) -> Counters:
@@ -136,9 +139,10 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's lock and state."""
+    """A session's lock and state, and what holds it back: JSON of the poison message it waits for."""
 
     lock_token: int | None
     locked_until: int | None
     locked_by: str | None
     state: bytes | None
+    held_by: str | None

@@ -10,24 +10,24 @@ VALUES (:path, :path_key, :options, :now, :now) RETURNING queue_id
 
 -- name: select_queue
 -- One queue by path.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
 FROM lazaretto_queues WHERE path_key = ?
 
 -- name: select_queue_by_id
 -- One queue by the id in its messages' keys.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
 FROM lazaretto_queues WHERE queue_id = ?
 
 -- name: select_queues
 -- All queues by path.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
 FROM lazaretto_queues ORDER BY path_key
 
 -- name: update_queue
 -- The options and status of a queue.
 UPDATE lazaretto_queues
 SET options = :options, status = :status, halted_by = :halted_by,
-    dead_letter_halted_by = :dead_letter_halted_by, updated = :now
+    dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now
 WHERE queue_id = :queue_id
 
 -- name: select_discarded
@@ -206,21 +206,21 @@ DELETE FROM lazaretto_bodies WHERE body_id IN (SELECT value FROM json_each(?))
 -- All that the engine decides by of one message; not its body.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
        deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
-       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages WHERE key = ?
 
 -- name: select_due
 -- The messages whose time has come, the longest due first.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
        deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
-       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ? ORDER BY due LIMIT ?
 
 -- name: select_session_locked
 -- The messages a session's receiver holds.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
        deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
-       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages
 WHERE key >> 44 = ? AND session_id = ? AND state = 2
 
@@ -241,7 +241,8 @@ SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :
     deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
     lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
     cycle = :cycle, moves = :moves, generation = :generation, deferred = :deferred,
-    enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from
+    enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from,
+    suspect = :suspect
 WHERE key = :key
 
 -- name: renew_lock
@@ -289,7 +290,7 @@ SELECT min(key) FROM lazaretto_messages WHERE key >> 44 = ? AND session_id = ? A
 
 -- name: select_session
 -- A session's lock and state.
-SELECT lock_token, locked_until, locked_by, state FROM lazaretto_sessions
+SELECT lock_token, locked_until, locked_by, state, held_by FROM lazaretto_sessions
 WHERE queue_id = ? AND session_id = ?
 
 -- name: lock_session

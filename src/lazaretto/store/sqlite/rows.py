@@ -20,7 +20,7 @@ _decoder = msgspec.json.Decoder(QueueOptions)
 
 def queue_record(row: tuple[Any, ...]) -> QueueRecord:
     """Return a queue's row as a record."""
-    queue_id, path, options, status, halted_by, dead_letter_halted_by, created, updated = row
+    queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated = row
     return QueueRecord(
         queue_id,
         path,
@@ -28,6 +28,7 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
         QueueStatus(status),
         halted_by,
         dead_letter_halted_by,
+        breaker,
         created,
         updated,
     )

@@ -119,6 +119,7 @@ class SqliteTransaction:
                 "status": record.status.value,
                 "halted_by": record.halted_by,
                 "dead_letter_halted_by": record.dead_letter_halted_by,
+                "breaker": record.breaker,
                 "now": self.now,
             },
         )

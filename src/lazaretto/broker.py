@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
@@ -39,6 +40,7 @@ from lazaretto.engine.queues import (
     describe,
     require_queue,
 )
+from lazaretto.engine.workers import Leave
 from lazaretto.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     EntityPath,
@@ -46,7 +48,7 @@ from lazaretto.entities import (
     QueueOptions,
     Subqueue,
 )
-from lazaretto.errors import InvalidOption, MessageNotFound, NotAllowed
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, NotAllowed
 from lazaretto.keeper import Keeper
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
@@ -402,6 +404,10 @@ class Broker:
     def close(self) -> None:
         """Close the broker. Callers that wait get BrokerClosed. What was answered is safe."""
         self._keeper.stop()
+        # Should it fail, others find out that this process is gone.
+        with contextlib.suppress(LazarettoError):
+            if self._store.read(lambda tx: tx.beating()):
+                self._store.run(Leave())
         self._store.close()
 
     def __enter__(self) -> Self:

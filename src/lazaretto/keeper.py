@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from lazaretto.clock import MICROSECONDS, Clock
 from lazaretto.engine.timers import CleanUp, Sweep
+from lazaretto.engine.workers import Beat, BuryWorkers
 from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.store.bell import Bell
 from lazaretto.store.contract import Store
@@ -23,6 +25,10 @@ _REST = 0.5
 #: How often what is no longer kept is removed, in seconds, and how soon after the start first.
 _CLEAN_EVERY = 600.0
 _CLEAN_FIRST = 5.0
+#: How often this process says that it lives, if it holds messages, in seconds.
+_BEAT_EVERY = 10.0
+#: How often it is looked for processes that died, in seconds.
+_BURY_EVERY = 1.0
 
 
 class KeptStore(Store, Protocol):
@@ -49,6 +55,7 @@ class Keeper:
         self._stopping = False
         self._version: int | None = None
         self._next_due: int | None = 0
+        self._beat_at = self._bury_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lazaretto-keeper", daemon=True)
         store.on_waiting(self._awake.set)
         self._thread.start()
@@ -75,6 +82,8 @@ class Keeper:
                 if self._clock.ticks and self._clock.now() >= clean_at:
                     more = self._store.run(CleanUp())
                     clean_at = self._clock.now() + (0 if more else int(_CLEAN_EVERY * MICROSECONDS))
+                if self._clock.ticks:
+                    self._look_for_dead()
             except BrokerClosed:
                 return
             except LazarettoError as error:
@@ -93,6 +102,18 @@ class Keeper:
             while self._next_due is not None and self._next_due <= self._clock.now() and not self._stopping:
                 self._store.run(Sweep())
                 self._next_due = self._store.read(lambda tx: tx.next_due())
+
+    def _look_for_dead(self) -> None:
+        """Say that this process lives, and look after what those held that no longer do."""
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + _BEAT_EVERY
+            if self._store.read(lambda tx: tx.beating()):
+                self._store.run(Beat())
+        if now >= self._bury_at:
+            self._bury_at = now + _BURY_EVERY
+            if self._store.read(lambda tx: tx.dead_workers()):
+                self._store.run(BuryWorkers())
 
     def _pause(self) -> float:
         pause = _POLL if self._store.bell.waiting else _REST

@@ -166,6 +166,8 @@ class ReceivedMessage(StoredMessage, kw_only=True):
     """A message handed to a receiver, with the lock it is held by (None: received and deleted)."""
 
     lock: Lock | None = None
+    #: Not 0 while workers' deaths are looked into: it was handed out alone then.
+    suspect: int = 0
 
     @property
     def lock_token(self) -> uuid.UUID | None:

@@ -93,7 +93,8 @@ class PoisonPolicy:
     often the message then waits `retry_cycle_delay` (seconds, or a Backoff) in `;retry` and is
     tried again: (R + 1)(C + 1) attempts in all. Then `on_poison` (a Disposition or its name).
     `on_invalid`: the same for messages that can never succeed, at once. `max_worker_deaths`: that
-    many deaths of a worker while it held the message are enough, whatever attempts remain.
+    many deaths of a worker by the message are enough, whatever attempts remain (None: they count as
+    failed attempts only).
     `disable_after_rollbacks`: that many consecutive rolled-back receives switch the queue off
     (Service Broker's automatic detection; None is off). The default is `service_bus()`.
     """
@@ -103,7 +104,7 @@ class PoisonPolicy:
     retry_cycle_delay: float | Backoff = 1800.0
     on_poison: Disposition = Disposition.MOVE
     on_invalid: Disposition = Disposition.MOVE
-    max_worker_deaths: int | None = None
+    max_worker_deaths: int | None = 3
     disable_after_rollbacks: int | None = None
 
     def __post_init__(self) -> None:
@@ -144,7 +145,7 @@ class PoisonPolicy:
     @classmethod
     def service_broker(cls) -> PoisonPolicy:
         """SQL Server Service Broker: nothing counts per message; 5 rollbacks switch the queue off."""
-        return cls(receive_retry_count=UNLIMITED, disable_after_rollbacks=5)
+        return cls(receive_retry_count=UNLIMITED, max_worker_deaths=None, disable_after_rollbacks=5)
 
     @classmethod
     def nservicebus(cls) -> PoisonPolicy:
@@ -235,10 +236,17 @@ class Final(NamedTuple):
 Verdict = Retry | Final
 
 
-def decide(policy: PoisonPolicy, counters: Counters, outcome: Outcome, draw: float = 0.0) -> Verdict:
+def decide(
+    policy: PoisonPolicy,
+    counters: Counters,
+    outcome: Outcome,
+    draw: float = 0.0,
+    reason: str | None = None,
+) -> Verdict:
     """Return the verdict on a message whose latest attempt ended with `outcome`.
 
-    `counters` include that attempt; `draw`, from 0 to 1, is the random share for jitter.
+    `counters` include that attempt; `draw`, from 0 to 1, is the random share for jitter; `reason`
+    is a final verdict's instead of Service Bus's MaxDeliveryCountExceeded.
     """
     if outcome is Outcome.INVALID:
         return Final(policy.on_invalid, "InvalidMessage", "The message can never be processed.")
@@ -255,7 +263,7 @@ def decide(policy: PoisonPolicy, counters: Counters, outcome: Outcome, draw: flo
         return Retry(wait, new_cycle=True)
     return Final(
         policy.on_poison,
-        "MaxDeliveryCountExceeded",
+        reason or "MaxDeliveryCountExceeded",
         f"Message could not be consumed after {counters.delivery_count} delivery attempts.",
     )
 

@@ -103,8 +103,8 @@ def test_a_message_that_kills_its_consumer_ends_among_the_dead_letters(tmp_path:
         assert message.body == b"bystander"
         assert message.attempt == 1
         (dead,) = broker.dead_letters(QUEUE)
-        assert dead.reason == "MaxDeliveryCountExceeded"
-        assert (dead.counters.deliveries, dead.counters.lock_expiries) == (3, 3)
+        assert dead.reason == "WorkerCrashed"
+        assert (dead.counters.deliveries, dead.counters.worker_deaths) == (3, 3)
         attempts = broker.dead_letter(QUEUE, dead.sequence_number).attempts
-        assert [a.outcome for a in attempts] == [Outcome.EXPIRED] * 3
+        assert [a.outcome for a in attempts] == [Outcome.LOST] * 3
         assert len({a.worker for a in attempts}) == 3

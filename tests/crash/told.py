@@ -53,12 +53,12 @@ class Told:
             if self._is("abandoned", hand):
                 assert outcome is Outcome.FAILED
             elif self._is("abandoning", hand) or self._is("lost", hand):
-                assert outcome in (Outcome.EXPIRED, Outcome.FAILED)
+                assert outcome in (Outcome.EXPIRED, Outcome.LOST, Outcome.FAILED)
             elif self._is("burying", hand):
-                assert outcome in (Outcome.EXPIRED, Outcome.DEAD_LETTERED)
+                assert outcome in (Outcome.LOST, Outcome.DEAD_LETTERED)
             else:
                 # Killed while it held the message, whether or not it came to know that it did.
-                assert outcome is Outcome.EXPIRED
+                assert outcome is Outcome.LOST
 
     def _is(self, kind: str, hand: tuple[int, int]) -> bool:
         return hand in self._known.get(kind, ())

@@ -49,7 +49,7 @@ class TestTotalAttempts:
         assert new_cycles == [(retries + 1) * n for n in range(1, cycles + 1)]
 
     def test_lock_expiries_and_worker_deaths_count_like_failures(self) -> None:
-        policy = PoisonPolicy(receive_retry_count=2, max_retry_cycles=1)
+        policy = PoisonPolicy(receive_retry_count=2, max_retry_cycles=1, max_worker_deaths=None)
         assert len(_drive(policy, Outcome.EXPIRED)) == len(_drive(policy, Outcome.LOST)) == 6
 
     def test_the_final_verdict_names_the_reason_and_the_count(self) -> None:

@@ -25,6 +25,9 @@ EVENT_KINDS = {
     "dropped": "A message was deleted by the disposition drop. Detail: reason, error type.",
     "rejected": "A message was returned to its sender. Detail: reason, the queue it went to.",
     "resubmitted": "A dead letter was sent back. Detail: its new sequence number, whether edited.",
+    "suspects_held": "A worker died holding several messages. Detail: worker, how many of this queue.",
+    "killer_found": "A worker died holding this message alone. Detail: worker, deaths charged.",
+    "suspect_cleared": "A suspect was tried alone and killed nothing. Detail: deaths it was suspected of.",
     "purged": "A dead letter was deleted by an operator.",
 }
 

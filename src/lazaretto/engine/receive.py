@@ -8,14 +8,24 @@ from collections.abc import Iterable, Sequence
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.sessions import require_session
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.engine.verdicts import carry_out, note_commit
+from lazaretto.engine.verdicts import carry_out, note_cleared, note_commit
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, HandedRow, QueueRecord
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    HandedRow,
+    QueueRecord,
+)
 
 STATES = {
     FRESH: MessageState.ACTIVE,
@@ -60,21 +70,35 @@ class Receive(Operation[Found]):
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
         if isinstance(rows, EntityError):
             return rows
-        return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+        if not rows:
+            return []
+        tx.register_worker()
+        messages = [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+        if rows[0][-1] is None:
+            # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
+            row = tx.row(messages[0].key)
+            messages[0].suspect = row.suspect if row else 0
+        return messages
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[HandedRow] | EntityError:
         first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        suspect = tx.select_suspect(first, last)
+        if suspect is not None:
+            # Suspects keep their place: what stands before them goes first, what is behind waits.
+            last = suspect[0]
         rows = tx.select_ready(first, last, self.limit)
         while rows and _dispose_of_exhausted(tx, queue, rows):
             halted = _look_again(tx, self.path)
             if halted is not None:
                 return halted
             rows = tx.select_ready(first, last, self.limit)
+        if suspect is not None and not rows:
+            rows = [suspect]
         if rows:
             tx.lock([row[0] for row in rows], token, until)
-        if len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
+        if suspect is None and len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
             rows += tx.take_fresh(queue.queue_id, self.limit - len(rows), token, until)
         return rows
 
@@ -85,6 +109,9 @@ class Receive(Operation[Found]):
         while True:
             # A message that waits for its retry holds back the rest of its session.
             before = tx.first_delayed(queue.queue_id, session.session_id) or last_key(queue.queue_id)
+            suspect = tx.select_session_messages(queue.queue_id, session.session_id, SUSPECT, before, 1)
+            if suspect:
+                before = suspect[0][0]
             rows: list[HandedRow] = []
             for state in (READY, FRESH):
                 left = self.limit - len(rows)
@@ -97,6 +124,8 @@ class Receive(Operation[Found]):
             halted = _look_again(tx, self.path)
             if halted is not None:
                 return halted
+        if not rows and suspect:
+            rows = [(*suspect[0][:-1], None)]
         if rows:
             tx.lock([row[0] for row in rows], session.token, None)
         return rows
@@ -130,6 +159,11 @@ def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bo
     assert lock is not None
     if not tx.delete_held([m.key for m in messages], lock.token):
         return False
+    for message in messages:
+        if message.suspect:
+            queue = tx.queue(lock.path.key)
+            assert queue is not None
+            note_cleared(tx, queue, message.sequence_number, message.suspect)
     tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
     dead = [main_key(m.key) for m in messages if not in_main(m.key)]
     if dead:

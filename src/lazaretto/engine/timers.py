@@ -7,10 +7,11 @@ import dataclasses
 import msgspec
 
 from lazaretto.engine.verdicts import end_attempt, expire, fail, note_rollback, put_back
+from lazaretto.engine.workers import blame
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DELAYED, FRESH, LOCKED, READY, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.records import DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, MessageRow, QueueRecord
 
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000
@@ -32,7 +33,10 @@ def sweep(tx: Transaction, limit: int) -> int:
 def _sweep_once(tx: Transaction, limit: int) -> int:
     rows = tx.due(limit)
     lost: set[tuple[int, int | None]] = set()
+    judged: set[int] = set()
     for row in rows:
+        if row.key in judged:
+            continue
         queue = tx.queue_by_id(queue_of(row.key))
         if queue is None:
             # The queue was deleted; its messages go in chunks, and this one needs no timer any more.
@@ -43,7 +47,10 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             if in_main(row.key) and (queue.queue_id, row.lock_token) not in lost:
                 lost.add((queue.queue_id, row.lock_token))
                 note_rollback(tx, queue)
-            fail(tx, queue, row, Outcome.EXPIRED)
+            if row.locked_by is not None and tx.worker_died(row.locked_by):
+                judged |= _bury_locks(tx, queue, row, row.locked_by)
+            else:
+                fail(tx, queue, row, Outcome.EXPIRED)
         else:
             _come_due(tx, queue, row)
     sessions = tx.due_sessions(limit)
@@ -53,6 +60,14 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             release_held(tx, queue, session_id, Outcome.EXPIRED)
         tx.unlock_session(queue_id, session_id)
     return max(len(rows), len(sessions))
+
+
+def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:
+    """Blame what a dead worker held of a queue: all of it, also what its other locks still hold."""
+    until = tx.now + round(queue.options.lock_duration * 1_000_000)
+    rows = tx.locked_by(queue.queue_id, worker, until)
+    blame(tx, worker, rows, alone=len(rows) == 1)
+    return {row.key for row in rows}
 
 
 def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
@@ -71,7 +86,8 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
         tx.save_row(active, tx.take_key(queue.queue_id))
     elif row.state == DELAYED:
         expires = row.expires if in_main(row.key) else None
-        tx.save_row(replace(row, state=READY, due=expires, moves=row.moves + 1))
+        state = SUSPECT if row.suspect else READY
+        tx.save_row(replace(row, state=state, due=expires, moves=row.moves + 1))
 
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
@@ -79,6 +95,10 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
     rows = tx.session_held(queue.queue_id, session_id)
     if rows and outcome is Outcome.EXPIRED:
         note_rollback(tx, queue)
+        worker = rows[0].locked_by
+        if worker is not None and tx.worker_died(worker):
+            blame(tx, worker, rows, alone=len(rows) == 1)
+            return
     for row in rows:
         if outcome is Outcome.EXPIRED:
             fail(tx, queue, row, outcome)

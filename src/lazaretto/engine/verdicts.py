@@ -17,7 +17,7 @@ from lazaretto.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import dead_key, in_main, main_key, sequence_of
+from lazaretto.keys import dead_key, in_main, main_key, queue_of, sequence_of
 from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, charge, decide
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
@@ -25,6 +25,7 @@ from lazaretto.store.records import (
     DELAYED,
     FRESH,
     READY,
+    SUSPECT,
     AttemptRecord,
     DeadLetterRecord,
     MessageRow,
@@ -37,10 +38,16 @@ EXPIRED_REASON = "TTLExpiredException"
 EXPIRED_TEXT = "The message expired and was dead lettered."
 _HEADERS_REASON = "HeaderSizeExceeded"
 _HEADERS_TEXT = "The size quota for this stream has been exceeded."
+#: Errors that are a dead letter's reason by themselves, when the last attempt ended with one.
+REASONS = ("WorkerCrashed", "HandlerTimeout", "OutOfMemory")
 #: How many attempts of a message are kept, the latest: one that is retried for ever must not fill the disk.
 HISTORY_LIMIT = 100
 #: The code of a rejection by policy, in MSMQ's negative class.
 REJECTED_CODE = 0xC004
+
+
+#: Outcomes that do not show whether a suspect kills its worker.
+_UNTRIED = (Outcome.LOST, Outcome.RELEASED)
 
 
 class CulpritRecord(msgspec.Struct, frozen=True):
@@ -57,6 +64,25 @@ def end_attempt(
     tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
 ) -> MessageRow:
     """Write an attempt that did not complete into the history, and return the row charged for it."""
+    record_attempt(tx, row, outcome, failure)
+    if row.suspect and outcome not in _UNTRIED:
+        queue = tx.queue_by_id(queue_of(row.key))
+        if queue is not None:
+            note_cleared(tx, queue, sequence_of(row.key), row.suspect)
+        row = _replace(row, suspect=0)
+    return row.charged(charge(row.counters, outcome))
+
+
+def note_cleared(tx: Transaction, queue: QueueRecord, sequence_number: int, suspect: int) -> None:
+    """Say that a suspect ended an attempt alone without taking its worker down."""
+    if suspect > 1:
+        note(tx, "suspect_cleared", queue, sequence_number, deaths=suspect - 1)
+
+
+def record_attempt(
+    tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
+) -> None:
+    """Write an attempt that did not complete into the history, charging nothing."""
     tx.insert_attempt(
         main_key(row.key),
         AttemptRecord(
@@ -72,7 +98,6 @@ def end_attempt(
     )
     if row.deliveries > HISTORY_LIMIT:
         tx.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
-    return row.charged(charge(row.counters, outcome))
 
 
 def fail(
@@ -93,7 +118,8 @@ def fail(
         put_back(tx, row, delay)
         return
     row = end_attempt(tx, row, outcome, failure)
-    verdict = decide(policy, row.counters, outcome, tx.random_fraction())
+    reason = failure.type if failure is not None and failure.type in REASONS else None
+    verdict = decide(policy, row.counters, outcome, tx.random_fraction(), reason)
     carry_out(tx, queue, row, verdict, failure, delay)
 
 
@@ -119,7 +145,7 @@ def put_back(
 ) -> None:
     """Make a message receivable again in its old place, after `delay` seconds if given.
 
-    A message that was received as deferred stays deferred.
+    A message that was received as deferred stays deferred. A suspect waits to be handed out alone.
     """
     if row.deferred:
         tx.save_row(_replace(row, state=DEFERRED, due=None))
@@ -130,7 +156,7 @@ def put_back(
         tx.save_row(_replace(row, state=DELAYED, due=due, moves=row.moves + 1))
     else:
         moves = row.moves + 2 if through_retry else row.moves
-        tx.save_row(_replace(row, state=READY, due=row.expires, moves=moves))
+        tx.save_row(_replace(row, state=SUSPECT if row.suspect else READY, due=row.expires, moves=moves))
 
 
 def dead_letter(
@@ -166,7 +192,15 @@ def dead_letter(
     # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
     # within it are counted anew, by its own policy.
     moved = _replace(
-        row, state=READY, due=None, expires=None, session_id=None, deferred=0, cycle_attempts=0, cycle=0
+        row,
+        state=READY,
+        due=None,
+        expires=None,
+        session_id=None,
+        deferred=0,
+        cycle_attempts=0,
+        cycle=0,
+        suspect=0,
     )
     tx.save_row(moved, dead_key(row.key))
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type)
@@ -296,6 +330,7 @@ def return_to_sender(
         cycle_attempts=0,
         cycle=0,
         deferred=0,
+        suspect=0,
         enqueued_sequence_number=sequence_of(row.key),
         headers=row.headers if too_large else encoded,
     )

@@ -16,6 +16,7 @@ from lazaretto.store.records import (
     DeadLetterCriteria,
     DeadLetterRecord,
     HandedRow,
+    LeaseRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
@@ -182,6 +183,59 @@ class Transaction(Protocol):
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
         """Return messages between two keys as they stand: HandedRow without its last, state, lock's end."""
+        ...
+
+    def select_suspect(self, first: int, last: int) -> HandedRow | None:
+        """Return the first message between two keys that must be handed out alone; its last is None."""
+        ...
+
+    # Workers, and what is leased to service hosts.
+    def register_worker(self) -> None:
+        """Make sure that this process is known as one that holds messages."""
+        ...
+
+    def worker_died(self, worker: str) -> bool:
+        """Return whether a worker is known to have ended without giving up what it held."""
+        ...
+
+    def dead_workers(self) -> list[str]:
+        """Return the workers that have died and were not buried yet."""
+        ...
+
+    def bury_worker(self, worker: str) -> None:
+        """Note that a worker has died."""
+        ...
+
+    def beating(self) -> bool:
+        """Return whether this process is known as a worker."""
+        ...
+
+    def beat(self) -> None:
+        """Note that this process lives, if it is known as a worker."""
+        ...
+
+    def delete_worker(self) -> None:
+        """Forget this process as a worker: it has given up what it held, or lets it run out."""
+        ...
+
+    def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
+        """Return a queue's messages that a worker holds under locks that run out until then."""
+        ...
+
+    def insert_lease(self, lease: LeaseRecord) -> None:
+        """Note what a service host was handed."""
+        ...
+
+    def start_lease(self, token: int) -> None:
+        """Note that the handlers of a hand-over are started."""
+        ...
+
+    def leases_of(self, worker: str) -> list[LeaseRecord]:
+        """Return what a worker was handed and has not finished with."""
+        ...
+
+    def delete_lease(self, token: int) -> None:
+        """Forget a hand-over."""
         ...
 
     # Sessions.

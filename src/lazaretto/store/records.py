@@ -35,7 +35,11 @@ class QueueRecord:
 
 
 class MessageRow(msgspec.Struct):
-    """All that the engine decides by of one message; not its body. Times in microseconds."""
+    """All that the engine decides by of one message; not its body. Times in microseconds.
+
+    `suspect`: 0, or one more than the deaths of workers that it is suspected of and not charged for:
+    it is then handed out alone.
+    """
 
     key: int
     state: int
@@ -136,6 +140,17 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True):
     until: int | None = None
     keys: Sequence[int] | None = None
     text: str | None = None
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """A hand-over to a service host: which messages, and whether their handlers were started."""
+
+    token: int
+    worker: str
+    queue_id: int
+    session_id: str | None
+    keys: Sequence[int]
+    started: bool
 
 
 class SessionRecord(msgspec.Struct, frozen=True):

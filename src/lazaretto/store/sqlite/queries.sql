@@ -272,6 +272,73 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
 FROM lazaretto_messages m
 WHERE m.key > ? AND m.key <= ? AND state = 5 ORDER BY m.key LIMIT ?
 
+-- name: select_suspect
+-- The first message of a subqueue that must be handed out alone.
+SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, NULL
+FROM lazaretto_messages m INDEXED BY lazaretto_messages_suspect
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+WHERE m.key > ? AND m.key <= ? AND state = 6 AND (expires IS NULL OR expires > ?)
+ORDER BY m.key LIMIT 1
+
+-- == workers ==
+
+-- name: register_worker
+-- A process that is about to hold messages.
+INSERT INTO lazaretto_workers (worker, machine, pid, born, seen)
+VALUES (:worker, :machine, :pid, :born, :now)
+ON CONFLICT (worker) DO UPDATE SET seen = :now
+
+-- name: select_living_workers
+-- The processes not known to be dead.
+SELECT worker, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NULL
+
+-- name: select_worker
+-- One process that holds or held messages.
+SELECT machine, pid, born, seen, died FROM lazaretto_workers WHERE worker = ?
+
+-- name: bury_worker
+-- A process found dead.
+UPDATE lazaretto_workers SET died = :now WHERE worker = :worker
+
+-- name: beat
+-- A process's sign of life.
+UPDATE lazaretto_workers SET seen = :now WHERE worker = :worker
+
+-- name: delete_worker
+-- A process that has given up what it held.
+DELETE FROM lazaretto_workers WHERE worker = ?
+
+-- name: delete_old_workers
+-- Forget processes that died so long ago that none of their locks can be left.
+DELETE FROM lazaretto_workers WHERE died < ?
+
+-- name: select_locked_by
+-- The messages that a process holds, among those whose lock runs out until then.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages INDEXED BY lazaretto_messages_due
+WHERE due <= :until AND state = 2 AND locked_by = :worker AND key > :first AND key < :end ORDER BY key
+
+-- name: insert_lease
+-- A hand-over to a service host.
+INSERT OR REPLACE INTO lazaretto_leases (token, worker, queue_id, session_id, keys, started)
+VALUES (:token, :worker, :queue_id, :session_id, :keys, :started)
+
+-- name: start_lease
+-- The handlers of a hand-over are started.
+UPDATE lazaretto_leases SET started = 1 WHERE token = ?
+
+-- name: select_leases
+-- What a process was handed and has not finished with.
+SELECT token, worker, queue_id, session_id, keys, started FROM lazaretto_leases WHERE worker = ?
+
+-- name: delete_lease
+-- A hand-over that is finished.
+DELETE FROM lazaretto_leases WHERE token = ?
+
 -- == sessions ==
 
 -- name: next_session_id
@@ -282,7 +349,7 @@ WHERE key >> 44 = ? AND session_id > ? AND session_id IS NOT NULL ORDER BY sessi
 -- name: first_receivable_key
 -- The first receivable message of a session.
 SELECT min(key) FROM lazaretto_messages
-WHERE key >> 44 = ? AND session_id = ? AND state IN (0, 1) AND (expires IS NULL OR expires > ?)
+WHERE key >> 44 = ? AND session_id = ? AND state IN (0, 1, 6) AND (expires IS NULL OR expires > ?)
 
 -- name: first_delayed_key
 -- The first message of a session that waits for a retry: later ones wait behind it.

@@ -47,6 +47,8 @@ class Memory:
         self.queues_by_id: dict[int, QueueRecord | None] = {}
         self.last_sequences: dict[int, int] = {}
         self.cursors: dict[int, int] = {}
+        #: Whether this process stands among the workers.
+        self.registered = False
 
     def forget_queues(self) -> None:
         self.queues.clear()

@@ -58,7 +58,8 @@ class SqliteStore:
         self._where = f"store {path}"
         self._always_durable = durable_attempts
         prepare(path, create=create, adopt=adopt, busy=busy, now=clock.now())
-        self.worker = f"{socket.gethostname()}:{self._pid}"
+        # The random part tells it from a former process of the same number, as in a container.
+        self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
         self._prefix = uuid.uuid4().hex[:20]
         self._memory = Memory()
         with translating(self._where):
@@ -114,6 +115,8 @@ class SqliteStore:
         tx = self._tx
         if tx.cursors:
             self._memory.cursors.update(tx.cursors)
+        if tx.registers:
+            self._memory.registered = True
         if tx.woken:
             self.bell.ring(tx.woken)
 

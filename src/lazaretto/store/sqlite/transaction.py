@@ -18,6 +18,7 @@ from lazaretto.store.records import (
     FRESH,
     READY,
     SCHEDULED,
+    SUSPECT,
     AttemptRecord,
     DeadLetterCriteria,
     DeadLetterRecord,
@@ -28,6 +29,7 @@ from lazaretto.store.records import (
     SessionRecord,
 )
 from lazaretto.store.sqlite.rows import Memory, encode_options, queue_record
+from lazaretto.store.sqlite.workers import WorkerTables
 
 SQL = load_queries("lazaretto.store.sqlite")
 
@@ -43,7 +45,7 @@ def _ids(values: Iterable[int]) -> str:
     return json.dumps(list(values))
 
 
-class SqliteTransaction:
+class SqliteTransaction(WorkerTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -62,6 +64,7 @@ class SqliteTransaction:
     def begin(self, now: int) -> None:
         """Start on a new commit."""
         self.now = now
+        self.registers = False
         if self.woken:
             self.woken = set()
         if self.cursors:
@@ -317,7 +320,7 @@ class SqliteTransaction:
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
         self._x(SQL["update_row"], values)
-        if row.state in (FRESH, READY):
+        if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
@@ -336,6 +339,10 @@ class SqliteTransaction:
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
         return self._x(SQL["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
+
+    def select_suspect(self, first: int, last: int) -> HandedRow | None:
+        row: HandedRow | None = self._x(SQL["select_suspect"], (first, last, self.now)).fetchone()
+        return row
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -456,6 +463,7 @@ class SqliteTransaction:
 
     def forget_history(self, before: int, limit: int) -> bool:
         events = self._x(SQL["delete_old_events"], (before, limit)).rowcount
+        self._x(SQL["delete_old_workers"], (before,))
         ids = self._x(SQL["delete_old_message_ids"], (self.now, limit)).rowcount
         old = [key for (key,) in self._x(SQL["select_resolved"], (before, limit))]
         if old:

@@ -1,0 +1,63 @@
+"""Which process this is, and whether another one is still alive."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """A process, told apart from every other that ever has its number.
+
+    `machine` is the same for all that can see each other's numbers: a container is a machine of
+    its own. `born` is when it started, in the machine's own measure; empty where that is not known.
+    """
+
+    machine: str
+    pid: int
+    born: str
+
+
+def this_process() -> Process:
+    """Return the process that calls."""
+    return Process(_machine(), os.getpid(), _born(os.getpid()) or "")
+
+
+def is_gone(process: Process) -> bool | None:
+    """Return whether a process has ended; None when it cannot be seen from here."""
+    if process.machine != _machine():
+        return None
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    born = _born(process.pid)
+    return born is not None and process.born != "" and born != process.born
+
+
+@functools.cache
+def _machine() -> str:
+    parts = [socket.gethostname()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        # Elsewhere than on Linux the name is all there is.
+        return parts[0]
+    return "/".join(parts)
+
+
+def _born(pid: int) -> str | None:
+    """Return when a process started; "gone" if it has ended and nobody has asked how."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name, in parentheses, may hold anything.
+    fields = text.rpartition(")")[2].split()
+    return "gone" if fields[0] in "ZX" else fields[19]

@@ -8,6 +8,7 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
+from lazaretto.breaker import BreakerPolicy
 from lazaretto.errors import InvalidOption, InvalidPath
 from lazaretto.options import flag, option_set, seconds, shown, whole
 from lazaretto.policy import PoisonPolicy
@@ -131,6 +132,7 @@ class MessageState(enum.Enum):
 
 _DAY = 86_400.0
 _DEFAULT_POLICY = PoisonPolicy()
+_DEFAULT_BREAKER = BreakerPolicy()
 MAX_MESSAGE_SIZE = 104_857_600
 
 
@@ -146,7 +148,8 @@ class QueueOptions:
     `duplicate_detection_window` (1 s to 7 days) is accepted and dropped. `max_message_size`: bytes
     of body and headers together, up to 100 MiB. `policy`: the poison policy. `dead_letter_policy`:
     a policy for reading the dead-letter subqueue (its cycles are ignored, `move` is refused);
-    None counts nothing there, as Service Bus does. Whether a queue requires sessions or detects
+    None counts nothing there, as Service Bus does. `breaker`: when service hosts
+    take failures for an outage (None: never). Whether a queue requires sessions or detects
     duplicates cannot change after it is created.
     """
 
@@ -159,6 +162,7 @@ class QueueOptions:
     max_message_size: int = 262_144
     policy: PoisonPolicy = _DEFAULT_POLICY
     dead_letter_policy: PoisonPolicy | None = None
+    breaker: BreakerPolicy | None = _DEFAULT_BREAKER
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -174,6 +178,8 @@ class QueueOptions:
         whole("max_message_size", self.max_message_size, 1024, MAX_MESSAGE_SIZE)
         if not isinstance(self.policy, PoisonPolicy):
             raise InvalidOption(f"expected policy to be a PoisonPolicy, got {shown(self.policy)}")
+        if self.breaker is not None and not isinstance(self.breaker, BreakerPolicy):
+            raise InvalidOption(f"expected breaker to be a BreakerPolicy or None, got {shown(self.breaker)}")
         if self.dead_letter_policy is not None:
             if not isinstance(self.dead_letter_policy, PoisonPolicy):
                 raise InvalidOption(

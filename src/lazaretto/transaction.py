@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.failure import Failure, failure_of
-from lazaretto.engine.send import Send
-from lazaretto.engine.settle import COMPLETE, Settle, Settled, Settlement
-from lazaretto.engine.verdicts import fail, note_rollback
+from lazaretto.engine.failure import failure_of
+from lazaretto.engine.settle import COMPLETE, Settled, Settlement
+from lazaretto.engine.work import CommitWork, RollBackWork
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import TransactionError
-from lazaretto.keys import queue_of
 from lazaretto.messages import Message, ReceivedMessage
 from lazaretto.options import seconds
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, settlements
 from lazaretto.sender import prepare_all
-from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store, Transaction
+from lazaretto.store.contract import Exclusive, Savepoint, Store
 from lazaretto.store.records import NewMessage
 
 _RELEASE = Settlement(Outcome.RELEASED)
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-@dataclasses.dataclass(slots=True)
-class CommitWork(Operation[list[list[int]]]):
-    """Settle and send what a transaction has gathered; the answer is the sequence numbers."""
-
-    entries: Sequence[Settled]
-    sends: Sequence[tuple[EntityPath, list[NewMessage]]]
-
-    def run(self, tx: Transaction) -> list[list[int]]:
-        if self.entries:
-            Settle(self.entries).run(tx)
-        return [Send(path, messages).run(tx) for path, messages in self.sends]
-
-
-@dataclasses.dataclass(slots=True)
-class RollBackWork(Operation[None]):
-    """Charge one failure to each message that a transaction received and still holds."""
-
-    messages: Sequence[ReceivedMessage]
-    failure: Failure | None
-
-    def run(self, tx: Transaction) -> None:
-        noted = set()
-        for message in self.messages:
-            lock, row = message.lock, tx.row(message.key)
-            queue = tx.queue_by_id(queue_of(message.key))
-            if lock is None or row is None or queue is None or not tx.held([message.key], lock.token):
-                # Its lock ran out, and it was charged for that.
-                continue
-            if queue.queue_id not in noted and lock.path.subqueue is Subqueue.MAIN:
-                noted.add(queue.queue_id)
-                note_rollback(tx, queue)
-            fail(tx, queue, row, Outcome.FAILED, self.failure)
 
 
 class TransactionSavepoint:

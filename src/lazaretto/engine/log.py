@@ -28,6 +28,10 @@ EVENT_KINDS = {
     "suspects_held": "A worker died holding several messages. Detail: worker, how many of this queue.",
     "killer_found": "A worker died holding this message alone. Detail: worker, deaths charged.",
     "suspect_cleared": "A suspect was tried alone and killed nothing. Detail: deaths it was suspected of.",
+    "breaker_opened": "An outage was found. Detail: fingerprint, error, messages given attempts back.",
+    "breaker_ramping": "A probe was processed: more and more is handed out. Detail: fingerprint, error.",
+    "breaker_closed": "The outage is over. Detail: fingerprint, seconds it took.",
+    "breaker_set": "An operator set the breaker. Detail: the verb.",
     "purged": "A dead letter was deleted by an operator.",
 }
 

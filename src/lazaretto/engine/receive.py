@@ -49,6 +49,8 @@ class Receive(Operation[Found]):
     path: EntityPath
     limit: int
     session: Lock | None = None
+    #: Only messages behind this key, if there are any.
+    after: int = 0
 
     # An attempt that is recorded but not synced yet survives every death of a process.
     durable = False
@@ -84,6 +86,7 @@ class Receive(Operation[Found]):
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[HandedRow] | EntityError:
         first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        first = max(first, self.after)
         suspect = tx.select_suspect(first, last)
         if suspect is not None:
             # Suspects keep their place: what stands before them goes first, what is behind waits.

@@ -11,12 +11,20 @@ from lazaretto.engine.failure import Failure
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
-from lazaretto.engine.verdicts import dead_letter, end_attempt, fail, note_commit, note_rollback, put_back
+from lazaretto.engine.verdicts import (
+    dead_letter,
+    end_attempt,
+    fail,
+    note_commit,
+    note_rollback,
+    put_back,
+    reject,
+)
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.keys import queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Outcome
+from lazaretto.policy import Final, Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, QueueRecord
 
@@ -25,6 +33,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """What became of a message: how its attempt ended, and what the receiver adds to that.
 
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
+    `reject`: it goes to its sender's dead-letter queue, if there is one, instead of this queue's.
     """
 
     outcome: Outcome
@@ -32,7 +41,11 @@ class Settlement(msgspec.Struct, frozen=True):
     delay: float | None = None
     reason: str | None = None
     description: str | None = None
+    reject: bool = False
 
+
+#: Outcomes that are a rolled-back receive to the automatic detection.
+_ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED}
 
 COMPLETE = Settlement(Outcome.COMPLETED)
 
@@ -54,12 +67,16 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(slots=True)
-class Settle(Operation[None]):
-    """Settle messages, of one queue or several: all of them, or none and MessageLockLost."""
+class Settle(Operation[list[tuple[int, Final]]]):
+    """Settle messages, of one queue or several: all of them, or none and MessageLockLost.
+
+    The answer is the final verdicts that the policy gave: the message's key and the verdict.
+    """
 
     entries: Sequence[Settled]
 
-    def run(self, tx: Transaction) -> None:
+    def run(self, tx: Transaction) -> list[tuple[int, Final]]:
+        finals: list[tuple[int, Final]] = []
         for (path, token), entries in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
@@ -73,8 +90,9 @@ class Settle(Operation[None]):
                 raise _lost(path, [m.key for m in completed])
             if len(completed) < len(entries):
                 others = [e for e in entries if e.settlement.outcome is not Outcome.COMPLETED]
-                _settle_others(tx, queue, path, token, others)
+                finals += _settle_others(tx, queue, path, token, others)
         self._note_consecutive(tx)
+        return finals
 
     def _note_consecutive(self, tx: Transaction) -> None:
         """Tell the automatic detection of each queue whether this was a commit or a rollback."""
@@ -87,9 +105,9 @@ class Settle(Operation[None]):
             queue = tx.queue(path_key)
             if queue is None or queue.options.policy.disable_after_rollbacks is None:
                 continue
-            if outcomes - {Outcome.FAILED, Outcome.INVALID, Outcome.RELEASED, Outcome.LOST}:
+            if outcomes - _ROLLED_BACK - {Outcome.INVALID, Outcome.RELEASED}:
                 note_commit(tx, queue)
-            elif outcomes & {Outcome.FAILED, Outcome.LOST}:
+            elif outcomes & _ROLLED_BACK:
                 note_rollback(tx, queue)
 
 
@@ -102,7 +120,8 @@ def _by_lock(entries: Sequence[Settled]) -> dict[tuple[EntityPath, int], list[Se
 
 def _settle_others(
     tx: Transaction, queue: QueueRecord, path: EntityPath, token: int, entries: Sequence[Settled]
-) -> None:
+) -> list[tuple[int, Final]]:
+    finals: list[tuple[int, Final]] = []
     keys = [entry.message.key for entry in entries]
     missing = set(keys) - tx.held(keys, token)
     if missing or len(set(keys)) < len(keys):
@@ -121,9 +140,15 @@ def _settle_others(
                 if path.subqueue is not Subqueue.MAIN:
                     raise NotAllowed(f"a message in {str(path)!r} is a dead letter already")
                 row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
+                if settlement.reject:
+                    reject(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+                    continue
                 dead_letter(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
             case outcome:
-                fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
+                verdict = fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
+                if isinstance(verdict, Final):
+                    finals.append((row.key, verdict))
+    return finals
 
 
 def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:

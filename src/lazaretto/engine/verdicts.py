@@ -18,7 +18,7 @@ from lazaretto.headers import (
     encode_headers,
 )
 from lazaretto.keys import dead_key, in_main, main_key, queue_of, sequence_of
-from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, charge, decide
+from lazaretto.policy import Counters, Disposition, Final, Outcome, Retry, Verdict, charge, decide
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
     DEFERRED,
@@ -107,8 +107,10 @@ def fail(
     outcome: Outcome,
     failure: Failure | None = None,
     delay: float | None = None,
-) -> None:
-    """End an attempt that failed, by the queue's policy; `delay` is the consumer's wish, in seconds.
+) -> Verdict:
+    """End an attempt that failed, by the queue's policy, and return the verdict.
+
+    `delay` is the consumer's wish, in seconds.
 
     A dead-letter subqueue without a policy of its own counts nothing, as in Service Bus.
     """
@@ -116,11 +118,12 @@ def fail(
     if policy is None:
         end_attempt(tx, row, outcome, failure)
         put_back(tx, row, delay)
-        return
+        return Retry()
     row = end_attempt(tx, row, outcome, failure)
     reason = failure.type if failure is not None and failure.type in REASONS else None
     verdict = decide(policy, row.counters, outcome, tx.random_fraction(), reason)
     carry_out(tx, queue, row, verdict, failure, delay)
+    return verdict
 
 
 def carry_out(
@@ -206,6 +209,27 @@ def dead_letter(
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type)
 
 
+def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
+    """Return a dead letter to the place it had in its queue, and the row it has there."""
+    headers = _headers_of(row)
+    ttl, longest = headers.time_to_live, queue.options.default_time_to_live
+    if longest is not None:
+        ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
+    counters = msgspec.json.decode(record.counters, type=Counters)
+    expires = None if ttl is None else max(row.enqueued + ttl, tx.now + 1)
+    back = _replace(
+        row.charged(counters),
+        state=READY,
+        due=expires,
+        expires=expires,
+        session_id=headers.session_id if queue.options.requires_session else None,
+    )
+    key = main_key(row.key)
+    tx.save_row(back, key)
+    tx.resolve_dead_letters([key], "restored")
+    return _replace(back, key=key)
+
+
 def expire(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     """End the life of a message whose time to live is over."""
     if queue.options.dead_letter_on_expiration:
@@ -287,6 +311,19 @@ def _reject(
         dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
     else:
         return_to_sender(tx, queue, target, row, verdict)
+
+
+def reject(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+) -> None:
+    """Return a message to its sender's dead-letter queue, because its receiver says so."""
+    verdict = Final(Disposition.REJECT, reason or "Rejected", description or "Rejected by its receiver.")
+    _reject(tx, queue, row, verdict, failure)
 
 
 def _headers_of(row: MessageRow) -> Headers:

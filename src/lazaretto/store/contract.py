@@ -169,6 +169,10 @@ class Transaction(Protocol):
         """Prolong a lock; return False if it is lost."""
         ...
 
+    def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
+        """Prolong the locks on those of the messages that are held."""
+        ...
+
     def anything_due(self) -> bool:
         """Return whether the time of any message or session has come."""
         ...

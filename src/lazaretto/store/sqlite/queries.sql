@@ -250,6 +250,11 @@ WHERE key = :key
 UPDATE lazaretto_messages SET due = :until
 WHERE key = :key AND state = 2 AND lock_token = :token AND due > :now
 
+-- name: renew_locks
+-- Prolong the locks on messages.
+UPDATE lazaretto_messages SET due = :until
+WHERE key IN (SELECT value FROM json_each(:keys)) AND state = 2 AND lock_token = :token AND due > :now
+
 -- name: select_body
 -- The body of one message.
 SELECT coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))

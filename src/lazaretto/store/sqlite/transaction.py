@@ -327,6 +327,9 @@ class SqliteTransaction(WorkerTables):
         values = {"key": key, "token": token, "until": until, "now": self.now}
         return self._x(SQL["renew_lock"], values).rowcount == 1
 
+    def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
+        self._x(SQL["renew_locks"], {"keys": _ids(keys), "token": token, "until": until, "now": self.now})
+
     def anything_due(self) -> bool:
         return bool(self._x(SQL["anything_due"], (self.now, self.now)).fetchone()[0])
 

@@ -1,0 +1,180 @@
+"""Poison or outage? The breaker's decisions, as pure functions and a window of latest outcomes.
+
+A few messages that fail while their neighbours succeed are poison. Many different messages that fail
+in one way while few succeed are an outage: then nothing is handed out but a probe now and then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from lazaretto.clock import MICROSECONDS
+from lazaretto.options import option_set, seconds, whole
+
+_replace = msgspec.structs.replace
+
+#: The limit of a ramp at which the breaker is closed.
+FULL = 256
+#: How many failures of one kind are remembered to be given back.
+_MOST_REMEMBERED = 100_000
+
+
+class BreakerStatus(enum.Enum):
+    """Whether service hosts are handed messages."""
+
+    #: Everything is handed out.
+    CLOSED = "closed"
+    #: An outage: only probes are handed out.
+    OPEN = "open"
+    #: The outage seems over: more and more is handed out.
+    RAMPING = "ramping"
+    #: An operator keeps it open: nothing is handed out.
+    HELD_OPEN = "held_open"
+    #: An operator keeps it closed: every failure counts.
+    HELD_CLOSED = "held_closed"
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPolicy:
+    """When a queue's failures are an outage, and how it is found to be over.
+
+    `messages`: so many different messages must fail with one fingerprint, among the latest twice as
+    many, within `window` seconds, and be at least `share` of them (0 to 1). `probe_interval`:
+    seconds to the first probe; each further one waits half as long again, up to
+    `longest_probe_interval`.
+    """
+
+    messages: int = 10
+    share: float = 0.8
+    window: float = 60.0
+    probe_interval: float = 1.0
+    longest_probe_interval: float = 5.0
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        whole("messages", self.messages, 2, 10_000)
+        set_(self, "share", seconds("share", self.share, 0.01, 1.0))
+        for name in ("window", "probe_interval", "longest_probe_interval"):
+            set_(self, name, seconds(name, getattr(self, name), 0.001))
+
+
+class BreakerState(msgspec.Struct, frozen=True):
+    """A breaker that is not closed. Times in microseconds.
+
+    `fingerprint` and `error` tell the failure; `interval` is the pause to the next probe, at
+    `probe_at`; `probed`: the key of the latest probe; `limit`: messages of one hand-over in a ramp.
+    """
+
+    status: BreakerStatus
+    since: int
+    fingerprint: str | None = None
+    error: str | None = None
+    interval: int = 0
+    probe_at: int = 0
+    probed: int = 0
+    limit: int = 1
+
+
+def opened(policy: BreakerPolicy, fingerprint: str, error: str, now: int) -> BreakerState:
+    """Return the state of a breaker that has found an outage."""
+    interval = round(policy.probe_interval * MICROSECONDS)
+    return BreakerState(BreakerStatus.OPEN, now, fingerprint, error, interval, now + interval)
+
+
+def probing(policy: BreakerPolicy, state: BreakerState, key: int, now: int) -> BreakerState:
+    """Return the state after a probe was handed out: the next one waits longer."""
+    interval = min(state.interval * 3 // 2, round(policy.longest_probe_interval * MICROSECONDS))
+    return _replace(state, interval=interval, probe_at=now + interval, probed=key)
+
+
+def succeeded(state: BreakerState) -> BreakerState | None:
+    """Return the state after a hand-over whose messages were processed; None is closed."""
+    limit = state.limit * 2
+    if state.status is BreakerStatus.OPEN:
+        return _replace(state, status=BreakerStatus.RAMPING, limit=2)
+    return None if limit >= FULL else _replace(state, limit=limit)
+
+
+def failed_again(policy: BreakerPolicy, state: BreakerState, now: int) -> BreakerState:
+    """Return the state after the failure came back: open, as at the first time."""
+    if state.status is BreakerStatus.OPEN:
+        return state
+    interval = round(policy.probe_interval * MICROSECONDS)
+    open_ = BreakerStatus.OPEN
+    return _replace(state, status=open_, interval=interval, probe_at=now + interval, limit=1)
+
+
+class BreakerWindow:
+    """The latest outcomes that one host saw on a queue. Not for several threads at once."""
+
+    def __init__(self, policy: BreakerPolicy) -> None:
+        self._policy = policy
+        #: The latest different messages: their key, and how each ended last (None: processed).
+        self._latest: OrderedDict[int, str | None] = OrderedDict()
+        #: What each message was charged for, by fingerprint: how often, and when first.
+        self._charges: dict[str, dict[int, tuple[int, float]]] = {}
+        self._failing = 0
+
+    def note(self, outcomes: Iterable[tuple[int, str | None]], now: float) -> str | None:
+        """Add outcomes in their order; return the fingerprint of an outage, if this is one.
+
+        `now`: seconds on any clock that does not jump.
+        """
+        latest, most = self._latest, 2 * self._policy.messages
+        for key, fingerprint in outcomes:
+            if key in latest:
+                self._failing -= latest.pop(key) is not None
+            latest[key] = fingerprint
+            if fingerprint is not None:
+                self._failing += 1
+                charges = self._charges.setdefault(fingerprint, {})
+                if len(charges) < _MOST_REMEMBERED:
+                    count, first = charges.get(key, (0, now))
+                    charges[key] = (count + 1, first)
+            if len(latest) > most:
+                self._failing -= latest.popitem(last=False)[1] is not None
+        self._forget(now)
+        if self._failing < self._policy.messages:
+            return None
+        return self._outage()
+
+    def _outage(self) -> str | None:
+        counts: dict[str, int] = {}
+        for key, fingerprint in self._latest.items():
+            if fingerprint is not None and key in self._charges.get(fingerprint, ()):
+                counts[fingerprint] = counts.get(fingerprint, 0) + 1
+        for fingerprint, count in counts.items():
+            if count >= self._policy.messages and count >= self._policy.share * len(self._latest):
+                return fingerprint
+        return None
+
+    def _forget(self, now: float) -> None:
+        """Forget charges that are too old to be part of an outage that begins now."""
+        oldest = now - self._policy.window
+        for fingerprint, charges in list(self._charges.items()):
+            # The first charged stand first.
+            for key in [key for key, (_, first) in _leading(charges, oldest)]:
+                del charges[key]
+            if not charges:
+                del self._charges[fingerprint]
+
+    def take_charges(self, fingerprint: str) -> dict[int, int]:
+        """Return how often each message was charged for a failure, and forget all outcomes."""
+        charges = {key: count for key, (count, _) in self._charges.get(fingerprint, {}).items()}
+        self._latest.clear()
+        self._charges.clear()
+        self._failing = 0
+        return charges
+
+
+def _leading(charges: dict[int, tuple[int, float]], oldest: float) -> Iterable[tuple[int, tuple[int, float]]]:
+    for item in charges.items():
+        if item[1][1] >= oldest:
+            return
+        yield item

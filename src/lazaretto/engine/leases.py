@@ -1,0 +1,123 @@
+"""Hand-overs to service hosts: leased, so that a host's death is known at once and blamed rightly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.breaker import BreakerStatus, probing
+from lazaretto.engine.breakers import breaker_of, save_breaker
+from lazaretto.engine.queues import require_queue
+from lazaretto.engine.receive import Receive
+from lazaretto.engine.sessions import require_session
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import EntityError, SessionLockLost
+from lazaretto.keys import first_key, main_key
+from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import LeaseRecord, QueueRecord
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """What a message that was tried before brings along: its moves and its latest error."""
+
+    moves: int
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """Messages handed to a host under one lease, in order.
+
+    `past`: by key, of those that were tried before. `alone`: it is a suspect, to be tried with
+    nothing else at work in the same process. `probe`: the queue's breaker is not closed, and what
+    becomes of these decides how it goes on.
+    """
+
+    lock: Lock
+    messages: Sequence[ReceivedMessage]
+    past: dict[int, Past]
+    alone: bool = False
+    probe: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Take(Operation[Handover | EntityError | None]):
+    """Receive for a host; `started`: its handlers start at once. None: there is nothing."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+    started: bool = True
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Handover | EntityError | None:
+        limit, probed = self.limit, 0
+        queue = tx.queue(self.path.key) or require_queue(tx, self.path)
+        state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
+        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
+            if state.status is BreakerStatus.HELD_OPEN:
+                return None
+            if state.status is BreakerStatus.OPEN:
+                if tx.now < state.probe_at:
+                    return None
+                limit, probed = 1, state.probed
+            limit = min(limit, state.limit)
+        found = Receive(self.path, limit, self.session, after=probed).run(tx)
+        if probed and not found:
+            found = Receive(self.path, limit, self.session).run(tx)
+        if isinstance(found, EntityError):
+            return found
+        if not found:
+            return None
+        lock = found[0].lock
+        assert lock is not None
+        keys = [message.key for message in found]
+        queue_id = queue.queue_id
+        tx.insert_lease(LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started))
+        probe = state is not None and state.status in (BreakerStatus.OPEN, BreakerStatus.RAMPING)
+        if probe and state is not None and state.status is BreakerStatus.OPEN and queue.options.breaker:
+            save_breaker(tx, queue, probing(queue.options.breaker, state, keys[0], tx.now))
+        past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
+        return Handover(lock, found, past, found[0].suspect > 0, probe)
+
+
+def _past(tx: Transaction, message: ReceivedMessage) -> Past:
+    row, error = tx.row(message.key), tx.last_error(main_key(message.key))
+    return Past(row.moves if row else 0, *(error[:2] if error else (None, None)))
+
+
+@dataclasses.dataclass(slots=True)
+class RenewLease(Operation[None]):
+    """Prolong the locks of a hand-over, of those messages that are still held."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self.lock.path.key)
+        if queue is None:
+            return
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        if self.lock.session_id is None:
+            tx.renew_locks(self.keys, self.lock.token, until)
+        elif _holds_session(tx, queue, self.lock):
+            tx.renew_session(queue.queue_id, self.lock.session_id, until)
+
+
+def _holds_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> bool:
+    try:
+        require_session(tx, queue, lock)
+    except SessionLockLost:
+        return False
+    return True
+
+
+def next_key(path: EntityPath, queue: QueueRecord) -> int:
+    """Return a key that lies in the subqueue, to wait for messages of it."""
+    return first_key(queue.queue_id, path.subqueue) + 1

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
+from lazaretto.engine.breakers import SetBreaker, describe_breaker
 from lazaretto.engine.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -43,6 +44,7 @@ from lazaretto.engine.queues import (
 from lazaretto.engine.workers import Leave
 from lazaretto.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
+    BreakerDescription,
     EntityPath,
     QueueDescription,
     QueueOptions,
@@ -171,6 +173,18 @@ class Broker:
         again), "move", "drop" or "reject".
         """
         return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or _actor()))
+
+    def breaker(self, path: str) -> BreakerDescription:
+        """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: describe_breaker(require_queue(tx, parsed)))
+
+    def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
+        """Keep a breaker "open" (nothing is handed to hosts) or "close"d (every failure counts).
+
+        "auto" lets it decide by itself again, from closed.
+        """
+        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or _actor()))
 
     # -- messages -------------------------------------------------------------------------------
 

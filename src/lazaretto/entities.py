@@ -8,7 +8,7 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
-from lazaretto.breaker import BreakerPolicy
+from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.errors import InvalidOption, InvalidPath
 from lazaretto.options import flag, option_set, seconds, shown, whole
 from lazaretto.policy import PoisonPolicy
@@ -220,6 +220,17 @@ class MessageCounts:
     @property
     def total(self) -> int:
         return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BreakerDescription:
+    """How a queue's breaker stands: since when, for which failure, when the next probe is due."""
+
+    status: BreakerStatus
+    since: datetime | None = None
+    fingerprint: str | None = None
+    error: str | None = None
+    probe_at: datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

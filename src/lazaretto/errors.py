@@ -150,6 +150,12 @@ class BrokerClosed(LazarettoError):
     code = "closed"
 
 
+class HandlerError(LazarettoError):
+    """A handler cannot be used: it cannot be imported, or has the wrong signature."""
+
+    code = "handler_error"
+
+
 class StoreError(LazarettoError):
     """The store could not do its work; what the call asked for did not happen."""
 

@@ -104,7 +104,7 @@ class PoisonPolicy:
     retry_cycle_delay: float | Backoff = 1800.0
     on_poison: Disposition = Disposition.MOVE
     on_invalid: Disposition = Disposition.MOVE
-    max_worker_deaths: int | None = 3
+    max_worker_deaths: int | None = 4
     disable_after_rollbacks: int | None = None
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final, Literal, Self, TypeVar
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.failure import failure_of
+from lazaretto.engine.leases import Handover, Take
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
 from lazaretto.engine.sessions import (
     AcceptSession,
@@ -123,6 +124,18 @@ class Receiver:
             self._path, max_messages, self._lock
         )
         return self._wait_for(lambda: _raised(self._store.run(operation)), end) or []
+
+    def take(self, max_messages: int, max_wait: float, *, started: bool = True) -> Handover | None:
+        """Receive for a service host: under a lease, so that its death is known and blamed at once.
+
+        `started`: the handlers start now, so that the hand-over counts as tried. None: nothing came.
+        """
+        self._refuse_closed()
+        end = time.monotonic() + max_wait
+        if self._wanted is not None and self._lock is None and not self._accept(max_wait):
+            return None
+        operation = Take(self._path, max_messages, self._lock, started)
+        return self._wait_for(lambda: _raised(self._store.run(operation)), end)
 
     def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
         """Return what `attempt` finds, trying again whenever there may be news, until `end`."""

@@ -6,6 +6,7 @@ import enum
 
 from lazaretto.errors import (
     EntityNotFound,
+    HandlerError,
     InvalidOption,
     InvalidPath,
     LazarettoError,
@@ -44,6 +45,7 @@ MEANINGS = {
 _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
     (InvalidOption, Exit.USAGE),
     (InvalidPath, Exit.USAGE),
+    (HandlerError, Exit.USAGE),
     (EntityNotFound, Exit.NOT_FOUND),
     (MessageNotFound, Exit.NOT_FOUND),
     (QueueDisabled, Exit.NOT_RECEIVABLE),

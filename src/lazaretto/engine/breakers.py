@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from datetime import datetime
 
 import msgspec
 
@@ -14,7 +13,7 @@ from lazaretto.engine.failure import shorten
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.verdicts import restore
-from lazaretto.entities import EntityPath
+from lazaretto.entities import BreakerDescription, EntityPath
 from lazaretto.errors import InvalidOption
 from lazaretto.keys import dead_key, first_key
 from lazaretto.options import suggestion
@@ -29,16 +28,6 @@ BREAKER_VERBS = {
     "open": BreakerStatus.HELD_OPEN,
     "close": BreakerStatus.HELD_CLOSED,
 }
-
-
-class BreakerDescription(msgspec.Struct, frozen=True):
-    """How a queue's breaker stands: since when, for which failure, when the next probe is due."""
-
-    status: BreakerStatus
-    since: datetime | None = None
-    fingerprint: str | None = None
-    error: str | None = None
-    probe_at: datetime | None = None
 
 
 def breaker_of(queue: QueueRecord) -> BreakerState | None:

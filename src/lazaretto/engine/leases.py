@@ -32,15 +32,15 @@ class Handover(msgspec.Struct, frozen=True):
     """Messages handed to a host under one lease, in order.
 
     `past`: by key, of those that were tried before. `alone`: it is a suspect, to be tried with
-    nothing else at work in the same process. `probe`: the queue's breaker is not closed, and what
-    becomes of these decides how it goes on.
+    nothing else at work in the same process. `outage`: the queue's breaker is not closed, because of
+    failures with this fingerprint, and what becomes of these messages decides how it goes on.
     """
 
     lock: Lock
     messages: Sequence[ReceivedMessage]
     past: dict[int, Past]
     alone: bool = False
-    probe: bool = False
+    outage: str | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,11 +78,13 @@ class Take(Operation[Handover | EntityError | None]):
         keys = [message.key for message in found]
         queue_id = queue.queue_id
         tx.insert_lease(LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started))
-        probe = state is not None and state.status in (BreakerStatus.OPEN, BreakerStatus.RAMPING)
-        if probe and state is not None and state.status is BreakerStatus.OPEN and queue.options.breaker:
-            save_breaker(tx, queue, probing(queue.options.breaker, state, keys[0], tx.now))
+        outage = None
+        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
+            outage = state.fingerprint
+            if state.status is BreakerStatus.OPEN and queue.options.breaker is not None:
+                save_breaker(tx, queue, probing(queue.options.breaker, state, keys[0], tx.now))
         past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
-        return Handover(lock, found, past, found[0].suspect > 0, probe)
+        return Handover(lock, found, past, found[0].suspect > 0, outage)
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:

@@ -1,0 +1,254 @@
+"""`lazaretto run` and `lazaretto try`: handlers at work on their queues, or on one message to see."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.exits import Exit
+from lazaretto.cli.parse import duration
+
+HandlersArgument = Annotated[
+    str, typer.Argument(metavar="MODULE[:NAME]", help="Where the handlers are.", show_default=False)
+]
+_COLUMNS = ("queue", "rate/s", "active", "completed", "retries", "dead", "breaker", "waiting for")
+#: How often the table is drawn anew, and a line written where there is no terminal, in seconds.
+_DRAW_EVERY = 0.5
+_SAY_EVERY = 5.0
+
+
+def run(
+    context: typer.Context,
+    handlers: HandlersArgument,
+    stop_when_idle: Annotated[
+        bool, typer.Option("--stop-when-idle", help="End when the queues have nothing more to receive.")
+    ] = False,
+    grace: Annotated[
+        Any,
+        typer.Option(
+            "--grace", parser=duration, metavar="DURATION", help="What running handlers get at the end [30s]."
+        ),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run handlers on their queues until SIGTERM or Control-C, each message isolated from the others.
+
+    MODULE has functions decorated with @handler(queue); NAME is one of them, or a list. What they
+    print goes to standard error. With --json the final counts are printed, one object a line.
+    """
+    from lazaretto.host import ServiceHost, load_handlers
+
+    call = Call.of(context, store, json)
+    found = load_handlers(handlers)
+    with call.broker() as broker:
+        host = ServiceHost(broker, found, grace=30.0 if grace is None else grace)
+        view = _View(host, broker)
+        with _shown(view, json=call.json) as look:
+            idle = _Idle(view) if stop_when_idle else None
+
+            def until() -> bool:
+                look()
+                return idle is not None and idle.is_over()
+
+            host.run(until=until)
+        if call.json:
+            for report in host.reports():
+                output.json_line(report)
+
+
+class _View:
+    """What is shown of a host: its own counts, and what the store knows of its queues."""
+
+    def __init__(self, host: Any, broker: Any) -> None:
+        self.host = host
+        self._broker = broker
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return [self._row(report) for report in self.host.reports()]
+
+    def _row(self, report: Any) -> tuple[object, ...]:
+        counts, breaker = self._store_side(report.queue)
+        return (
+            report.queue,
+            round(report.rate),
+            counts,
+            report.completed,
+            report.retried,
+            report.dead,
+            breaker,
+            report.waiting,
+        )
+
+    def _store_side(self, path: str) -> tuple[object, str]:
+        from lazaretto.entities import EntityPath, Subqueue
+        from lazaretto.errors import LazarettoError
+
+        try:
+            counts = self._broker.queue(path).counts
+            parsed = EntityPath.parse(path)
+            if parsed.subqueue is not Subqueue.MAIN:
+                return counts.dead_letter, ""
+            return counts.active + counts.suspect, self._broker.breaker(path).status.value
+        except LazarettoError as error:
+            return "", error.code
+
+    def busy(self) -> bool:
+        """Return whether there is anything that may be handed out sooner or later."""
+        for report in self.host.reports():
+            counts = self._broker.queue(report.queue).counts
+            if ";" in report.queue or "$" in report.queue:
+                return bool(counts.dead_letter)
+            if counts.active or counts.locked or counts.suspect or counts.delayed or counts.scheduled:
+                return True
+        return False
+
+
+class _Idle:
+    """Finds out whether everything is done: asked often, it looks now and then."""
+
+    def __init__(self, view: _View) -> None:
+        self._view = view
+        self._next = time.monotonic() + 0.2
+
+    def is_over(self) -> bool:
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + 0.2
+        return not self._view.busy()
+
+
+@contextmanager
+def _shown(view: _View, *, json: bool) -> Iterator[Callable[[], None]]:
+    """Give a function to call often, which shows how the host stands."""
+    if json:
+        yield lambda: None
+    elif output.on_terminal():
+        with _drawn(view) as look:
+            yield look
+    else:
+        lines = _Lines(view)
+        yield lines.look
+        lines.say()
+
+
+class _Lines:
+    """A line for each queue now and then, when something has changed."""
+
+    def __init__(self, view: _View) -> None:
+        self._view = view
+        self._next = time.monotonic() + _SAY_EVERY
+        self._before: dict[object, tuple[object, ...]] = {}
+        output.line("running: " + ", ".join(r.queue for r in view.host.reports()) if view.host.reports() else "running")
+
+    def look(self) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _SAY_EVERY
+            self.say()
+
+    def say(self) -> None:
+        for row in self._view.rows():
+            facts = (*row[2:],)
+            if self._before.get(row[0]) != facts:
+                self._before[row[0]] = facts
+                named = zip(_COLUMNS[1:], row[1:], strict=True)
+                said = ", ".join(f"{name} {value}" for name, value in named if value not in (None, ""))
+                output.line(output.safe(f"{row[0]}: {said}"))
+
+
+@contextmanager
+def _drawn(view: _View) -> Iterator[Callable[[], None]]:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    def table() -> Table:
+        drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for index, name in enumerate(_COLUMNS):
+            drawn.add_column(Text(name), justify="right" if 0 < index < 6 else "left")
+        for row in view.rows():
+            cells = [f"{v:,}" if isinstance(v, int) else output.safe("" if v is None else str(v)) for v in row]
+            drawn.add_row(*(Text(cell) for cell in cells))
+        return drawn
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    due = time.monotonic()
+    with Live(console=console, auto_refresh=False, redirect_stderr=False) as live:
+
+        def look() -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + _DRAW_EVERY
+                live.update(table(), refresh=True)
+
+        yield look
+        live.update(table(), refresh=True)
+
+
+def try_(
+    context: typer.Context,
+    queue: QueueArgument,
+    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="Its sequence number.")],
+    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="The handler.")],
+    deadline: Annotated[
+        Any, typer.Option("--deadline", parser=duration, metavar="DURATION", help="How long it may take [30s].")
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try a handler on one dead letter, or on a message that waits, and say what would happen.
+
+    It runs in a sandbox; nothing is settled, and what it sends is recorded, not sent. Exit code 1 if
+    the message would fail.
+    """
+    import dataclasses
+
+    from lazaretto.host import Handler, HandlerOptions, load_function
+    from lazaretto.host.trial import try_message
+
+    call = Call.of(context, store, json)
+    function = load_function(handler)
+    options = function.options if isinstance(function, Handler) else HandlerOptions()
+    if deadline is not None:
+        options = dataclasses.replace(options, deadline=deadline)
+    with call.broker() as broker:
+        trial = try_message(broker, queue, sequence, Handler(queue, function, options))
+    if call.json:
+        output.json_object(trial)
+    else:
+        _say(trial)
+    if trial.outcome not in ("completed", "deferred", "dead_lettered"):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _say(trial: Any) -> None:
+    output.line(output.safe(f"message {trial.sequence_number} of {trial.queue} ({trial.message_id})"))
+    output.fields([("outcome", trial.outcome), ("consequence", trial.consequence)], "  ")
+    if trial.error_type is not None:
+        output.fields([("error", f"{trial.error_type}: {trial.error_message or ''}")], "  ")
+    if trial.stack:
+        output.line(output.safe_lines(trial.stack.rstrip()))
+    for sent in trial.sends:
+        output.line(output.safe(f"  would send to {sent.queue}: {output.body_text(sent.body)}"))
+    for sql, parameters in trial.statements:
+        output.line(output.safe(f"  would execute: {sql} with {parameters!r}"))
+    if trial.output:
+        output.line("  it printed:")
+        sys.stdout.write(output.safe_lines(trial.output))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("run")(run)
+    app.command("try")(try_)
+
+

@@ -1,0 +1,170 @@
+"""Calls a handler for one message: validator, middleware, async; the same inline and in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from lazaretto.engine.failure import failure_of
+from lazaretto.engine.leases import Past
+from lazaretto.errors import HandlerError, InvalidMessage, InvalidOption
+from lazaretto.host.context import Effects, HandlerContext, encode_effects
+from lazaretto.host.handlers import Handler
+from lazaretto.messages import ReceivedMessage, StoredMessage
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+class DeadlineExceeded(Exception):  # noqa: N818
+    """A coroutine took longer than its deadline, and was cancelled."""
+
+
+class Caller:
+    """Calls one handler; a context manager, for the event loop of an async one."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._function = handler.function
+        self._takes_context = handler.takes_context
+        self._validate = _validator(handler.options.validator)
+        self._middleware = handler.options.middleware
+        self._runner: asyncio.Runner | None = None
+        self._deadline: float | None = None
+
+    def limit_async(self, deadline: float | None) -> None:
+        """Cancel a coroutine after so many seconds: where nobody else looks after deadlines."""
+        self._deadline = deadline
+
+    def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
+        """Return what the handler asked for; raise what it raised. InvalidMessage: it can never succeed."""
+        context = HandlerContext(message, past)
+        try:
+            if self._validate is not None:
+                self._check(message)
+            if self._middleware:
+                self._through(self._middleware, message, context)
+            else:
+                self._call(message, context)
+        except InvalidMessage as error:
+            return Effects(verdict="invalid", failure=failure_of(error))
+        return context.effects
+
+    def _check(self, message: ReceivedMessage) -> None:
+        assert self._validate is not None
+        try:
+            found = self._validate(message)
+        except InvalidMessage:
+            raise
+        except Exception as error:
+            raise InvalidMessage(f"{type(error).__name__}: {error}") from error
+        if found is False:
+            raise InvalidMessage("the validator returned False")
+
+    def _through(
+        self, middleware: Sequence[Callable[..., object]], message: ReceivedMessage, context: HandlerContext
+    ) -> None:
+        if middleware:
+            middleware[0](message, context, lambda: self._through(middleware[1:], message, context))
+        else:
+            self._call(message, context)
+
+    def _call(self, message: ReceivedMessage, context: HandlerContext) -> None:
+        returned = self._function(message, context) if self._takes_context else self._function(message)
+        if returned is not None and inspect.isawaitable(returned):
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+            self._runner.run(self._awaited(returned))
+
+    async def _awaited(self, returned: Awaitable[Any]) -> None:
+        try:
+            async with asyncio.timeout(self._deadline) as limit:
+                await returned
+        except TimeoutError as error:
+            if limit.expired():
+                raise DeadlineExceeded(f"no answer within {self._deadline:g} s") from error
+            raise
+
+    def close(self) -> None:
+        """End the event loop, if there is one."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+def _validator(
+    given: Callable[[Any], object] | Mapping[str, Any] | None,
+) -> Callable[[ReceivedMessage], object] | None:
+    if given is None or callable(given):
+        return given
+    try:
+        fastjsonschema = importlib.import_module("fastjsonschema")
+    except ImportError:
+        raise InvalidOption(
+            "a JSON schema needs the library fastjsonschema: pip install 'lazaretto[schema]'"
+        ) from None
+    try:
+        check = fastjsonschema.compile(dict(given))
+    except Exception as error:
+        raise InvalidOption(f"the JSON schema cannot be used: {error}") from error
+
+    def validate(message: ReceivedMessage) -> None:
+        check(json.loads(message.body))
+
+    return validate
+
+
+# -- in a sandbox --------------------------------------------------------------------------------
+
+
+def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[bytes]:
+    """Return messages as bytes for the other process, each with its past, if it has one."""
+    return [
+        _pack((
+            m.key, m.body, m.message_id, m.enqueued, m.expires, m.encoded_headers, None, m.deliveries,
+            m.delivery_count, m.cycle, m.generation, m.enqueued_sequence_number, m.dead_letter_reason,
+            m.dead_letter_error_description, past.get(m.key),
+        ))
+        for m in messages
+    ]  # fmt: skip
+
+
+class SandboxSetup:
+    """Made in the host and called in the sandbox: returns the function of bytes that runs there."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._path = list(sys.path)
+        self._reference = handler.reference()
+        options = handler.options
+        what = (None if self._reference else handler.function, options.validator, options.middleware)
+        try:
+            self._pickled = cloudpickle.dumps(what)
+        except Exception as error:
+            raise HandlerError(
+                f"{handler!r} cannot be sent to another process: {type(error).__name__}: {error}. "
+                "Define it in a module, or give isolation='inline'"
+            ) from error
+        self._queue = str(handler.path)
+
+    def __call__(self) -> Callable[[bytes], bytes | None]:
+        sys.path[:] = self._path
+        function, validator, middleware = cloudpickle.loads(self._pickled)
+        if self._reference is not None:
+            module, name = self._reference
+            function = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+        call = Caller(Handler(self._queue, function, validator=validator, middleware=middleware))
+
+        def run(item: bytes) -> bytes | None:
+            *fields, past = _unpack(item)
+            effects = call(ReceivedMessage(*fields), None if past is None else Past(*past))
+            return None if effects is None else encode_effects(effects)
+
+        return run

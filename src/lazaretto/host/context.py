@@ -1,0 +1,138 @@
+"""What a handler is given besides its message: what is known of it, and what it may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.failure import Failure, failure_of
+from lazaretto.engine.leases import Past
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
+from lazaretto.messages import Message, ReceivedMessage
+from lazaretto.options import shown
+from lazaretto.sender import prepare_all
+from lazaretto.store.records import NewMessage
+
+
+class Effects(msgspec.Struct, array_like=True):
+    """What a handler asked for, to be done in the commit that settles its message.
+
+    `verdict`: None (complete), "defer", "dead_letter", "reject", "invalid" or "skipped".
+    """
+
+    verdict: str | None = None
+    reason: str | None = None
+    description: str | None = None
+    failure: Failure | None = None
+    sends: list[tuple[str, list[NewMessage]]] = []
+    statements: list[tuple[str, Any]] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Effects)
+encode_effects = _encoder.encode
+decode_effects = _decoder.decode
+
+
+class LastError(msgspec.Struct, frozen=True):
+    """The latest error of a message's earlier attempts."""
+
+    type: str
+    message: str | None
+
+
+class HandlerContext:
+    """What a handler is given besides its message.
+
+    `attempt`: the number of this hand-over over the message's life, from 1. `delivery_count`: Service
+    Bus's, 0 at first. `cycle`: retry cycles used. `move_count`: moves between the queue and its
+    subqueues (MSMQ's MoveCount). `last_error`: of the attempt before, None at first.
+
+    What is sent and executed here takes effect in the commit that settles the message, or not at
+    all: when the handler fails, it is dropped.
+    """
+
+    def __init__(self, message: ReceivedMessage, past: Past | None) -> None:
+        self._message = message
+        self.move_count = past.moves if past else 0
+        self.last_error = LastError(past.error_type, past.error_message) if past and past.error_type else None
+        self._effects: Effects | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self._message.attempt
+
+    @property
+    def delivery_count(self) -> int:
+        return self._message.delivery_count
+
+    @property
+    def cycle(self) -> int:
+        return self._message.cycle
+
+    def send(self, path: str, messages: Message | Iterable[Message]) -> None:
+        """Send messages to a queue with the settling commit. What is wrong with them is raised now."""
+        target = EntityPath.parse(path)
+        if target.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {target.queue!r}")
+        try:
+            prepared = prepare_all(messages)
+        except InvalidMessage as error:
+            # This message's handler is wrong, not the message.
+            raise TransactionError(f"a message to {path!r} cannot be sent: {error}") from error
+        if prepared:
+            self._asked().sends.append((path, prepared))
+
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> None:
+        """Run your own SQL on the store's database with the settling commit. It returns no rows.
+
+        Parameters: None, bool, int, float, str, bytes. An error of the SQL is the message's failure.
+        """
+        if not isinstance(sql, str):
+            raise InvalidOption(f"expected SQL as text, got {shown(sql)}")
+        values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+        for value in values.values() if isinstance(values, dict) else values:
+            if value is not None and not isinstance(value, bool | int | float | str | bytes):
+                raise InvalidOption(
+                    f"expected SQL parameters of None, bool, int, float, str or bytes, got {shown(value)}"
+                )
+        self._asked().statements.append((sql, values))
+
+    def defer(self) -> None:
+        """Set the message aside until it is received by its sequence number."""
+        self._decide("defer")
+
+    def dead_letter(self, reason: str | None = None, description: str | None = None) -> None:
+        """Move the message to the dead-letter subqueue, with what was sent here."""
+        self._decide("dead_letter", reason, description)
+
+    def reject(self, reason: str | None = None, description: str | None = None) -> None:
+        """Return the message to its sender's dead-letter queue, with a negative acknowledgement."""
+        self._decide("reject", reason, description)
+
+    def invalid(self, error: BaseException | str | None = None) -> None:
+        """The message can never be processed: the policy's `on_invalid`, at once."""
+        self._decide("invalid")
+        self._asked().failure = failure_of(error)
+
+    def _decide(self, verdict: str, reason: str | None = None, description: str | None = None) -> None:
+        for name, value in (("reason", reason), ("description", description)):
+            if value is not None and not isinstance(value, str):
+                raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
+        effects = self._asked()
+        if effects.verdict is not None:
+            raise NotAllowed(f"the message was decided on already: {effects.verdict}")
+        effects.verdict, effects.reason, effects.description = verdict, reason, description
+
+    def _asked(self) -> Effects:
+        if self._effects is None:
+            self._effects = Effects(sends=[], statements=[])
+        return self._effects
+
+    @property
+    def effects(self) -> Effects | None:
+        """What was asked for so far; None if nothing was."""
+        return self._effects

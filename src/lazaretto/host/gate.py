@@ -1,0 +1,36 @@
+"""Lets a suspect be tried alone: nothing else is at work in the process meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Gate:
+    """Many may work at once, or one alone."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._working = 0
+        self._alone = 0
+
+    @contextmanager
+    def working(self, *, alone: bool) -> Iterator[None]:
+        """Work with others, or wait for them to finish and work alone."""
+        with self._condition:
+            if alone:
+                self._alone += 1
+                # Announced first: others that come now wait behind it.
+                self._condition.wait_for(lambda: self._working == 0)
+            else:
+                self._condition.wait_for(lambda: self._alone == 0)
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._working -= 1
+                if alone:
+                    self._alone -= 1
+                self._condition.notify_all()

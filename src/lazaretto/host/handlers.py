@@ -1,0 +1,162 @@
+"""Handlers: a function, the queue it is for, and how it is run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import HandlerError, InvalidOption
+from lazaretto.host.options import HandlerOptions
+from lazaretto.options import shown, suggestion
+
+HandlerFunction = Callable[..., Any]
+
+
+class Handler:
+    """A function bound to a queue. Calling it calls the function.
+
+    `path`: the queue, or a dead-letter subqueue. `function`: of a message, or of a message and its
+    HandlerContext; sync or async. Raises HandlerError for any other signature, InvalidOption, InvalidPath.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        function: HandlerFunction,
+        options: HandlerOptions | None = None,
+        **changes: Any,
+    ) -> None:
+        self.path = EntityPath.parse(path)
+        if self.path.subqueue not in (Subqueue.MAIN, Subqueue.DEAD_LETTER):
+            raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {path!r}")
+        if isinstance(function, Handler):
+            function = function.function
+        self.function = function
+        self.takes_context = _takes_context(function)
+        self.options = options if options is not None else HandlerOptions(**changes)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.__name__} of {str(self.path)!r}>"
+
+    def reference(self) -> tuple[str, str] | None:
+        """Return module and name by which another process can import the function, None if it cannot."""
+        module = getattr(self.function, "__module__", None)
+        name = getattr(self.function, "__qualname__", None)
+        if module is None or name is None or module == "__main__" or "<" in name:
+            return None
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return (module, name) if found is self.function or found is self else None
+
+
+def handler(path: str, **options: Any) -> Callable[[HandlerFunction], Handler]:
+    """Make a function the handler of a queue: `@handler("orders", deadline=5)`. See HandlerOptions."""
+    return lambda function: Handler(path, function, **options)
+
+
+def _takes_context(function: object) -> bool:
+    """Return whether a function wants the context besides the message. Raises HandlerError."""
+    if not callable(function):
+        raise HandlerError(f"expected a handler to be a function, got {shown(function)}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(
+            f"expected a handler to be a function, got the generator {shown(function)}: it would not run"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return False
+    for arguments in ((None, None), (None,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        required = [
+            p
+            for p in signature.parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        # A second parameter with a default is the function's own business, unless it is called context.
+        named = [p.name for p in signature.parameters.values()]
+        return len(arguments) == 2 and (len(required) == 2 or named[1:2] == ["context"])
+    raise HandlerError(
+        f"expected a handler of (message) or (message, context), got {shown(function)}{signature}"
+    )
+
+
+def load_handlers(reference: str) -> list[Handler]:
+    """Return the handlers that "module:name" means, or all of a module.
+
+    The name may be a Handler, or a list or dict of them. The current folder is searched first.
+    Raises HandlerError.
+    """
+    module_name, _, name = reference.partition(":")
+    module = _import(module_name)
+    if name:
+        found = _attribute(module, module_name, name)
+    else:
+        found = [value for value in vars(module).values() if isinstance(value, Handler)]
+    handlers = as_handlers(found, reference)
+    if not handlers:
+        raise HandlerError(f"{reference!r} has no handlers: decorate functions with @handler(queue)")
+    return handlers
+
+
+def load_function(reference: str) -> HandlerFunction:
+    """Return the function or Handler that "module:name" means. Raises HandlerError."""
+    module_name, _, name = reference.partition(":")
+    if not name:
+        raise HandlerError(f"expected module:function, got {reference!r}")
+    found = _attribute(_import(module_name), module_name, name)
+    _takes_context(found.function if isinstance(found, Handler) else found)
+    assert callable(found)
+    return found
+
+
+def as_handlers(given: object, what: str) -> list[Handler]:
+    """Return handlers given as one, several, or functions by queue. Raises HandlerError."""
+    if isinstance(given, Handler):
+        return [given]
+    if isinstance(given, Mapping):
+        return [Handler(path, function) for path, function in given.items()]
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        found = list(given)
+        if all(isinstance(one, Handler) for one in found):
+            return found
+    raise HandlerError(
+        f"expected {what} to be a Handler, a list of them, or functions by queue, got {shown(given)}"
+    )
+
+
+def _import(name: str) -> Any:
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        # A module may do anything when it is imported, sys.exit too.
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise HandlerError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: Any, module_name: str, name: str) -> Any:
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = [known for known in dir(found) if not known.startswith("_")]
+            raise HandlerError(f"{module_name!r} has no {name!r}{suggestion(part, names)}")
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,204 @@
+"""The service host: handlers, each on its queue, until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Self
+
+from lazaretto.breaker import BreakerWindow
+from lazaretto.broker import Broker
+from lazaretto.engine.leases import RenewLease
+from lazaretto.engine.queues import require_queue
+from lazaretto.entities import QueueOptions, Subqueue
+from lazaretto.errors import HandlerError, InvalidOption, LazarettoError
+from lazaretto.host.gate import Gate
+from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
+from lazaretto.host.runners import runner_of
+from lazaretto.host.slots import Shared, Slot
+from lazaretto.host.tally import HandlerReport, Tally
+from lazaretto.options import seconds, shown
+
+_log = logging.getLogger(__name__)
+
+#: How often locks are looked at, in seconds: a fraction of the shortest lock.
+_LOOK = 0.1
+
+Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
+
+
+class ServiceHost:
+    """Runs handlers on the queues of a broker, each message isolated from all others.
+
+    `handlers`: a Handler, several, or functions by queue. `grace`: seconds that running handlers get
+    when the host is stopped; what is not finished then is given back uncharged. `on_output`: called
+    with what sandboxed handlers print (the default writes it to standard error). Any number of
+    hosts may work on one store. A context manager: started on entry, stopped on exit.
+
+    Raises EntityNotFound, HandlerError, InvalidOption, SandboxSetupError: then nothing was started.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        handlers: Handlers,
+        *,
+        grace: float = 30.0,
+        on_output: Callable[[bytes], object] | None = None,
+    ) -> None:
+        if not isinstance(broker, Broker):
+            raise InvalidOption(f"expected broker to be a Broker, got {shown(broker)}")
+        self._broker = broker
+        self._store = broker._store
+        self._handlers = as_handlers(handlers, "handlers")
+        if not self._handlers:
+            raise HandlerError("expected at least one handler, got none")
+        keys = [(h.path.key, h.path.subqueue) for h in self._handlers]
+        for handler, key in zip(self._handlers, keys, strict=True):
+            if keys.count(key) > 1:
+                raise HandlerError(f"expected one handler for {str(handler.path)!r}, got {keys.count(key)}")
+        self._grace = seconds("grace", grace)
+        self._on_output = on_output
+        self._gate = Gate()
+        self._shared: list[Shared] = []
+        self._slots: list[Slot] = []
+        self._threads: list[threading.Thread] = []
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    # -- starting -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start, and return at once."""
+        if self._threads or self._stop.is_set():
+            raise HandlerError("a host can be started once; make another one")
+        try:
+            for handler in self._handlers:
+                self._prepare(handler)
+        except BaseException:
+            for slot in self._slots:
+                slot.runner.close()
+            raise
+        for number, slot in enumerate(self._slots):
+            thread = threading.Thread(target=slot.run, name=f"lazaretto-slot-{number}", daemon=True)
+            self._threads.append(thread)
+        self._keeper = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
+        for thread in [*self._threads, self._keeper]:
+            thread.start()
+
+    def _prepare(self, handler: Handler) -> None:
+        path, options = handler.path, handler.options
+        if options.policy is not None:
+            self._broker.update_queue(path.queue, policy=options.policy)
+        queue: QueueOptions = self._store.read(lambda tx: require_queue(tx, path)).options
+        main = path.subqueue is Subqueue.MAIN
+        window = BreakerWindow(queue.breaker) if main and queue.breaker is not None else None
+        tally = Tally(str(path), handler.__name__)
+        shared = Shared(handler, self._store, tally, self._gate, window)
+        self._shared.append(shared)
+        sessions = queue.on_poison_session if main and queue.requires_session else None
+        for _ in range(options.concurrency):
+            runner = runner_of(handler, self._on_output)
+            self._slots.append(Slot(shared, runner, queue.lock_duration, sessions=sessions))
+
+    # -- while it runs --------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Prolong locks, and give up what does not come back, until everything has ended."""
+        while not self._ended.wait(_LOOK):
+            for slot in self._slots:
+                try:
+                    slot.give_up()
+                    self._renew(slot)
+                except LazarettoError as error:
+                    _log.warning("locks are not prolonged: %s", error)
+
+    def _renew(self, slot: Slot) -> None:
+        for held in list(slot.held.values()):
+            now = time.monotonic()
+            if now >= held.renew_at and not held.given_up:
+                held.renew_at = now + held.seconds / 2
+                handover = held.handover
+                self._store.run(RenewLease(handover.lock, [m.key for m in handover.messages]))
+
+    def reports(self) -> list[HandlerReport]:
+        """Return how each handler stands."""
+        return [shared.tally.report() for shared in self._shared]
+
+    @property
+    def running(self) -> bool:
+        """Whether any slot is at work."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take no more, let running handlers finish within `grace` seconds, give the rest back."""
+        self._stop.set()
+        if not self._threads or self._ended.is_set():
+            return
+        allowed = self._grace if grace is None else seconds("grace", grace)
+        for slot in self._slots:
+            slot.stop()
+        for slot in self._slots:
+            slot.runner.stop(allowed)
+        end = time.monotonic() + allowed + 5.0
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._ended.set()
+        if self._keeper is not None:
+            self._keeper.join(10.0)
+        for slot in self._slots:
+            slot.runner.close()
+
+    def run(self, *, until: Callable[[], bool] | None = None) -> None:
+        """Start, and work until SIGTERM, SIGINT, `stop` by another thread, or `until` returns True.
+
+        `until` is asked a few times a second. Raises what a slot ended with, if one did.
+        """
+        with self._signals():
+            self.start()
+            try:
+                while self.running and not self._stop.wait(0.1):
+                    if until is not None and until():
+                        break
+            finally:
+                self.stop()
+        for slot in self._slots:
+            if slot.error is not None:
+                raise slot.error
+
+    def request_stop(self) -> None:
+        """Let `run` return soon; may be called in a signal handler."""
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self.request_stop()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

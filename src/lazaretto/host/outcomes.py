@@ -1,0 +1,82 @@
+"""What an attempt's end means to the queue: from a sandbox's verdict to a settlement."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lazaretto.engine.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, shorten
+from lazaretto.engine.settle import COMPLETE, Settlement
+from lazaretto.fingerprint import fingerprint
+from lazaretto.host.context import Effects, decode_effects
+from lazaretto.isolation import Status, Verdict
+from lazaretto.policy import Outcome
+
+RELEASE = Settlement(Outcome.RELEASED)
+
+
+class Ended(NamedTuple):
+    """One message's attempt: how it is settled, and what is done in the same commit."""
+
+    settlement: Settlement
+    effects: Effects | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Which failure this is, to the breaker; None if it is none, or is the message's own fault."""
+        if self.settlement.outcome not in _BREAKING:
+            return None
+        failure = self.settlement.failure
+        return None if failure is None else fingerprint(failure.type, failure.stack)
+
+
+_BREAKING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST)
+COMPLETED = Ended(COMPLETE)
+RELEASED = Ended(RELEASE)
+
+#: A timeout charges `expired`, a crash `lost`, as if the lock had run out or the worker died.
+_OUTCOMES = {
+    Status.ERROR: Outcome.FAILED,
+    Status.MEMORY: Outcome.FAILED,
+    Status.TIMEOUT: Outcome.EXPIRED,
+    Status.CRASH: Outcome.LOST,
+}
+_VERDICTS = {
+    "defer": Outcome.DEFERRED,
+    "dead_letter": Outcome.DEAD_LETTERED,
+    "reject": Outcome.DEAD_LETTERED,
+    "invalid": Outcome.INVALID,
+}
+
+
+def ended_of(verdict: Verdict) -> Ended:
+    """Return what a sandbox's verdict means."""
+    if verdict.status is Status.DONE:
+        return COMPLETED if verdict.result is None else ended_with(decode_effects(verdict.result))
+    if verdict.status is Status.NOT_RUN:
+        return RELEASED
+    return Ended(Settlement(_OUTCOMES[verdict.status], _failure(verdict)))
+
+
+def ended_with(effects: Effects | None) -> Ended:
+    """Return what a handler that returned asked for."""
+    if effects is None:
+        return COMPLETED
+    if effects.verdict is None:
+        return Ended(COMPLETE, effects)
+    settlement = Settlement(
+        _VERDICTS[effects.verdict],
+        effects.failure,
+        reason=effects.reason,
+        description=effects.description,
+        reject=effects.verdict == "reject",
+    )
+    # What an invalid message's handler sent meanwhile is dropped, as for any other that failed.
+    return Ended(settlement, None if effects.verdict == "invalid" else effects)
+
+
+def _failure(verdict: Verdict) -> Failure:
+    return Failure(
+        shorten(verdict.error_type or "Error", LONGEST_TYPE),
+        None if verdict.error_message is None else shorten(verdict.error_message, LONGEST_TEXT),
+        None if verdict.stack is None else shorten(verdict.stack, LONGEST_STACK),
+    )

@@ -1,0 +1,137 @@
+"""Runs a hand-over's handlers: in a sandbox, or in the host's own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from lazaretto.engine.failure import failure_of
+from lazaretto.engine.leases import Handover
+from lazaretto.engine.settle import Settlement
+from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
+from lazaretto.host.handlers import Handler
+from lazaretto.host.options import Isolation
+from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
+from lazaretto.isolation import Sandbox, SandboxOptions
+from lazaretto.policy import Outcome
+
+
+class Runner(Protocol):
+    """One hand-over at a time, by one thread; `stop` and `overdue` may be called by another."""
+
+    def start(self, handover: Handover) -> None:
+        """Begin to run the handlers of a hand-over."""
+        ...
+
+    def collect(self) -> list[Ended]:
+        """Return how each message's attempt ended, in order, once all have."""
+        ...
+
+    def stop(self, grace: float) -> None:
+        """Start no further handler; what runs may take `grace` seconds more."""
+        ...
+
+    def overdue(self) -> list[Ended] | None:
+        """Return what is known so far, if a handler cannot be stopped and its deadline is over."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class ProcessRunner:
+    """Runs handlers in a sandbox. `on_output` gets what they print."""
+
+    def __init__(self, handler: Handler, on_output: Callable[[bytes], object] | None = None) -> None:
+        options = handler.options
+        sandbox = SandboxOptions(
+            deadline=options.deadline, memory=options.memory, refork_every=options.refork_every
+        )
+        self.sandbox = Sandbox(SandboxSetup(handler), sandbox, on_output=on_output)
+
+    def start(self, handover: Handover) -> None:
+        self.sandbox.start(pack(handover.messages, handover.past), stop_on_failure=handover.lock.session_id is not None)
+
+    def collect(self) -> list[Ended]:
+        return [ended_of(verdict) for verdict in self.sandbox.collect()]
+
+    def stop(self, grace: float) -> None:
+        self.sandbox.stop(grace)
+
+    def overdue(self) -> list[Ended] | None:
+        return None
+
+    def close(self) -> None:
+        self.sandbox.close()
+
+
+class InlineRunner:
+    """Calls handlers in the thread that collects. A synchronous one cannot be stopped."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._call = Caller(handler)
+        self._deadline = handler.options.deadline
+        self._call.limit_async(self._deadline)
+        self._handover: Handover | None = None
+        self._ended: list[Ended] = []
+        self._since: float | None = None
+        self._stopped = threading.Event()
+        self._stop_at: float | None = None
+
+    def start(self, handover: Handover) -> None:
+        self._handover = handover
+        self._ended = []
+
+    def collect(self) -> list[Ended]:
+        handover, ended = self._handover, self._ended
+        assert handover is not None
+        in_order = handover.lock.session_id is not None
+        for message in handover.messages:
+            if self._stopped.is_set():
+                break
+            self._since = time.monotonic()
+            one = self._run(message, handover)
+            self._since = None
+            ended.append(one)
+            if in_order and one.settlement.failure is not None:
+                break
+        return ended + [RELEASED] * (len(handover.messages) - len(ended))
+
+    def _run(self, message: object, handover: Handover) -> Ended:
+        try:
+            return ended_with(self._call(message, handover.past.get(message.key)))  # type: ignore[attr-defined,arg-type]
+        except DeadlineExceeded as error:
+            failure = failure_of(error)
+            assert failure is not None
+            return Ended(
+                Settlement(Outcome.EXPIRED, type(failure)("HandlerTimeout", str(error), failure.stack))
+            )
+        except BaseException as error:
+            # Whatever a handler raises is its message's failure; SystemExit must not end the host.
+            return Ended(Settlement(Outcome.FAILED, failure_of(error)))
+
+    def stop(self, grace: float) -> None:
+        self._stop_at = time.monotonic() + grace
+        self._stopped.set()
+
+    def overdue(self) -> list[Ended] | None:
+        since, handover = self._since, self._handover
+        if since is None or handover is None:
+            return None
+        ends = [] if self._deadline is None else [since + self._deadline]
+        ends += [] if self._stop_at is None else [self._stop_at]
+        return list(self._ended) if ends and time.monotonic() >= min(ends) else None
+
+    def close(self) -> None:
+        if self._since is None:
+            self._call.close()
+
+
+def runner_of(handler: Handler, on_output: Callable[[bytes], object] | None = None) -> Runner:
+    """Return what runs a handler, by its isolation."""
+    if handler.options.isolation is Isolation.INLINE:
+        return InlineRunner(handler)
+    return ProcessRunner(handler, on_output)

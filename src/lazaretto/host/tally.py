@@ -1,0 +1,114 @@
+"""What a handler's slots have done so far, counted."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from lazaretto.engine.failure import Failure
+from lazaretto.messages import ReceivedMessage
+from lazaretto.policy import Disposition, Outcome
+
+#: Over how many seconds the rate is taken.
+_SPAN = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoisonMessage:
+    """A message whose last attempt has failed: what an `on_poison` function is told (IErrorHandler)."""
+
+    queue: str
+    message: ReceivedMessage
+    reason: str
+    description: str
+    disposition: Disposition
+    failure: Failure | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HandlerReport:
+    """How a handler stands. `rate`: messages completed per second, lately.
+
+    `retried`: attempts that failed and are tried again; `dead`: messages that were not. `expired`,
+    `died` and `invalid` are those among both whose deadline was over, whose process died, that can
+    never succeed. `released`: given back uncharged. `lost`: settled too late, their lock was gone.
+    `waiting`: why nothing is taken, if something is wrong.
+    """
+
+    queue: str
+    handler: str
+    completed: int
+    retried: int
+    dead: int
+    invalid: int
+    expired: int
+    died: int
+    deferred: int
+    released: int
+    lost: int
+    rate: float
+    waiting: str | None
+
+
+class Tally:
+    """Counts; threads share it."""
+
+    def __init__(self, queue: str, handler: str) -> None:
+        self._queue = queue
+        self._handler = handler
+        self._lock = threading.Lock()
+        self._counts: Counter[Outcome] = Counter()
+        self._final = 0
+        self._lost = 0
+        self._waiting: str | None = None
+        self._points: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        #: Where the next session is looked for, so that the slots go round together.
+        self.rotation: dict[str, str] = {}
+
+    def count(self, outcomes: Iterable[Outcome], finals: int) -> None:
+        """Add attempts that were settled, so many of them for good."""
+        with self._lock:
+            self._counts.update(outcomes)
+            self._final += finals
+
+    def lost(self, messages: int) -> None:
+        """Add messages that were settled too late."""
+        with self._lock:
+            self._lost += messages
+
+    def waiting(self, why: str | None) -> None:
+        """Note why nothing is taken; None when something is again."""
+        self._waiting = why
+
+    def report(self) -> HandlerReport:
+        """Return how the handler stands."""
+        with self._lock:
+            counts = self._counts
+            failures = sum(counts[o] for o in (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST))
+            completed = counts[Outcome.COMPLETED]
+            return HandlerReport(
+                queue=self._queue,
+                handler=self._handler,
+                completed=completed,
+                retried=failures + counts[Outcome.INVALID] - self._final,
+                dead=self._final + counts[Outcome.DEAD_LETTERED],
+                invalid=counts[Outcome.INVALID],
+                expired=counts[Outcome.EXPIRED],
+                died=counts[Outcome.LOST],
+                deferred=counts[Outcome.DEFERRED],
+                released=counts[Outcome.RELEASED],
+                lost=self._lost,
+                rate=self._rate(completed),
+                waiting=self._waiting,
+            )
+
+    def _rate(self, completed: int) -> float:
+        now = time.monotonic()
+        self._points.append((now, completed))
+        while len(self._points) > 2 and self._points[1][0] < now - _SPAN:
+            self._points.popleft()
+        since, before = self._points[0]
+        return (completed - before) / (now - since) if now > since else 0.0

@@ -118,6 +118,15 @@ class QueueStatus(enum.Enum):
     DISABLED = "disabled"
 
 
+class PoisonSession(enum.Enum):
+    """What becomes of a session when a message of it is poison."""
+
+    SKIP = "skip"
+    BLOCK = "block"
+    PARK = "park"
+    WHOLE = "whole"
+
+
 class MessageState(enum.Enum):
     """Where a message stands within its queue or subqueue."""
 
@@ -163,6 +172,7 @@ class QueueOptions:
     policy: PoisonPolicy = _DEFAULT_POLICY
     dead_letter_policy: PoisonPolicy | None = None
     breaker: BreakerPolicy | None = _DEFAULT_BREAKER
+    on_poison_session: PoisonSession = PoisonSession.SKIP
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from lazaretto.engine.failure import failure_of
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.errors import InvalidMessage, MessageLockLost
+from lazaretto.failure import failure_of
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Receiver, settle

@@ -156,6 +156,28 @@ class HandlerError(LazarettoError):
     code = "handler_error"
 
 
+class SandboxError(LazarettoError):
+    """A sandbox has no process to run anything in."""
+
+    code = "sandbox_error"
+
+
+class SandboxSetupError(SandboxError):
+    """What a sandbox is to run could not be set up there.
+
+    `error_type` and `stack`: of the error that the setup raised, where it did.
+    """
+
+    code = "sandbox_setup_error"
+
+    def __init__(
+        self, message: str | None = None, error_type: str | None = None, stack: str | None = None
+    ) -> None:
+        self.error_type = error_type
+        self.stack = stack
+        super().__init__(message)
+
+
 class StoreError(LazarettoError):
     """The store could not do its work; what the call asked for did not happen."""
 

@@ -12,7 +12,6 @@ from typing import Final, Literal, Self, TypeVar
 
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import check_numbers
-from lazaretto.engine.failure import failure_of
 from lazaretto.engine.leases import Handover, Take
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
 from lazaretto.engine.sessions import (
@@ -25,6 +24,7 @@ from lazaretto.engine.sessions import (
 from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
 from lazaretto.entities import EntityPath
 from lazaretto.errors import BrokerClosed, InvalidOption, MessageLockLost, NotAllowed, SessionCannotBeLocked
+from lazaretto.failure import failure_of
 from lazaretto.keys import first_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.options import seconds, shown, text, whole

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.failure import failure_of
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.engine.work import CommitWork, RollBackWork
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import TransactionError
+from lazaretto.failure import failure_of
 from lazaretto.messages import Message, ReceivedMessage
 from lazaretto.options import seconds
 from lazaretto.policy import Outcome

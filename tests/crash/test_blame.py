@@ -71,7 +71,9 @@ def _fill(broker: Broker, bodies: list[bytes]) -> None:
 
 
 def _run(script: str, store: Path, *words: int) -> int:
-    return subprocess.run([sys.executable, "-c", script, str(store), *map(str, words)], check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-c", script, str(store), *map(str, words)], check=False
+    ).returncode
 
 
 def _await(broker: Broker, kind: str, count: int) -> None:
@@ -90,7 +92,7 @@ def _work_off(script: str, broker: Broker, store: Path, *words: int) -> int:
         assert code == -signal.SIGKILL
         deaths += 1
         assert deaths < 50
-        held = [e for e in broker.events(kind="suspects_held")]
+        held = list(broker.events(kind="suspects_held"))
         _await(broker, "suspects_held", len(held) or 1)
         _until_free(broker)
     return deaths

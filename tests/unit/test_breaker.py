@@ -123,7 +123,8 @@ def test_a_failure_in_the_ramp_opens_it_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"messages": 1}, {"share": 0}, {"share": 1.5}, {"window": 0}, {"probe_interval": -1}, {"msgs": 3}]
+    "wrong",
+    [{"messages": 1}, {"share": 0}, {"share": 1.5}, {"window": 0}, {"probe_interval": -1}, {"msgs": 3}],
 )
 def test_settings_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidOption):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.engine.failure import Failure, failure_of
+from lazaretto.failure import Failure, failure_of
 from lazaretto.fingerprint import fingerprint
 
 

@@ -146,7 +146,7 @@ class _Lines:
         self._view = view
         self._next = time.monotonic() + _SAY_EVERY
         self._before: dict[object, tuple[object, ...]] = {}
-        output.line("running: " + ", ".join(r.queue for r in view.host.reports()) if view.host.reports() else "running")
+        output.line("running; Control-C ends it")
 
     def look(self) -> None:
         if time.monotonic() >= self._next:
@@ -176,8 +176,7 @@ def _drawn(view: _View) -> Iterator[Callable[[], None]]:
         for index, name in enumerate(_COLUMNS):
             drawn.add_column(Text(name), justify="right" if 0 < index < 6 else "left")
         for row in view.rows():
-            cells = [f"{v:,}" if isinstance(v, int) else output.safe("" if v is None else str(v)) for v in row]
-            drawn.add_row(*(Text(cell) for cell in cells))
+            drawn.add_row(*(Text(f"{v:,}" if isinstance(v, int) else output.safe(str(v or ""))) for v in row))
         return drawn
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -200,7 +199,8 @@ def try_(
     sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="Its sequence number.")],
     handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="The handler.")],
     deadline: Annotated[
-        Any, typer.Option("--deadline", parser=duration, metavar="DURATION", help="How long it may take [30s].")
+        Any,
+        typer.Option("--deadline", parser=duration, metavar="DURATION", help="How long it may take [30s]."),
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -250,5 +250,3 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("run")(run)
     app.command("try")(try_)
-
-

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.failure import Failure
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
@@ -22,6 +21,7 @@ from lazaretto.engine.verdicts import (
 )
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
+from lazaretto.failure import Failure
 from lazaretto.keys import queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Final, Outcome

@@ -6,9 +6,9 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.failure import LONGEST_TEXT, Failure, shorten
 from lazaretto.engine.log import note
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueStatus
+from lazaretto.failure import LONGEST_TEXT, Failure, shorten
 from lazaretto.headers import (
     EMPTY_HEADERS,
     MAX_HEADERS_SIZE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lazaretto.engine.failure import Failure
 from lazaretto.engine.send import Send
 from lazaretto.engine.settle import Settle, Settled
 from lazaretto.engine.verdicts import fail, note_rollback
 from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.failure import Failure
 from lazaretto.keys import queue_of
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Final, Outcome

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.failure import Failure
 from lazaretto.engine.log import note
 from lazaretto.engine.verdicts import fail, note_rollback, put_back, record_attempt
+from lazaretto.failure import Failure
 from lazaretto.keys import queue_of, sequence_of
 from lazaretto.policy import Outcome, charge
 from lazaretto.store.contract import Operation, Transaction

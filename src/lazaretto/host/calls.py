@@ -6,16 +6,15 @@ import asyncio
 import importlib
 import inspect
 import json
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 import msgspec
 
-from lazaretto.engine.failure import failure_of
 from lazaretto.engine.leases import Past
 from lazaretto.errors import HandlerError, InvalidMessage, InvalidOption
+from lazaretto.failure import failure_of
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
 from lazaretto.messages import ReceivedMessage, StoredMessage
@@ -24,7 +23,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 
-class DeadlineExceeded(Exception):  # noqa: N818
+class DeadlineExceeded(Exception):
     """A coroutine took longer than its deadline, and was cancelled."""
 
 
@@ -139,7 +138,6 @@ class SandboxSetup:
     """Made in the host and called in the sandbox: returns the function of bytes that runs there."""
 
     def __init__(self, handler: Handler) -> None:
-        self._path = list(sys.path)
         self._reference = handler.reference()
         options = handler.options
         what = (None if self._reference else handler.function, options.validator, options.middleware)
@@ -153,7 +151,6 @@ class SandboxSetup:
         self._queue = str(handler.path)
 
     def __call__(self) -> Callable[[bytes], bytes | None]:
-        sys.path[:] = self._path
         function, validator, middleware = cloudpickle.loads(self._pickled)
         if self._reference is not None:
             module, name = self._reference

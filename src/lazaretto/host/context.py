@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.failure import Failure, failure_of
 from lazaretto.engine.leases import Past
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
+from lazaretto.failure import Failure, failure_of
 from lazaretto.messages import Message, ReceivedMessage
 from lazaretto.options import shown
 from lazaretto.sender import prepare_all

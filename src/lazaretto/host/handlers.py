@@ -34,9 +34,8 @@ class Handler:
         self.path = EntityPath.parse(path)
         if self.path.subqueue not in (Subqueue.MAIN, Subqueue.DEAD_LETTER):
             raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {path!r}")
-        if isinstance(function, Handler):
-            function = function.function
-        self.function = function
+        self.function: HandlerFunction = function.function if isinstance(function, Handler) else function
+        function = self.function
         self.takes_context = _takes_context(function)
         self.options = options if options is not None else HandlerOptions(**changes)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -118,9 +117,8 @@ def load_function(reference: str) -> HandlerFunction:
     module_name, _, name = reference.partition(":")
     if not name:
         raise HandlerError(f"expected module:function, got {reference!r}")
-    found = _attribute(_import(module_name), module_name, name)
+    found: HandlerFunction = _attribute(_import(module_name), module_name, name)
     _takes_context(found.function if isinstance(found, Handler) else found)
-    assert callable(found)
     return found
 
 

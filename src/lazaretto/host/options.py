@@ -76,7 +76,8 @@ class HandlerOptions:
         known = self.validator is None or callable(self.validator) or isinstance(self.validator, Mapping)
         if not known:
             raise InvalidOption(
-                f"expected validator to be a function, a JSON schema (a dict) or None, got {shown(self.validator)}"
+                "expected validator to be a function, a JSON schema (a dict) or None, "
+                f"got {shown(self.validator)}"
             )
 
 

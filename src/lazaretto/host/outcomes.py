@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lazaretto.engine.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, shorten
 from lazaretto.engine.settle import COMPLETE, Settlement
+from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, shorten
 from lazaretto.fingerprint import fingerprint
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from lazaretto.engine.failure import failure_of
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import Settlement
+from lazaretto.failure import failure_of
 from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation
@@ -53,7 +53,9 @@ class ProcessRunner:
         self.sandbox = Sandbox(SandboxSetup(handler), sandbox, on_output=on_output)
 
     def start(self, handover: Handover) -> None:
-        self.sandbox.start(pack(handover.messages, handover.past), stop_on_failure=handover.lock.session_id is not None)
+        self.sandbox.start(
+            pack(handover.messages, handover.past), stop_on_failure=handover.lock.session_id is not None
+        )
 
     def collect(self) -> list[Ended]:
         return [ended_of(verdict) for verdict in self.sandbox.collect()]

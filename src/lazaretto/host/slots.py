@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from lazaretto.breaker import BreakerStatus, BreakerWindow
 from lazaretto.engine.breakers import NoteProbe, OpenBreaker
-from lazaretto.engine.failure import Failure, failure_of
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import Settled, Settlement, held_of
 from lazaretto.engine.work import FinishHandover
@@ -26,6 +25,7 @@ from lazaretto.errors import (
     StoreBusy,
     StoreFull,
 )
+from lazaretto.failure import Failure, failure_of
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler

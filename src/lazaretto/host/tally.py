@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from lazaretto.engine.failure import Failure
+from lazaretto.failure import Failure
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Disposition, Outcome
 

@@ -60,7 +60,7 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
         try:
             text = str(error)
             stack = _stack_of(error)
-        except Exception as broken:  # an exception's own __str__ may fail
+        except BaseException as broken:  # an exception's own __str__ may fail in any way
             text = stack = f"(no text: {type(broken).__name__} while asking for it)"
         return Failure(
             shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT), shorten(stack, LONGEST_STACK)

@@ -1,0 +1,337 @@
+"""The processes of a sandbox: a warm template, and the runner that it forks to run the items.
+
+Started by sandbox.py as a new interpreter, so that nothing is ever forked from a process with threads.
+The template loads the function once. When the runner dies, the template cleans up after it and forks
+the next one, which is ready in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from lazaretto.failure import Failure, failure_of
+from lazaretto.isolation.memory import (
+    CURSOR,
+    END,
+    NEXT,
+    PAGE,
+    ROUND,
+    STARTED,
+    STOP,
+    Record,
+    Segment,
+    get_items,
+    put_record,
+)
+from lazaretto.isolation.verdict import OUT_OF_MEMORY, RESULT_TOO_LARGE
+
+Function = Callable[[bytes], bytes | None]
+
+#: Kinds of records.
+RESULT, ERROR, MEMORY = range(3)
+#: Notices to the parent: a byte, then a number. READY: pid. ROUND_OVER: 1 if this runner leaves then.
+#: DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
+READY, ROUND_OVER, DIED, FAILED = b"r", b"o", b"d", b"f"
+#: Commands to the runner: items, first item, bytes, whether to stop at the first failure.
+COMMAND = struct.Struct("<qqqq")
+NOTICE = struct.Struct("<cq")
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: More descriptors than at the start that a runner may have open between rounds.
+_SPARE_DESCRIPTORS = 32
+#: Items after which a runner looks at its descriptors again.
+_LOOK_EVERY = 100
+
+
+class Start(msgspec.Struct):
+    """What a template is started with. Numbers ending in fd are descriptors."""
+
+    parent: int
+    command_fd: int
+    notice_fd: int
+    control_fd: int
+    setup_fd: int
+    items_fd: int
+    records_fd: int
+    stack_fd: int
+    memory: int | None
+    max_result: int
+    refork_every: int | None
+    fork: bool
+
+
+class Child:
+    """This process, as template or as runner."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        for fd in (start.command_fd, start.notice_fd, start.control_fd, start.items_fd, start.records_fd):
+            os.set_inheritable(fd, False)
+        self._control = Segment(start.control_fd, PAGE)
+        self._items = Segment(start.items_fd, os.fstat(start.items_fd).st_size)
+        self._records = Segment(start.records_fd, os.fstat(start.records_fd).st_size)
+        self._numbers = self._control.numbers()
+
+    # -- the template ---------------------------------------------------------------------------
+
+    def main(self) -> None:
+        """Load the function, then keep a runner alive until the parent hangs up."""
+        _die_with(self._start.parent)
+        faulthandler.enable(file=self._start.stack_fd, all_threads=True)
+        try:
+            pickled = os.pread(self._start.setup_fd, os.fstat(self._start.setup_fd).st_size, 0)
+            setup = pickle.loads(pickled)  # noqa: S301 - from our parent
+            function = setup()
+            if not callable(function):
+                raise TypeError(f"expected the setup to return a function, got {type(function).__name__}")
+        except BaseException as error:
+            self._say_failed(error)
+            os._exit(1)
+        if not self._start.fork or _threads() > 1:
+            # A process with threads must not fork: this one runs the items itself, and is started anew.
+            self._run(function)
+        gc.collect()
+        gc.freeze()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        while True:
+            _flush()
+            pid = os.fork()
+            if pid == 0:
+                self._run(function)
+            self._notify(READY, pid)
+            status = _bury(pid)
+            if self._parent_gone():
+                os._exit(0)
+            self._notify(DIED, status)
+
+    def _say_failed(self, error: BaseException) -> None:
+        found = failure_of(error)
+        size = self._records.put(0, msgspec.msgpack.encode(found))
+        self._notify(FAILED, size)
+
+    def _notify(self, kind: bytes, number: int) -> None:
+        os.write(self._start.notice_fd, NOTICE.pack(kind, number))
+
+    def _parent_gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self._start.command_fd, select.POLLIN)
+        return any(what & (select.POLLHUP | select.POLLERR) for _, what in poll.poll(0))
+
+    # -- the runner -----------------------------------------------------------------------------
+
+    def _run(self, function: Function) -> None:
+        """Run rounds of items until the parent hangs up. Never returns."""
+        code = 99
+        try:
+            if self._start.fork:
+                _die_with(os.getppid())
+                with contextlib.suppress(OSError):
+                    os.setsid()
+            with contextlib.suppress(OSError):
+                # When memory runs out, this process goes first.
+                Path("/proc/self/oom_score_adj").write_text("1000")
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            faulthandler.enable(file=self._start.stack_fd, all_threads=False)
+            faulthandler.register(signal.SIGUSR1, file=self._start.stack_fd, all_threads=True)
+            if _threads() > 1 or not self._start.fork:
+                self._notify(READY, os.getpid())
+            code = self._rounds(function)
+        finally:
+            os._exit(code)
+
+    def _rounds(self, function: Function) -> int:
+        me, forked = os.getpid(), [False]
+        os.register_at_fork(after_in_child=lambda: forked.__setitem__(0, True))
+        threads = threading.active_count()
+        self._most_descriptors = _descriptors() + _SPARE_DESCRIPTORS
+        left, looked = self._start.refork_every, 0
+        self._limit_memory()
+        while True:
+            command = _read(self._start.command_fd, COMMAND.size)
+            if command is None:
+                return 0
+            count, first, size, stop_on_failure = COMMAND.unpack(command)
+            if self._items.reach(size):
+                self._limit_memory()
+            last = count if left is None else min(count, first + left)
+            reached = self._round(function, count, first, last, bool(stop_on_failure), forked)
+            if forked[0] or os.getpid() != me:
+                return 0
+            ran = reached - first
+            looked += ran
+            leaves = threading.active_count() > threads
+            if looked >= _LOOK_EVERY or self._cut:
+                looked = 0
+                leaves = leaves or _descriptors() > self._most_descriptors
+            if left is not None:
+                left -= ran
+                leaves = leaves or left <= 0
+            _flush()
+            numbers = self._numbers
+            numbers[NEXT], numbers[CURSOR] = reached, -1
+            self._notify(ROUND_OVER, leaves)
+            if leaves:
+                return 0
+
+    def _round(
+        self, function: Function, count: int, first: int, last: int, stop_on_failure: bool, forked: list[bool]
+    ) -> int:
+        """Run the items from `first` up to `last`; return the first that was not run."""
+        numbers, now = self._numbers, time.monotonic_ns
+        items = get_items(self._items, count, first)
+        self._cut = False
+        records_start = numbers[END]
+        for index in range(first, last):
+            item = next(items)
+            if numbers[STOP]:
+                return index
+            numbers[STARTED] = now()
+            numbers[CURSOR] = index
+            try:
+                result = function(item)
+                if forked[0]:
+                    # A child that the function forked has come back from it: it has no business here.
+                    os._exit(0)
+                if result is None:
+                    continue
+                record = self._result(index, result)
+            except BaseException as error:
+                if forked[0]:
+                    os._exit(1)
+                record = _error(index, error)
+            numbers[END] = put_record(self._records, numbers[END], record)
+            if record.kind != RESULT and _descriptors() > self._most_descriptors:
+                # The next item would fail for want of what this one has not given back.
+                self._cut = True
+                return index + 1
+            if (stop_on_failure and record.kind != RESULT) or numbers[END] - records_start > ROUND:
+                return index + 1
+        return last
+
+    def _result(self, index: int, result: object) -> Record:
+        if not isinstance(result, bytes):
+            raise TypeError(f"expected the function to return bytes or None, got {type(result).__name__}")
+        if len(result) > self._start.max_result:
+            limit = self._start.max_result
+            text = f"expected a result of at most {limit} bytes, got {len(result)}"
+            return Record(index, ERROR, msgspec.msgpack.encode(Failure(RESULT_TOO_LARGE, text)))
+        return Record(index, RESULT, result)
+
+    def _limit_memory(self) -> None:
+        memory = self._start.memory
+        if memory is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory, hard))
+
+
+def _error(index: int, error: BaseException) -> Record:
+    found = failure_of(error)
+    assert found is not None
+    if isinstance(error, MemoryError):
+        return Record(
+            index,
+            MEMORY,
+            msgspec.msgpack.encode(
+                Failure(OUT_OF_MEMORY, found.message or "the memory allowed was used up", found.stack)
+            ),
+        )
+    return Record(index, ERROR, msgspec.msgpack.encode(found))
+
+
+# -- the system ----------------------------------------------------------------------------------
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the parent dies."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before that was asked for.
+        os._exit(0)
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - runs after every round
+    except OSError:
+        return threading.active_count()
+
+
+def _descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    except OSError:
+        # Not even this can be opened any more.
+        return 1_000_000
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A handler may have put anything in their place.
+        with contextlib.suppress(BaseException):
+            stream.flush()
+
+
+def _read(fd: int, size: int) -> bytes | None:
+    """Return so many bytes, None when nobody will write any more."""
+    found = b""
+    while len(found) < size:
+        part = os.read(fd, size - len(found))
+        if not part:
+            return None
+        found += part
+    return found
+
+
+def _bury(pid: int) -> int:
+    """Wait for the runner's death, end what it leaves behind, and return its wait status."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    # Not reaped yet, so that its number, which is its group's, cannot be another's already.
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    for _ in range(100):
+        for orphan in _children():
+            with contextlib.suppress(OSError):
+                os.kill(orphan, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    return status
+
+
+def _children() -> list[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def main() -> None:
+    """Be the process that the command line asks for."""
+    Child(msgspec.json.decode(sys.argv[1], type=Start)).main()

@@ -1,0 +1,114 @@
+"""Memory that a sandbox's processes share: grows as needed, survives the death of each of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+#: Fields of the control page, 8 bytes each.
+#: CURSOR: the item at work, -1 between rounds. STARTED: when it began, in monotonic nanoseconds.
+#: END: where the records end. NEXT: the item that a round which is over did not come to.
+#: STOP: not 0 when no further item may be started.
+CURSOR, STARTED, END, NEXT, STOP = range(5)
+PAGE = 4096
+#: Bytes of items, or of records, that are exchanged at once.
+ROUND = 67_108_864
+
+_RECORD = struct.Struct("<qBI")
+
+
+class Record(NamedTuple):
+    """How an item ended that did not just return None: item, kind (see child), payload."""
+
+    item: int
+    kind: int
+    payload: bytes
+
+
+class Segment:
+    """A shared file in memory, by its descriptor."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, size)
+
+    @classmethod
+    def create(cls, size: int) -> Segment:
+        """Return a new one."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("lazaretto-sandbox")
+        else:
+            fd, path = tempfile.mkstemp(prefix="lazaretto-sandbox-")
+            os.unlink(path)  # noqa: PTH108 - named only for a moment
+        os.ftruncate(fd, size)
+        return cls(fd, size)
+
+    def reach(self, size: int) -> bool:
+        """See at least `size` bytes, which another process may have added; return whether that is news."""
+        if size <= len(self._map):
+            return False
+        self._map.resize(max(size, os.fstat(self.fd).st_size))
+        return True
+
+    def put(self, offset: int, data: bytes) -> int:
+        """Write, growing as needed; return the offset behind it."""
+        end = offset + len(data)
+        if end > len(self._map):
+            self._map.resize(max(end, 2 * len(self._map)))
+        self._map[offset:end] = data
+        return end
+
+    def get(self, start: int, end: int) -> bytes:
+        """Read."""
+        return self._map[start:end]
+
+    def numbers(self) -> memoryview:
+        """Return the first page as 8-byte numbers."""
+        return memoryview(self._map)[:PAGE].cast("q")
+
+    def shrink(self, size: int) -> None:
+        """Give back what an unusually large round has taken."""
+        if len(self._map) > size:
+            self._map.resize(size)
+
+    def close(self) -> None:
+        """Give it up."""
+        os.close(self.fd)
+
+
+def put_items(segment: Segment, items: Sequence[bytes]) -> int:
+    """Write items behind their lengths; return how many bytes that is."""
+    offset = segment.put(0, struct.pack(f"<{len(items)}q", *map(len, items)))
+    if sum(map(len, items)) < 1_000_000:
+        return segment.put(offset, b"".join(items))
+    for item in items:
+        offset = segment.put(offset, item)
+    return offset
+
+
+def get_items(segment: Segment, count: int, start: int) -> Iterator[bytes]:
+    """Yield the items from `start` on."""
+    lengths = struct.unpack(f"<{count}q", segment.get(0, 8 * count))
+    offset = 8 * count + sum(lengths[:start])
+    for length in lengths[start:]:
+        yield segment.get(offset, offset + length)
+        offset += length
+
+
+def put_record(segment: Segment, offset: int, record: Record) -> int:
+    """Write a record; return the offset behind it. The reader must be told only then."""
+    return segment.put(offset, _RECORD.pack(record.item, record.kind, len(record.payload)) + record.payload)
+
+
+def get_records(segment: Segment, start: int, end: int) -> Iterator[Record]:
+    """Yield the records between two offsets."""
+    segment.reach(end)
+    while start < end:
+        item, kind, size = _RECORD.unpack(segment.get(start, start + _RECORD.size))
+        start += _RECORD.size
+        yield Record(item, kind, segment.get(start, start + size))
+        start += size

@@ -1,0 +1,325 @@
+"""The sandbox against everything an item can do: that item fails, the others are done exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
+from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+
+from . import zoo
+
+MODES = ("fork", "spawn")
+MARK = "LAZARETTO_TEST_MARK"
+#: Its parent is the test itself where there is no template between them.
+ONLY_FORK = {"kill_parent"}
+
+
+def descendants() -> set[int]:
+    """Return the processes that carry this test's mark, which everything started from here inherits."""
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+                if alive and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After each test no process is left that it started."""
+    monkeypatch.setenv(MARK, f"{os.getpid()}-{random.random()}")
+    yield
+    wait_until(lambda: not descendants())
+
+
+def options(mode: str, **changes: object) -> SandboxOptions:
+    given_ = {"deadline": 1.0, "memory": 100_000_000, "mode": mode, **changes}
+    return SandboxOptions(**given_)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def printed() -> list[bytes]:
+    return []
+
+
+@pytest.fixture
+def sandbox(mode: str, printed: list[bytes]) -> Iterator[Sandbox]:
+    with Sandbox(zoo.setup, options(mode), on_output=printed.append) as sandbox:
+        assert sandbox.mode == mode
+        yield sandbox
+
+
+@pytest.mark.parametrize("kind", zoo.ZOO)
+def test_each_kind_costs_only_itself(sandbox: Sandbox, mode: str, kind: str) -> None:
+    if mode == "spawn" and kind in ONLY_FORK:
+        pytest.skip("its parent is this process")
+    _, status, error, stack = zoo.ZOO[kind]
+    before, verdict, *after = sandbox.run([b"good 1", kind.encode(), b"good 2", b"quiet", b"good 3"])
+    assert before == Verdict(Status.DONE, b"good 1")
+    assert after == [
+        Verdict(Status.DONE, b"good 2"),
+        Verdict(Status.DONE),
+        Verdict(Status.DONE, b"good 3"),
+    ]
+    assert verdict.status.value == status, verdict
+    if error is not None:
+        assert verdict.error_type is not None
+        assert verdict.error_type.endswith(error)
+        assert len(verdict.error_message or "") <= 4096
+    if stack is not None:
+        assert stack in (verdict.stack or "")
+        assert len(verdict.stack or "") <= 65_536
+    # The sandbox is as good as new.
+    assert sandbox.run([b"good"]) == [Verdict(Status.DONE, b"good")]
+
+
+def test_a_crash_tells_its_signal_or_exit_status(sandbox: Sandbox) -> None:
+    verdicts = sandbox.run([b"segfault", b"kill_itself", b"exit_3", b"exit_0"])
+    assert [(v.signal, v.exit_status) for v in verdicts] == [(11, None), (9, None), (None, 3), (None, 0)]
+    assert verdicts[0].error_message == "killed by signal 11 (SIGSEGV)"
+    assert sandbox.deaths == 4
+
+
+def test_a_timeout_tells_how_long_it_was(sandbox: Sandbox) -> None:
+    (verdict,) = sandbox.run([b"sleeps"])
+    assert 1 <= verdict.elapsed < 10
+    assert verdict.error_message == "no answer within 1 s"
+
+
+def test_texts_that_are_too_long_say_so(sandbox: Sandbox) -> None:
+    (verdict,) = sandbox.run([b"long_message"])
+    assert "characters left out" in (verdict.error_message or "")
+
+
+def test_output_is_bounded_and_says_so(mode: str, printed: list[bytes]) -> None:
+    with Sandbox(zoo.setup, options(mode, max_output=1000), on_output=printed.append) as sandbox:
+        sandbox.run([b"prints_much"])
+    text = b"".join(printed)
+    assert len(text) < 1100
+    assert b"bytes of output left out" in text
+
+
+def test_small_empty_and_enormous_items(mode: str) -> None:
+    big = b"quiet " + bytes(100_000_000)
+    with Sandbox(zoo.setup, options(mode, memory=None, deadline=20)) as sandbox:
+        assert sandbox.run([]) == []
+        items = [b"", b"\xff\xfe\x00", big, b"good"]
+        verdicts = sandbox.run(items)
+    assert [v.status for v in verdicts] == [Status.DONE] * 4
+    assert [v.result for v in verdicts] == [b"", b"\xff\xfe\x00", None, b"good"]
+
+
+def test_results_beyond_one_round(mode: str) -> None:
+    """They come in several rounds; each item still has its own."""
+
+    def setup() -> Callable[[bytes], bytes]:
+        return lambda item: item * 3_000_000
+
+    with Sandbox(setup, options(mode, memory=None, deadline=20)) as sandbox:
+        verdicts = sandbox.run([b"%d" % (n % 10) for n in range(60)])
+    assert [(v.result or b"")[:1] for v in verdicts] == [b"%d" % (n % 10) for n in range(60)]
+    assert {len(v.result or b"") for v in verdicts} == {3_000_000}
+
+
+def test_stop_on_failure_leaves_the_rest(sandbox: Sandbox) -> None:
+    for bad in (b"value_error", b"segfault", b"sleeps"):
+        verdicts = sandbox.run([b"good", bad, b"good", b"good"], stop_on_failure=True)
+        assert [v.status for v in verdicts][2:] == [Status.NOT_RUN] * 2
+        assert verdicts[0].status is Status.DONE
+        assert verdicts[1].status not in (Status.DONE, Status.NOT_RUN)
+
+
+def test_stop_gives_the_running_item_its_grace(mode: str, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def setup() -> Callable[[bytes], None]:
+        def nap(item: bytes) -> None:
+            begun.touch()
+            time.sleep(float(item))
+
+        return nap
+
+    for nap, grace, expected in ((b"0.3", 20.0, Status.DONE), (b"60", 0.1, Status.NOT_RUN)):
+        begun.unlink(missing_ok=True)
+        with Sandbox(setup, options(mode, deadline=None)) as sandbox:
+            sandbox.start([nap, b"0", b"0"])
+            wait_until(begun.exists)
+            threading.Thread(target=sandbox.stop, args=(grace,)).start()
+            first, *rest = sandbox.collect()
+        assert first.status is expected
+        assert [v.status for v in rest] == [Status.NOT_RUN] * 2
+
+
+def test_a_fresh_process_after_so_many_items(mode: str) -> None:
+    def setup() -> Callable[[bytes], bytes]:
+        return lambda item: b"%d" % os.getpid()
+
+    with Sandbox(setup, options(mode, refork_every=3)) as sandbox:
+        pids = [v.result for v in sandbox.run([b""] * 8)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 2]
+
+
+def test_a_setup_with_threads_is_not_forked() -> None:
+    def setup() -> Callable[[bytes], bytes]:
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+        return lambda item: item
+
+    with Sandbox(setup, options("auto")) as sandbox:
+        assert sandbox.mode == "spawn"
+        assert sandbox.run([b"x"]) == [Verdict(Status.DONE, b"x")]
+
+
+class TestSetup:
+    def _fails(self, setup: Callable[[], object], text: str, **changes: object) -> SandboxSetupError:
+        with pytest.raises(SandboxSetupError, match=text) as caught:
+            Sandbox(setup, options("auto", **changes))  # type: ignore[arg-type]
+        return caught.value
+
+    def test_that_raises(self) -> None:
+        error = self._fails(zoo.value_error, "ValueError: bad value")
+        assert error.error_type == "ValueError"
+        assert "value_error" in (error.stack or "")
+
+    def test_that_returns_no_function(self) -> None:
+        self._fails(lambda: 5, "expected the setup to return a function, got int")
+
+    @pytest.mark.parametrize("kind", ["system_exit", "recursion", "unprintable"])
+    def test_that_raises_anything(self, kind: str) -> None:
+        self._fails(zoo.ZOO[kind][0], "the setup failed")
+
+    def test_that_ends_its_process(self) -> None:
+        self._fails(zoo.exit_3, "exit status 3")
+        error = self._fails(zoo.segfault, "SIGSEGV")
+        assert "segfault" in (error.stack or "")
+
+    def test_that_hangs(self) -> None:
+        self._fails(zoo.sleeps, "longer than 0.3 s", setup_timeout=0.3)
+
+    def test_that_cannot_be_sent(self) -> None:
+        lock = threading.Lock()
+        self._fails(lambda: lock, "cannot be sent")
+
+    def test_that_is_no_function(self) -> None:
+        with pytest.raises(InvalidOption):
+            Sandbox(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"deadline": 0}, {"deadline": -1}, {"memory": 5}, {"mode": "thread"}, {"dedline": 3}]
+)
+def test_options_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidOption):
+        SandboxOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_closed_sandbox_says_so(mode: str) -> None:
+    sandbox = Sandbox(zoo.setup, options(mode))
+    sandbox.close()
+    sandbox.close()
+    with pytest.raises(SandboxError, match="closed"):
+        sandbox.run([b"good"])
+
+
+def test_nothing_outlives_a_parent_that_is_killed() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tests.isolation import zoo\n"
+        "from lazaretto.isolation import Sandbox\n"
+        "sandbox = Sandbox(zoo.setup)\n"
+        "sandbox.start([b'sleeps'])\n"
+        "print('at work', flush=True)\n"
+        "sandbox.collect()\n"
+    )
+    root = str(Path(__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"at work\n"
+        wait_until(lambda: len(descendants()) == 3)
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not descendants())
+
+
+KINDS = [k for k in zoo.ZOO if k not in ("memory_bomb", "prints_much", "huge_result", "long_message")]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_comes_in_whatever_order(data: st.DataObject, tmp_path: Path) -> None:
+    """One verdict for each item, in order; the good ones are run exactly once."""
+    slow = {k for k in KINDS if zoo.ZOO[k][1] == "timeout"}
+    drawn = st.lists(st.sampled_from(["good", "quiet", *(k for k in KINDS if k not in slow)]), max_size=30)
+    words = data.draw(drawn)
+    log = tmp_path / "log"
+    log.unlink(missing_ok=True)
+
+    def setup() -> Callable[[bytes], bytes | None]:
+        def act(item: bytes) -> bytes | None:
+            if item.startswith((b"good", b"quiet")):
+                with log.open("ab") as file:
+                    file.write(item + b"\n")
+            return zoo.act(item)
+
+        return act
+
+    items = [f"{word} {n}".encode() for n, word in enumerate(words)]
+    with Sandbox(setup, options("auto", deadline=5), on_output=lambda text: None) as sandbox:
+        verdicts = sandbox.run(items)
+    expected = [zoo.ZOO[word][1] if word in zoo.ZOO else "done" for word in words]
+    assert [v.status.value for v in verdicts] == expected
+    good = [i for i, word in zip(items, words, strict=True) if word in ("good", "quiet")]
+    assert (log.read_bytes().splitlines() if good else []) == good
+
+
+def test_thousands_of_items_with_a_zoo_among_them(tmp_path: Path) -> None:
+    """Every good one is done exactly once, every bad one has its verdict."""
+    log, draw = tmp_path / "log", random.Random(3)
+    cheap = [k for k in KINDS if zoo.ZOO[k][1] != "timeout"]
+
+    def setup() -> Callable[[bytes], bytes | None]:
+        def act(item: bytes) -> bytes | None:
+            if item.startswith(b"good"):
+                with log.open("ab") as file:
+                    file.write(item + b"\n")
+                return None
+            return zoo.act(item)
+
+        return act
+
+    words = [draw.choice(cheap) if draw.random() < 0.01 else "good" for _ in range(5000)]
+    items = [f"{word} {n}".encode() for n, word in enumerate(words)]
+    with Sandbox(setup, options("auto", deadline=5), on_output=lambda text: None) as sandbox:
+        verdicts = [v for start in range(0, 5000, 100) for v in sandbox.run(items[start : start + 100])]
+    expected = [zoo.ZOO[word][1] if word in zoo.ZOO else "done" for word in words]
+    assert [v.status.value for v in verdicts] == expected
+    assert log.read_bytes().splitlines() == [i for i in items if i.startswith(b"good")]

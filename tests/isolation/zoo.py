@@ -190,7 +190,7 @@ def prints_much() -> None:
 
 
 def replaces_stdout() -> None:
-    sys.stdout = None  # type: ignore[assignment]
+    sys.stdout = None
 
 
 def lingering_thread() -> None:

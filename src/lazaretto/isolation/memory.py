@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import struct
@@ -10,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 #: Fields of the control page, 8 bytes each.
-#: CURSOR: the item at work, -1 between rounds. STARTED: when it began, in monotonic nanoseconds.
-#: END: where the records end. NEXT: the item that a round which is over did not come to.
+#: CURSOR: the item at work, -1 between rounds. END: where the records end.
+#: NEXT: the first item that a round which is over did not come to.
 #: STOP: not 0 when no further item may be started.
-CURSOR, STARTED, END, NEXT, STOP = range(5)
+CURSOR, END, NEXT, STOP = range(4)
 PAGE = 4096
 #: Bytes of items, or of records, that are exchanged at once.
 ROUND = 67_108_864
@@ -34,7 +35,7 @@ class Segment:
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
-        self._map = mmap.mmap(fd, size)
+        self.map = mmap.mmap(fd, size)
 
     @classmethod
     def create(cls, size: int) -> Segment:
@@ -49,31 +50,31 @@ class Segment:
 
     def reach(self, size: int) -> bool:
         """See at least `size` bytes, which another process may have added; return whether that is news."""
-        if size <= len(self._map):
+        if size <= len(self.map):
             return False
-        self._map.resize(max(size, os.fstat(self.fd).st_size))
+        self.map.resize(max(size, os.fstat(self.fd).st_size))
         return True
 
     def put(self, offset: int, data: bytes) -> int:
         """Write, growing as needed; return the offset behind it."""
         end = offset + len(data)
-        if end > len(self._map):
-            self._map.resize(max(end, 2 * len(self._map)))
-        self._map[offset:end] = data
+        if end > len(self.map):
+            self.map.resize(max(end, 2 * len(self.map)))
+        self.map[offset:end] = data
         return end
 
     def get(self, start: int, end: int) -> bytes:
         """Read."""
-        return self._map[start:end]
+        return self.map[start:end]
 
     def numbers(self) -> memoryview:
         """Return the first page as 8-byte numbers."""
-        return memoryview(self._map)[:PAGE].cast("q")
+        return memoryview(self.map)[:PAGE].cast("q")
 
     def shrink(self, size: int) -> None:
         """Give back what an unusually large round has taken."""
-        if len(self._map) > size:
-            self._map.resize(size)
+        if len(self.map) > size:
+            self.map.resize(size)
 
     def close(self) -> None:
         """Give it up."""
@@ -82,21 +83,19 @@ class Segment:
 
 def put_items(segment: Segment, items: Sequence[bytes]) -> int:
     """Write items behind their lengths; return how many bytes that is."""
-    offset = segment.put(0, struct.pack(f"<{len(items)}q", *map(len, items)))
-    if sum(map(len, items)) < 1_000_000:
+    lengths = list(map(len, items))
+    offset = segment.put(0, struct.pack(f"<{len(items)}q", *lengths))
+    if sum(lengths) < 1_000_000:
         return segment.put(offset, b"".join(items))
     for item in items:
         offset = segment.put(offset, item)
     return offset
 
 
-def get_items(segment: Segment, count: int, start: int) -> Iterator[bytes]:
-    """Yield the items from `start` on."""
+def get_items(segment: Segment, count: int) -> tuple[mmap.mmap, list[int]]:
+    """Return what holds the items, and where each begins and the last ends."""
     lengths = struct.unpack(f"<{count}q", segment.get(0, 8 * count))
-    offset = 8 * count + sum(lengths[:start])
-    for length in lengths[start:]:
-        yield segment.get(offset, offset + length)
-        offset += length
+    return segment.map, list(itertools.accumulate(lengths, initial=8 * count))
 
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,6 @@ from lazaretto.isolation.memory import (
     NEXT,
     PAGE,
     ROUND,
-    STARTED,
     STOP,
     Record,
     Segment,
@@ -36,8 +36,13 @@ Setup = Callable[[], Callable[[bytes], bytes | None]]
 
 #: Items of one round at most: bounds how far ahead a command's numbers go.
 _MOST_ITEMS = 100_000
+#: How long a round is awaited without sleeping, in seconds.
+_SPIN = 0.0005
 #: How often deadlines are looked at, in seconds: at most, and as a share of the deadline.
 _LOOK, _SHARE = 0.05, 0.1
+
+
+_yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Sandbox:
@@ -84,6 +89,7 @@ class Sandbox:
         self._stop_on_failure = False
         self._stop_at: float | None = None
         self._printed = 0
+        self._seen_at = 0.0
         #: How many processes have died at work.
         self.deaths = 0
         try:
@@ -212,7 +218,7 @@ class Sandbox:
         return found
 
     def _blame(self, death: Death) -> Verdict:
-        elapsed = (time.monotonic_ns() - self._numbers[STARTED]) / 1e9
+        elapsed = time.monotonic() - self._seen_at
         status = self._status
         return blame(
             death, status, self._worker.take_stack(), deadline=self._options.deadline, elapsed=elapsed
@@ -223,6 +229,10 @@ class Sandbox:
     def _wait(self) -> Death | None:
         """Wait until the round is over: None, or the process has died: why."""
         deadline, numbers = self._options.deadline, self._numbers
+        seen, self._seen_at = -1, time.monotonic()
+        # A short round is over before this thread would have been put to sleep and woken again.
+        while not self._worker.is_ready() and time.monotonic() - self._seen_at < _SPIN:
+            _yield()
         look = _LOOK if deadline is None else min(_LOOK, deadline * _SHARE)
         why = Death.OWN
         while True:
@@ -242,11 +252,10 @@ class Sandbox:
             if self._stop_at is not None and numbers[STOP] and time.monotonic() >= self._stop_at:
                 why = Death.STOP
                 self._worker.kill(stack=False)
-            elif (
-                deadline is not None
-                and numbers[CURSOR] >= 0
-                and time.monotonic_ns() - numbers[STARTED] > deadline * 1e9
-            ):
+            elif numbers[CURSOR] != seen:
+                # Looked at here, so that the items need no clock.
+                seen, self._seen_at = numbers[CURSOR], time.monotonic()
+            elif deadline is not None and seen >= 0 and time.monotonic() - self._seen_at > deadline:
                 why = Death.DEADLINE
                 self._worker.kill(stack=True)
 

@@ -115,6 +115,10 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands, words)
 
+    def is_ready(self) -> bool:
+        """Return whether there is a notice, without waiting for one."""
+        return bool(self._poll.poll(0))
+
     def notice(self, seconds: float) -> tuple[bytes, int]:
         """Return the next notice, b"" when none came in time. A dead template is a death too."""
         try:
@@ -176,6 +180,9 @@ class Worker:
         self._output, output_write = os.pipe()
         os.set_blocking(self._output, False)
         self._gone = False
+        self._poll = select.poll()
+        for fd in (self._notices, self._output):
+            self._poll.register(fd, select.POLLIN)
         control, setup, items, records = (segment.fd for segment in self._segments)
         start = child.Start(
             parent=os.getpid(),

@@ -1,21 +1,28 @@
 """Lazaretto: a durable message queue that one bad message cannot stop."""
 
+from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.broker import Broker, connect
 from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.entities import (
+    BreakerDescription,
+    HeldSession,
     MessageCounts,
     MessageState,
+    PoisonSession,
     QueueDescription,
     QueueOptions,
     QueueStatus,
+    SessionDescription,
 )
 from lazaretto.errors import (
     BrokerClosed,
+    EntityError,
     EntityExists,
     EntityNotFound,
+    HandlerError,
     InvalidMessage,
     InvalidOption,
     InvalidPath,
@@ -26,7 +33,10 @@ from lazaretto.errors import (
     NotAllowed,
     PoisonMessageError,
     QueueDisabled,
+    SandboxError,
+    SandboxSetupError,
     SessionCannotBeLocked,
+    SessionHeld,
     SessionLockLost,
     StoreBusy,
     StoreCorrupt,
@@ -52,6 +62,9 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "Backoff",
+    "BreakerDescription",
+    "BreakerPolicy",
+    "BreakerStatus",
     "Broker",
     "BrokerClosed",
     "BrokerTransaction",
@@ -61,10 +74,13 @@ __all__ = [
     "DeadLetterFilter",
     "DeadLetterGroup",
     "Disposition",
+    "EntityError",
     "EntityExists",
     "EntityNotFound",
     "Event",
     "Growth",
+    "HandlerError",
+    "HeldSession",
     "InvalidMessage",
     "InvalidOption",
     "InvalidPath",
@@ -82,6 +98,7 @@ __all__ = [
     "PeekedMessage",
     "PoisonMessageError",
     "PoisonPolicy",
+    "PoisonSession",
     "QueueDescription",
     "QueueDisabled",
     "QueueOptions",
@@ -89,8 +106,12 @@ __all__ = [
     "ReceivedMessage",
     "Receiver",
     "ResubmitReport",
+    "SandboxError",
+    "SandboxSetupError",
     "Sender",
     "SessionCannotBeLocked",
+    "SessionDescription",
+    "SessionHeld",
     "SessionLockLost",
     "StoreBusy",
     "StoreCorrupt",

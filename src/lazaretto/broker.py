@@ -31,6 +31,7 @@ from lazaretto.engine.dead_letters import (
     match_dead_letters,
     show_dead_letter,
 )
+from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
 from lazaretto.engine.log import AuditEntry, Event, read_audit, read_events
 from lazaretto.engine.queues import (
     CreateQueue,
@@ -46,8 +47,10 @@ from lazaretto.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     BreakerDescription,
     EntityPath,
+    HeldSession,
     QueueDescription,
     QueueOptions,
+    SessionDescription,
     Subqueue,
 )
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, NotAllowed
@@ -226,6 +229,26 @@ class Broker:
         """Return the ids of a queue's sessions that have messages, a lock or a state."""
         parsed = EntityPath.parse(path)
         return self._store.read(lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
+
+    def session(self, path: str, session_id: str) -> SessionDescription:
+        """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: describe_session(tx, parsed, session_id))
+
+    def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:
+        """Return the sessions that wait for a poison message of theirs to be decided on."""
+        parsed = EntityPath.parse(path)
+        whole("limit", limit, 1, MOST_MESSAGES)
+        return self._store.read(lambda tx: held_sessions(tx, parsed, limit))
+
+    def resume_session(self, path: str, session_id: str, verdict: str, *, actor: str | None = None) -> None:
+        """Let a held session go on, by a verdict on the message that holds it back.
+
+        A blocked one: "retry", "move", "drop" or "reject". A parked one: "retry" (the dead letter
+        returns to its place) or "skip" (the session goes on behind it). Raises EntityError if it is
+        not held back.
+        """
+        self._store.run(ResumeSession(EntityPath.parse(path), session_id, verdict, actor or _actor()))
 
     def consume(
         self,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.options import flag, option_set, seconds, shown, whole
+from lazaretto.options import flag, member, option_set, seconds, shown, whole
 from lazaretto.policy import PoisonPolicy
 
 #: Where messages go that their receiver rejected, unless the sender named another queue or none.
@@ -121,10 +121,17 @@ class QueueStatus(enum.Enum):
 class PoisonSession(enum.Enum):
     """What becomes of a session when a message of it is poison."""
 
+    #: It goes on with the next message, as in Service Bus.
     SKIP = "skip"
+    #: The message stays in its place, and the session waits for an operator's verdict on it.
     BLOCK = "block"
+    #: The message becomes a dead letter; those behind it wait until it is repaired or given up.
     PARK = "park"
+    #: All its messages share the fate of that one, as in queued WCF.
     WHOLE = "whole"
+
+
+POISON_SESSIONS = {mode.value: mode for mode in PoisonSession}
 
 
 class MessageState(enum.Enum):
@@ -158,7 +165,8 @@ class QueueOptions:
     of body and headers together, up to 100 MiB. `policy`: the poison policy. `dead_letter_policy`:
     a policy for reading the dead-letter subqueue (its cycles are ignored, `move` is refused);
     None counts nothing there, as Service Bus does. `breaker`: when service hosts
-    take failures for an outage (None: never). Whether a queue requires sessions or detects
+    take failures for an outage (None: never). `on_poison_session`: what becomes of a session with a poison
+    message: skip, block, park or whole. Whether a queue requires sessions or detects
     duplicates cannot change after it is created.
     """
 
@@ -180,6 +188,11 @@ class QueueOptions:
         if self.default_time_to_live is not None:
             ttl = seconds("default_time_to_live", self.default_time_to_live, 0.000_001)
             set_(self, "default_time_to_live", ttl)
+        set_(self, "on_poison_session", member("on_poison_session", self.on_poison_session, POISON_SESSIONS))
+        if self.on_poison_session is not PoisonSession.SKIP and not self.requires_session:
+            raise InvalidOption(
+                f"on_poison_session={self.on_poison_session.value!r} needs a queue with requires_session"
+            )
         flag("dead_letter_on_expiration", self.dead_letter_on_expiration)
         flag("requires_session", self.requires_session)
         flag("requires_duplicate_detection", self.requires_duplicate_detection)
@@ -212,6 +225,30 @@ class Culprit:
     cycle: int
     reason: str
     time: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldSession:
+    """A session that is held back, and the poison message that it waits for."""
+
+    session_id: str
+    mode: PoisonSession
+    sequence_number: int
+    reason: str
+    time: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionDescription:
+    """How a session stands: its messages by state, its lock, and whether it is held back."""
+
+    queue: str
+    session_id: str
+    messages: dict[str, int]
+    locked_until: datetime | None
+    locked_by: str | None
+    has_state: bool
+    held: HeldSession | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -248,7 +285,8 @@ class QueueDescription:
     """What a queue is, and how it stands.
 
     `expired` and `dropped` count the messages that were discarded, over the queue's life:
-    by their time to live, and by the disposition drop.
+    by their time to live, and by the disposition drop. `held_sessions`: how many sessions wait for
+    a poison message of theirs to be decided on.
     """
 
     path: str
@@ -259,5 +297,6 @@ class QueueDescription:
     counts: MessageCounts
     expired: int
     dropped: int
+    held_sessions: int
     created: datetime
     updated: datetime

@@ -99,6 +99,32 @@ class PoisonMessageError(EntityError):
         )
 
 
+class SessionHeld(EntityError):
+    """The session is held back by a poison message and cannot be received from.
+
+    Attributes: `entity` (path), `session_id`, `sequence_number` (of the poison message), `mode`
+    ("block" or "park"), `reason`. Other sessions of the queue go on; this one does after `resume_session`.
+    """
+
+    code = "session_held"
+
+    def __init__(self, entity: str, session_id: str, sequence_number: int, mode: str, reason: str) -> None:
+        self.entity = entity
+        self.session_id = session_id
+        self.sequence_number = sequence_number
+        self.mode = mode
+        self.reason = reason
+        what = (
+            "Resume it with a verdict on that message: retry, move, drop or reject"
+            if mode == "block"
+            else "Resubmit or purge that dead letter, or resume the session with retry or skip"
+        )
+        super().__init__(
+            f"session {session_id!r} of {entity!r} is held back by message {sequence_number}: "
+            f"{reason}. {what}"
+        )
+
+
 class SettlementError(LazarettoError):
     """A message could not be settled."""
 

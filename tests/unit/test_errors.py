@@ -8,10 +8,10 @@ import pytest
 
 import lazaretto
 from lazaretto import errors
-from lazaretto.errors import LazarettoError, MessageLockLost, PoisonMessageError
+from lazaretto.errors import LazarettoError, MessageLockLost, PoisonMessageError, SessionHeld
 
 ALL = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, LazarettoError)]
-SIMPLE = [c for c in ALL if c is not PoisonMessageError]
+SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld)]
 
 #: Codes are promises: programs compare them. A changed or missing line breaks somebody.
 CODES = {
@@ -19,6 +19,7 @@ CODES = {
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",
     "EntityNotFound": "entity_not_found",
+    "HandlerError": "handler_error",
     "InvalidMessage": "invalid_message",
     "InvalidOption": "invalid_option",
     "InvalidPath": "invalid_path",
@@ -29,7 +30,10 @@ CODES = {
     "NotAllowed": "not_allowed",
     "PoisonMessageError": "poison_message",
     "QueueDisabled": "queue_disabled",
+    "SandboxError": "sandbox_error",
+    "SandboxSetupError": "sandbox_setup_error",
     "SessionCannotBeLocked": "session_cannot_be_locked",
+    "SessionHeld": "session_held",
     "SessionLockLost": "session_lock_lost",
     "SettlementError": "settlement_error",
     "StoreBusy": "store_busy",

@@ -14,6 +14,7 @@ from lazaretto.engine.log import audit, note
 from lazaretto.engine.prepare import check_size, prepare
 from lazaretto.engine.queues import refuse_disabled, require_queue
 from lazaretto.engine.receive import STATES
+from lazaretto.engine.verdicts import resolve
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.headers import EMPTY_HEADERS, Headers, decode_headers, encode_headers
@@ -25,6 +26,7 @@ from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import (
     FRESH,
     LOCKED,
+    READY,
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
@@ -246,7 +248,7 @@ class Resubmit(Operation[ResubmitReport]):
                 report.skipped.append(Skipped(number, why))
                 continue
             report.resubmitted[number] = sequence_of(new_key)
-            tx.resolve_dead_letters([key], "resubmitted", new_key)
+            resolve(tx, [key], "resubmitted", new_key)
             note(tx, "resubmitted", queue, number, new_sequence_number=sequence_of(new_key), edited=edited)
         if report.resubmitted:
             numbers = list(report.resubmitted)
@@ -299,7 +301,17 @@ class Resubmit(Operation[ResubmitReport]):
             resubmitted_from=main_key(row.key),
             headers=encoded,
         )
-        new_key = tx.take_key(queue.queue_id)
+        if live.session_id is not None and live.session_id == tx.session_held_by(main_key(row.key)):
+            # The rest of its session waits behind it: it returns to its place among them.
+            new_key = main_key(row.key)
+            live = msgspec.structs.replace(
+                live,
+                state=READY,
+                enqueued_sequence_number=row.enqueued_sequence_number,
+                resubmitted_from=row.resubmitted_from,
+            )
+        else:
+            new_key = tx.take_key(queue.queue_id)
         if edited is None:
             tx.save_row(live, new_key)
         else:
@@ -343,7 +355,7 @@ class Purge(Operation[list[int]]):
             tx.delete_messages([dead_key(key) for key in purged])
             tx.delete_bodies(bodies)
             tx.delete_attempts(purged)
-            tx.resolve_dead_letters(purged, "purged")
+            resolve(tx, purged, "purged")
             numbers = [sequence_of(key) for key in purged]
             audit(tx, self.actor, "purge", queue.path, sequence_numbers=numbers, **self.detail)
         return [sequence_of(key) for key in purged]

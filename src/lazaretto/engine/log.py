@@ -21,6 +21,8 @@ EVENT_KINDS = {
     "queue_halted": "A poison message halted the queue. Detail: delivery count, cycle, reason.",
     "queue_disabled": "Consecutive rollbacks switched the queue off. Detail: how many.",
     "queue_resumed": "An operator resumed the queue. Detail: the verdict on the culprit.",
+    "session_held": "A poison message holds its session back. Detail: session, mode, reason.",
+    "session_released": "A held session goes on. Detail: session.",
     "dead_lettered": "A message was set aside. Detail: reason, error type.",
     "dropped": "A message was deleted by the disposition drop. Detail: reason, error type.",
     "rejected": "A message was returned to its sender. Detail: reason, the queue it went to.",

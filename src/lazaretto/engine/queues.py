@@ -122,6 +122,7 @@ def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
         ),
         expired=expired,
         dropped=dropped,
+        held_sessions=tx.count_held_sessions(first_key(queue_id), last_key(queue_id)),
         created=to_datetime(queue.created),
         updated=to_datetime(queue.updated),
     )

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
-from lazaretto.engine.sessions import require_session
+from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.engine.verdicts import carry_out, note_cleared, note_commit
+from lazaretto.engine.verdicts import carry_out, note_cleared, note_commit, resolve
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key
@@ -110,6 +110,9 @@ class Receive(Operation[Found]):
     ) -> list[HandedRow] | EntityError:
         assert session.session_id is not None
         while True:
+            record = tx.session(queue.queue_id, session.session_id)
+            if record is not None and record.held_by is not None:
+                return held_error(queue, session.session_id, record.held_by)
             # A message that waits for its retry holds back the rest of its session.
             before = tx.first_delayed(queue.queue_id, session.session_id) or last_key(queue.queue_id)
             suspect = tx.select_session_messages(queue.queue_id, session.session_id, SUSPECT, before, 1)
@@ -170,7 +173,7 @@ def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bo
     tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
     dead = [main_key(m.key) for m in messages if not in_main(m.key)]
     if dead:
-        tx.resolve_dead_letters(dead, "completed")
+        resolve(tx, dead, "completed")
     retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
     if retried:
         tx.delete_attempts(retried)

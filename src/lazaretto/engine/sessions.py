@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
+
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.timers import SWEEP, release_held, sweep
+from lazaretto.engine.verdicts import HeldRecord
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
     EntityError,
@@ -13,6 +16,7 @@ from lazaretto.errors import (
     MessageTooLarge,
     NotAllowed,
     SessionCannotBeLocked,
+    SessionHeld,
     SessionLockLost,
 )
 from lazaretto.messages import Lock
@@ -20,6 +24,8 @@ from lazaretto.options import shown
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import QueueRecord, SessionRecord
+
+held_decoder = msgspec.json.Decoder(HeldRecord)
 
 #: Service Bus's limit for a session's state, in bytes.
 MAX_STATE_SIZE = 262_144
@@ -37,6 +43,12 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
     ):
         raise SessionLockLost(f"the lock on session {lock.session_id!r} of {queue.path!r} is no longer held")
     return record
+
+
+def held_error(queue: QueueRecord, session_id: str, held_by: str) -> SessionHeld:
+    """Return the error that receiving from a session raises that is held back."""
+    held = held_decoder.decode(held_by)
+    return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason)
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,6 +78,9 @@ class AcceptSession(Operation[Lock | EntityError | None]):
                 return None
         else:
             found = self.session_id
+            record = tx.session(queue.queue_id, found)
+            if record is not None and record.held_by is not None:
+                return held_error(queue, found, record.held_by)
             if not _free(tx, queue, found):
                 raise SessionCannotBeLocked(
                     f"session {found!r} of {queue.path!r} is locked by another receiver"

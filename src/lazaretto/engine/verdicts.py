@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 
 from lazaretto.engine.log import note
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueStatus
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
 from lazaretto.failure import LONGEST_TEXT, Failure, shorten
 from lazaretto.headers import (
     EMPTY_HEADERS,
@@ -24,7 +25,9 @@ from lazaretto.store.records import (
     DEFERRED,
     DELAYED,
     FRESH,
+    LOCKED,
     READY,
+    SCHEDULED,
     SUSPECT,
     AttemptRecord,
     DeadLetterRecord,
@@ -34,6 +37,7 @@ from lazaretto.store.records import (
 
 _replace = msgspec.structs.replace
 
+SESSION_POISONED = "SessionPoisoned"
 EXPIRED_REASON = "TTLExpiredException"
 EXPIRED_TEXT = "The message expired and was dead lettered."
 _HEADERS_REASON = "HeaderSizeExceeded"
@@ -140,7 +144,75 @@ def carry_out(
             row = _replace(row, cycle=row.cycle + 1, cycle_attempts=0)
         put_back(tx, row, verdict.delay if delay is None else delay, through_retry=verdict.new_cycle)
         return
-    _DISPOSITIONS[verdict.disposition](tx, queue, row, verdict, failure)
+    _finish(tx, queue, row, verdict, failure)
+
+
+def _finish(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    """Carry out a final verdict, and what it means for the message's session."""
+    mode = queue.options.on_poison_session
+    in_session = row.session_id is not None and in_main(row.key)
+    if not in_session or mode is PoisonSession.SKIP or verdict.disposition is Disposition.FAULT:
+        _DISPOSITIONS[verdict.disposition](tx, queue, row, verdict, failure)
+    elif mode is PoisonSession.BLOCK:
+        put_back(tx, row)
+        hold_session(tx, queue, row, mode, verdict.reason)
+    elif mode is PoisonSession.PARK:
+        _DISPOSITIONS[verdict.disposition](tx, queue, row, verdict, failure)
+        # What was dropped or returned will not come back, so that there is nothing to wait for.
+        if tx.row(dead_key(row.key)) is not None:
+            hold_session(tx, queue, row, mode, verdict.reason)
+    else:
+        _DISPOSITIONS[verdict.disposition](tx, queue, row, verdict, failure)
+        _take_along(tx, queue, row, verdict)
+
+
+def _take_along(tx: Transaction, queue: QueueRecord, culprit: MessageRow, verdict: Final) -> None:
+    """Let the rest of a session share the fate of its poison message."""
+    assert culprit.session_id is not None
+    text = f"Message {sequence_of(culprit.key)} of its session was poison: {verdict.reason}."
+    shared = Final(verdict.disposition, SESSION_POISONED, text)
+    for key, state in tx.session_keys(queue.queue_id, culprit.session_id):
+        row = tx.row(key)
+        if row is not None and state != SCHEDULED:
+            if state == LOCKED:
+                row = end_attempt(tx, row, Outcome.RELEASED)
+            _DISPOSITIONS[verdict.disposition](tx, queue, row, shared, None)
+
+
+class HeldRecord(msgspec.Struct, frozen=True):
+    """The message that holds a session back, as it is stored with the session."""
+
+    mode: PoisonSession
+    sequence_number: int
+    reason: str
+    time: int
+
+
+def hold_session(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, mode: PoisonSession, reason: str
+) -> None:
+    """Hand nothing more of a session out until its poison message is decided on."""
+    assert row.session_id is not None
+    held = msgspec.json.encode(HeldRecord(mode, sequence_of(row.key), reason, tx.now)).decode()
+    tx.hold_session(queue.queue_id, row.session_id, row.key, held)
+    number = sequence_of(row.key)
+    note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
+
+
+def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
+    """Let sessions go on whose poison messages are decided on, or gone."""
+    for queue_id, session_id in tx.release_sessions(keys):
+        queue = tx.queue_by_id(queue_id)
+        if queue is not None:
+            note(tx, "session_released", queue, session=session_id)
+
+
+def resolve(tx: Transaction, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None) -> None:
+    """Record what became of dead letters; sessions that waited for them go on."""
+    tx.resolve_dead_letters(keys, resolution, resubmitted_as)
+    release_sessions(tx, keys)
 
 
 def put_back(
@@ -206,6 +278,7 @@ def dead_letter(
         suspect=0,
     )
     tx.save_row(moved, dead_key(row.key))
+    release_sessions(tx, [row.key])
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type)
 
 
@@ -226,7 +299,7 @@ def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLe
     )
     key = main_key(row.key)
     tx.save_row(back, key)
-    tx.resolve_dead_letters([key], "restored")
+    resolve(tx, [key], "restored")
     return _replace(back, key=key)
 
 
@@ -246,8 +319,10 @@ def remove(tx: Transaction, row: MessageRow) -> None:
         tx.delete_bodies([row.body_id])
     if row.deliveries:
         tx.delete_attempts([main_key(row.key)])
-    if not in_main(row.key):
-        tx.resolve_dead_letters([main_key(row.key)], "dropped")
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "dropped")
 
 
 def _move(
@@ -374,8 +449,10 @@ def return_to_sender(
     tx.delete_messages([row.key])
     tx.insert_row(moved, body)
     tx.move_attempts(main_key(row.key), key)
-    if not in_main(row.key):
-        tx.resolve_dead_letters([main_key(row.key)], "rejected")
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "rejected")
     note(tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path)
     if too_large:
         dead_letter(tx, target, moved, _HEADERS_REASON, _HEADERS_TEXT)

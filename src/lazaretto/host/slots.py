@@ -21,6 +21,7 @@ from lazaretto.errors import (
     EntityError,
     LazarettoError,
     MessageLockLost,
+    SessionHeld,
     SessionLockLost,
     StoreBusy,
     StoreFull,
@@ -131,7 +132,11 @@ class Slot:
             handover = self._take(receiver, LOOK_UP)
             while handover is not None:
                 self._work(handover, None)
-                handover = None if self._stopping.is_set() else self._take(receiver, self._idle)
+                try:
+                    handover = None if self._stopping.is_set() else self._take(receiver, self._idle)
+                except SessionHeld:
+                    # Its poison message is for an operator now; there are other sessions.
+                    return
 
     def _take(self, receiver: Receiver, wait: float, *, started: bool = True) -> Handover | None:
         whole = self._sessions is PoisonSession.WHOLE

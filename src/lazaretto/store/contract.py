@@ -275,6 +275,30 @@ class Transaction(Protocol):
         """Give a session's lock up, and forget the session if it has no state."""
         ...
 
+    def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+        """Hold a session back because of a message; `held_by` is JSON."""
+        ...
+
+    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
+        """Let the sessions go on that messages hold back; return queue id and session id of each."""
+        ...
+
+    def session_held_by(self, key: int) -> str | None:
+        """Return the session that a message holds back."""
+        ...
+
+    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
+        """Return session id and JSON of sessions held back by messages between two keys."""
+        ...
+
+    def count_held_sessions(self, first: int, last: int) -> int:
+        """Return how many sessions are held back by messages between two keys."""
+        ...
+
+    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
+        """Return key and state of every message of a session, in order."""
+        ...
+
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         """Store a session's state."""
         ...

@@ -15,6 +15,9 @@ from lazaretto.policy import Counters
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.
 FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, SUSPECT = range(7)
 
+#: How users read a state.
+STATE_NAMES = ("active", "active", "locked", "deferred", "scheduled", "delayed", "suspect")
+
 #: A message as it is handed over: the fields of StoredMessage in their order, then cycle_attempts.
 HandedRow = tuple[Any, ...]
 

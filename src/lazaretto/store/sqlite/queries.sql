@@ -347,9 +347,12 @@ DELETE FROM lazaretto_leases WHERE token = ?
 -- == sessions ==
 
 -- name: next_session_id
--- The next session after this one that has messages in the queue.
-SELECT session_id FROM lazaretto_messages
-WHERE key >> 44 = ? AND session_id > ? AND session_id IS NOT NULL ORDER BY session_id LIMIT 1
+-- The next session after this one that has messages in the queue and is not held back.
+SELECT session_id FROM lazaretto_messages m
+WHERE key >> 44 = :queue_id AND session_id > :after AND session_id IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM lazaretto_sessions s
+                  WHERE s.queue_id = :queue_id AND s.session_id = m.session_id AND s.held_key IS NOT NULL)
+ORDER BY session_id LIMIT 1
 
 -- name: first_receivable_key
 -- The first receivable message of a session.
@@ -385,6 +388,35 @@ WHERE queue_id = :queue_id AND session_id = :session_id
 -- Forget a session that is not locked and has no state.
 DELETE FROM lazaretto_sessions
 WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token IS NULL AND state IS NULL
+  AND held_key IS NULL
+
+-- name: hold_session
+-- Hold a session back until its poison message is decided on.
+INSERT INTO lazaretto_sessions (queue_id, session_id, held_by, held_key)
+VALUES (:queue_id, :session_id, :held_by, :key)
+ON CONFLICT (queue_id, session_id) DO UPDATE SET held_by = :held_by, held_key = :key
+
+-- name: release_sessions
+-- Let sessions go on that were held back by these messages.
+UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL
+WHERE held_key IN (SELECT value FROM json_each(?)) RETURNING queue_id, session_id
+
+-- name: select_session_held_by
+-- The session that a message holds back.
+SELECT session_id FROM lazaretto_sessions WHERE held_key = ?
+
+-- name: select_held_sessions
+-- The sessions of a queue that are held back, by the place of their poison message.
+SELECT session_id, held_by FROM lazaretto_sessions
+WHERE held_key > :first AND held_key <= :last ORDER BY held_key LIMIT :limit
+
+-- name: count_held_sessions
+-- How many sessions of a queue are held back.
+SELECT count(*) FROM lazaretto_sessions WHERE held_key > ? AND held_key <= ?
+
+-- name: select_session_keys
+-- Every message of a session.
+SELECT key, state FROM lazaretto_messages WHERE key >> 44 = ? AND session_id = ? ORDER BY key
 
 -- name: set_session_state
 -- The state of a session.

@@ -353,7 +353,7 @@ class SqliteTransaction(WorkerTables):
         return [name for (name,) in self._x(SQL["select_sessions"], {"queue_id": queue_id})]
 
     def next_session_id(self, queue_id: int, after: str) -> str | None:
-        row = self._x(SQL["next_session_id"], (queue_id, after)).fetchone()
+        row = self._x(SQL["next_session_id"], {"queue_id": queue_id, "after": after}).fetchone()
         return row[0] if row else None
 
     def first_receivable(self, queue_id: int, session_id: str) -> int | None:
@@ -387,6 +387,31 @@ class SqliteTransaction(WorkerTables):
         self._x(SQL["unlock_session"], values)
         self._x(SQL["delete_idle_session"], values)
         self.wake(first_key(queue_id))
+
+    def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
+        self._x(SQL["hold_session"], values)
+
+    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
+        released = self._x(SQL["release_sessions"], (_ids(keys),)).fetchall()
+        for queue_id, session_id in released:
+            self._x(SQL["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+            self.wake(first_key(queue_id))
+        return released
+
+    def session_held_by(self, key: int) -> str | None:
+        row = self._x(SQL["select_session_held_by"], (key,)).fetchone()
+        return row[0] if row else None
+
+    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
+        values = {"first": first, "last": last, "limit": limit}
+        return self._x(SQL["select_held_sessions"], values).fetchall()
+
+    def count_held_sessions(self, first: int, last: int) -> int:
+        return int(self._x(SQL["count_held_sessions"], (first, last)).fetchone()[0])
+
+    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
+        return self._x(SQL["select_session_keys"], (queue_id, session_id)).fetchall()
 
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "state": state}

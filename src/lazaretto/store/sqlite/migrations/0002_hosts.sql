@@ -3,8 +3,10 @@
 ALTER TABLE lazaretto_messages ADD COLUMN suspect INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX lazaretto_messages_suspect ON lazaretto_messages (key) WHERE state = 6;
 
--- Why a session is not handed out: JSON of the poison message it waits for.
+-- Why a session is not handed out: JSON of the poison message it waits for, and that message's key.
 ALTER TABLE lazaretto_sessions ADD COLUMN held_by TEXT;
+ALTER TABLE lazaretto_sessions ADD COLUMN held_key INTEGER;
+CREATE INDEX lazaretto_sessions_held ON lazaretto_sessions (held_key) WHERE held_key IS NOT NULL;
 
 -- What a queue's breaker knows while it is not closed, as JSON.
 ALTER TABLE lazaretto_queues ADD COLUMN breaker TEXT;

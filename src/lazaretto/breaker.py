@@ -18,8 +18,8 @@ from lazaretto.options import option_set, seconds, whole
 
 _replace = msgspec.structs.replace
 
-#: The limit of a ramp at which the breaker is closed.
-FULL = 256
+#: The limit of a ramp at which the breaker is closed: some thirty messages were processed by then.
+FULL = 32
 #: How many failures of one kind are remembered to be given back.
 _MOST_REMEMBERED = 100_000
 
@@ -88,7 +88,9 @@ def opened(policy: BreakerPolicy, fingerprint: str, error: str, now: int) -> Bre
 
 
 def probing(policy: BreakerPolicy, state: BreakerState, key: int, now: int) -> BreakerState:
-    """Return the state after a probe was handed out: the next one waits longer."""
+    """Return the state after a probe was handed out, up to `key`: the next one waits longer."""
+    if state.status is not BreakerStatus.OPEN:
+        return _replace(state, probed=key)
     interval = min(state.interval * 3 // 2, round(policy.longest_probe_interval * MICROSECONDS))
     return _replace(state, interval=interval, probe_at=now + interval, probed=key)
 
@@ -126,7 +128,8 @@ class BreakerWindow:
 
         `now`: seconds on any clock that does not jump.
         """
-        latest, most = self._latest, 2 * self._policy.messages
+        latest, most, found = self._latest, 2 * self._policy.messages, None
+        self._forget(now)
         for key, fingerprint in outcomes:
             if key in latest:
                 self._failing -= latest.pop(key) is not None
@@ -139,10 +142,10 @@ class BreakerWindow:
                     charges[key] = (count + 1, first)
             if len(latest) > most:
                 self._failing -= latest.popitem(last=False)[1] is not None
-        self._forget(now)
-        if self._failing < self._policy.messages:
-            return None
-        return self._outage()
+            if found is None and fingerprint is not None and self._failing >= self._policy.messages:
+                # Looked for at each failure: an outage may be over again at the end of a batch.
+                found = self._outage()
+        return found
 
     def _outage(self) -> str | None:
         counts: dict[str, int] = {}

@@ -86,7 +86,7 @@ def test_the_window_agrees_with_counting_again(outcomes: list[tuple[int, str | N
         ways = [f for f in latest.values() if f is not None]
         outage = [w for w in ("a", "b") if ways.count(w) >= max(3, 0.5 * len(latest))]
         found = window.note([(key, fingerprint)], 0.0)
-        assert (found in outage) if outage else (found is None)
+        assert (found in outage) if outage and fingerprint is not None else (found is None)
 
 
 def test_probes_wait_longer_and_longer_to_a_limit() -> None:
@@ -109,7 +109,7 @@ def test_the_ramp_doubles_until_it_is_closed() -> None:
         if state is not None:
             assert state.status is BreakerStatus.RAMPING
             limits.append(state.limit)
-    assert limits == [2, 4, 8, 16, 32, 64, 128]
+    assert limits == [2, 4, 8, 16]
     assert limits[-1] * 2 == FULL
 
 

@@ -18,7 +18,7 @@ from lazaretto.failure import shorten
 from lazaretto.keys import dead_key, first_key
 from lazaretto.options import suggestion
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, DELAYED, LOCKED, READY, SUSPECT, QueueRecord
+from lazaretto.store.records import DELAYED, LOCKED, READY, QueueRecord
 
 _decoder = msgspec.json.Decoder(BreakerState)
 
@@ -90,9 +90,6 @@ def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> boo
         if record is None or record.resolution is not None or dead is None or dead.state == LOCKED:
             return False
         row = restore(tx, queue, dead, record)
-    if row.state not in (READY, DELAYED, DEFERRED, SUSPECT):
-        # At work again: it is charged for what comes of that, and its earlier failures stay.
-        return False
     back = msgspec.structs.replace(
         row,
         failures=max(0, row.failures - count),
@@ -101,6 +98,10 @@ def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> boo
         cycle_attempts=max(0, row.cycle_attempts - count),
         cycle=row.cycle if row.cycle_attempts >= count else 0,
     )
+    if row.state == LOCKED:
+        # At work again: whoever holds it goes on, and is not told.
+        tx.save_counters(back)
+        return True
     if row.state == DELAYED:
         back = msgspec.structs.replace(back, state=READY, due=back.expires)
     tx.save_row(back)

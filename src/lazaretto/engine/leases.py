@@ -61,11 +61,10 @@ class Take(Operation[Handover | EntityError | None]):
         if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
             if state.status is BreakerStatus.HELD_OPEN:
                 return None
-            if state.status is BreakerStatus.OPEN:
-                if tx.now < state.probe_at:
-                    return None
-                limit, probed = 1, state.probed
-            limit = min(limit, state.limit)
+            if state.status is BreakerStatus.OPEN and tx.now < state.probe_at:
+                return None
+            # Going round, so that messages which fail anyway do not decide alone.
+            limit, probed = min(limit, state.limit), state.probed
         found = Receive(self.path, limit, self.session, after=probed).run(tx)
         if probed and not found:
             found = Receive(self.path, limit, self.session).run(tx)
@@ -81,8 +80,8 @@ class Take(Operation[Handover | EntityError | None]):
         outage = None
         if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
             outage = state.fingerprint
-            if state.status is BreakerStatus.OPEN and queue.options.breaker is not None:
-                save_breaker(tx, queue, probing(queue.options.breaker, state, keys[0], tx.now))
+            if queue.options.breaker is not None:
+                save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
         past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
         return Handover(lock, found, past, found[0].suspect > 0, outage)
 

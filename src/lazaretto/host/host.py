@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 #: How often locks are looked at, in seconds: a fraction of the shortest lock.
 _LOOK = 0.1
 
+#: How long a slot gets to settle what is finished once the grace is over, in seconds.
+_MARGIN = 3.0
+
 Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
 
 
@@ -148,7 +151,7 @@ class ServiceHost:
             slot.stop()
         for slot in self._slots:
             slot.runner.stop(allowed)
-        end = time.monotonic() + allowed + 5.0
+        end = time.monotonic() + allowed + _MARGIN
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         self._ended.set()

@@ -18,6 +18,11 @@ from lazaretto.isolation import Sandbox, SandboxOptions
 from lazaretto.policy import Outcome
 
 
+#: How long after its deadline a handler counts as one that does not come back: one that was
+#: cancelled needs a moment, in seconds.
+_OVERDUE = 0.5
+
+
 class Runner(Protocol):
     """One hand-over at a time, by one thread; `stop` and `overdue` may be called by another."""
 
@@ -123,7 +128,7 @@ class InlineRunner:
         since, handover = self._since, self._handover
         if since is None or handover is None:
             return None
-        ends = [] if self._deadline is None else [since + self._deadline]
+        ends = [] if self._deadline is None else [since + self._deadline + _OVERDUE]
         ends += [] if self._stop_at is None else [self._stop_at]
         return list(self._ended) if ends and time.monotonic() >= min(ends) else None
 

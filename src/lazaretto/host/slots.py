@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from lazaretto.breaker import BreakerStatus, BreakerWindow
-from lazaretto.engine.breakers import NoteProbe, OpenBreaker
+from lazaretto.engine.breakers import NoteProbe, OpenBreaker, breaker_of
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import Settled, Settlement, held_of
 from lazaretto.engine.work import FinishHandover
@@ -206,10 +206,8 @@ class Slot:
     def finish(self, handover: Handover, ended: Sequence[Ended], following: int | None) -> None:
         """Settle a hand-over in one commit, which also starts on the following one."""
         ended = self._as_unit(handover, ended)
-        opened = self._judge(handover, ended)
-        if opened is not None:
-            ended = opened
-        self._commit(list(zip(handover.messages, ended, strict=True)), handover.lock.token, following)
+        settled = self._judge(handover, ended) or ended
+        self._commit(list(zip(handover.messages, settled, strict=True)), handover.lock.token, following)
         if handover.outage is not None:
             self._note_probe(handover.outage, ended)
 
@@ -296,8 +294,14 @@ class Slot:
 
     def _judge(self, handover: Handover, ended: Sequence[Ended]) -> list[Ended] | None:
         """Tell the breaker; return other ends, uncharged, for what an outage did to these messages."""
-        if handover.outage is not None:
-            return [_uncharged(e, handover.outage) for e in ended]
+        outage = handover.outage
+        if outage is None and any(e.fingerprint is not None for e in ended):
+            # Another hand-over may have found it out meanwhile, here or at another host.
+            queue = self._store.read(lambda tx: tx.queue(self._path.key))
+            state = None if queue is None else breaker_of(queue)
+            outage = None if state is None else state.fingerprint
+        if outage is not None:
+            return [_uncharged(e, outage) for e in ended]
         window = self._shared.window
         if window is None:
             return None

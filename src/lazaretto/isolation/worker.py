@@ -36,6 +36,9 @@ _PROGRAM = (
 #: The name in the environment that tells a sandbox's processes, and all that they start.
 _MARK = "LAZARETTO_SANDBOX"
 
+#: Numeric libraries start threads when they are imported, and a process with threads must not fork.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 _starter: tuple[int, ThreadPoolExecutor] | None = None
 
 
@@ -201,7 +204,7 @@ class Worker:
         arguments = (msgspec.json.encode(words).decode() for words in (start, sys.path))
         words = [sys.executable, "-u", "-c", _PROGRAM, *arguments]
         descriptors = (command_read, notice_write, control, setup, items, records, self._stack.fd)
-        environment = {**os.environ, _MARK: self._mark}
+        environment = {**_ONE_THREAD, **os.environ, _MARK: self._mark}
         try:
             self._process = _start_process(words, descriptors, output_write, environment)
         except OSError as error:

@@ -165,6 +165,10 @@ class Transaction(Protocol):
         """Store a message's new standing, unlocked, under another key if one is given."""
         ...
 
+    def save_counters(self, row: MessageRow) -> None:
+        """Store a message's counters alone; its lock, if it has one, stays."""
+        ...
+
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         """Prolong a lock; return False if it is lost."""
         ...

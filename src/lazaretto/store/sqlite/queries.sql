@@ -245,6 +245,14 @@ SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :
     suspect = :suspect
 WHERE key = :key
 
+-- name: update_counters
+-- The counters of one message, its lock kept.
+UPDATE lazaretto_messages
+SET deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
+    lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
+    cycle = :cycle, moves = :moves
+WHERE key = :key
+
 -- name: renew_lock
 -- Prolong the lock on a message.
 UPDATE lazaretto_messages SET due = :until

@@ -323,6 +323,9 @@ class SqliteTransaction(WorkerTables):
         if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
 
+    def save_counters(self, row: MessageRow) -> None:
+        self._x(SQL["update_counters"], {"key": row.key, **row.counters._asdict()})
+
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         values = {"key": key, "token": token, "until": until, "now": self.now}
         return self._x(SQL["renew_lock"], values).rowcount == 1

@@ -1,0 +1,45 @@
+"""A service host as a process of its own, which tests stop, kill and start again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import lazaretto
+from lazaretto.host import Handler, HandlerContext, ServiceHost
+
+
+def act(message: lazaretto.ReceivedMessage, context: HandlerContext) -> None:
+    """Note that the message was begun, do what it says, and write it down in the settling commit."""
+    word, _, rest = message.body.partition(b" ")
+    with Path(os.environ["BEGUN"]).open("ab") as file:
+        file.write(message.body + b"\n")
+    match word:
+        case b"killer":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case b"nap":
+            time.sleep(float(rest.split()[0]))
+    context.execute("INSERT INTO done VALUES (?)", (message.sequence_number,))
+
+
+def main() -> None:
+    """Serve until told to stop: store, isolation, batch size, concurrency, grace."""
+    store, isolation, batch_size, concurrency, grace = sys.argv[1:]
+    with lazaretto.connect(store) as broker:
+        handler = Handler(
+            "work", act, isolation=isolation, batch_size=int(batch_size), concurrency=int(concurrency)
+        )
+        host = ServiceHost(broker, handler, grace=float(grace))
+
+        def over() -> bool:
+            counts = broker.queue("work").counts
+            return "ONCE" in os.environ and not (counts.active or counts.locked or counts.suspect)
+
+        host.run(until=over)
+
+
+if __name__ == "__main__":
+    main()

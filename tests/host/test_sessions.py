@@ -1,0 +1,102 @@
+"""Sessions worked on by a service host: in order, several at once, poison in each of the four ways."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import lazaretto
+from lazaretto import Broker, Message, PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
+from lazaretto.host import Handler, HandlerContext, ServiceHost
+
+from .serving import serve, wait_until
+
+SESSIONS, EACH, BAD = 20, 6, b"2"
+
+
+def act(message: ReceivedMessage, context: HandlerContext) -> None:
+    """Tell of each message that is done, in the commit that does it."""
+    if message.body == BAD:
+        raise ValueError("poison")
+    context.execute("INSERT INTO done (session, n) VALUES (?, ?)", (message.session_id, int(message.body)))
+
+
+def make(store: Path, mode: PoisonSession, retries: int = 1) -> Broker:
+    broker = lazaretto.connect(store)
+    policy = PoisonPolicy(receive_retry_count=retries)
+    # What one queue's sessions have in common is poison, here on purpose: no outage.
+    options = QueueOptions(requires_session=True, on_poison_session=mode, policy=policy, breaker=None)
+    broker.create_queue("steps", options)
+    with broker.transaction() as tx:
+        tx.execute("CREATE TABLE done (id INTEGER PRIMARY KEY, session TEXT, n INTEGER)")
+    for n in range(EACH):
+        broker.sender("steps").send([Message(b"%d" % n, session_id=f"s{s}") for s in range(SESSIONS)])
+    return broker
+
+
+def done(broker: Broker) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    with broker.transaction() as tx:
+        for session, n in tx.execute("SELECT session, n FROM done ORDER BY id").fetchall():
+            found[session].append(n)
+    return found
+
+
+#: What is done of each session, and how many dead letters and held sessions there are in the end.
+EXPECTED = {
+    PoisonSession.SKIP: ([0, 1, 3, 4, 5], SESSIONS, 0),
+    PoisonSession.BLOCK: ([0, 1], 0, SESSIONS),
+    PoisonSession.PARK: ([0, 1], SESSIONS, SESSIONS),
+    PoisonSession.WHOLE: ([], SESSIONS * EACH, 0),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("mode", PoisonSession)
+def test_each_mode_keeps_its_promise(
+    store: Path, isolation: str, mode: PoisonSession, batch_size: int
+) -> None:
+    order, dead, held = EXPECTED[mode]
+    with make(store, mode) as broker:
+        handler = Handler("steps", act, isolation=isolation, concurrency=3, batch_size=batch_size)
+        left = SESSIONS * (EACH - len(order) - (mode is PoisonSession.PARK)) if held else 0
+        with ServiceHost(broker, handler, on_output=lambda text: None):
+
+            def over() -> bool:
+                counts = broker.queue("steps").counts
+                held_now = broker.queue("steps").held_sessions
+                return (counts.locked, counts.active, counts.dead_letter, held_now) == (0, left, dead, held)
+
+            wait_until(over)
+        assert dict(done(broker)) == ({f"s{s}": order for s in range(SESSIONS)} if order else {})
+        reasons = {d.reason for d in broker.dead_letters("steps")}
+        expected = {"MaxDeliveryCountExceeded"} if dead else set()
+        assert reasons == expected | ({"SessionPoisoned"} if mode is PoisonSession.WHOLE else set())
+
+
+def test_a_session_that_is_one_unit_completes_as_one(store: Path) -> None:
+    """What was done before a failure is done again with the rest, once that goes through."""
+    with make(store, PoisonSession.WHOLE, retries=5) as broker:
+
+        def act_late(message: ReceivedMessage, context: HandlerContext) -> None:
+            if message.body == BAD and context.delivery_count < 2:
+                raise ValueError("not yet")
+            context.execute(
+                "INSERT INTO done (session, n) VALUES (?, ?)", (message.session_id, int(message.body))
+            )
+
+        serve(broker, Handler("steps", act_late, concurrency=2))
+        assert dict(done(broker)) == {f"s{s}": list(range(EACH)) for s in range(SESSIONS)}
+        assert broker.queue("steps").counts.total == 0
+
+
+def test_a_repaired_message_lets_its_session_go_on_in_order(store: Path) -> None:
+    with make(store, PoisonSession.PARK) as broker:
+        with ServiceHost(broker, Handler("steps", act), on_output=lambda text: None):
+            wait_until(lambda: broker.queue("steps").held_sessions == SESSIONS)
+            numbers = [d.sequence_number for d in broker.dead_letters("steps")]
+            broker.resubmit("steps", numbers, edit=lambda d: Message(b"22", session_id=d.message.session_id))  # type: ignore[union-attr]
+            wait_until(lambda: broker.queue("steps").counts.total == 0)
+        assert dict(done(broker)) == {f"s{s}": [0, 1, 22, 3, 4, 5] for s in range(SESSIONS)}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.options import shown
+
+#: Where the code stands that calls handlers.
+_CALLERS = tuple(str(Path(__file__).parent / name) for name in ("host", "isolation", "consume.py"))
 
 LONGEST_TYPE = 256
 #: Service Bus's limit for a dead letter's reason and description, in characters.
@@ -36,12 +41,22 @@ def shorten(text: str, longest: int) -> str:
     return f"{text[: room - room // 2]}{mark}{text[len(text) - room // 2 :]}"
 
 
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that lead to a handler: they are the same for every error."""
+    theirs = trace
+    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_CALLERS):
+        theirs = theirs.tb_next
+    return trace if theirs is None else theirs
+
+
 def _stack_of(error: BaseException) -> str:
     """Return the stack as Python prints it, without carets below the lines: they cost four times as much."""
     chained = error.__cause__ is not None or error.__context__ is not None
     if chained or isinstance(error, BaseExceptionGroup | SyntaxError):
         return "".join(traceback.format_exception(error))
-    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), limit=_MOST_FRAMES)
+    frames = traceback.StackSummary.extract(
+        traceback.walk_tb(_without_ours(error.__traceback__)), limit=_MOST_FRAMES
+    )
     lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []
     return "".join(lines + traceback.format_exception_only(error))
 

@@ -17,7 +17,6 @@ from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions
 from lazaretto.policy import Outcome
 
-
 #: How long after its deadline a handler counts as one that does not come back: one that was
 #: cancelled needs a moment, in seconds.
 _OVERDUE = 0.5

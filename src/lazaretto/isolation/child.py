@@ -7,6 +7,7 @@ the next one, which is ready in milliseconds.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import faulthandler
@@ -20,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,8 @@ class Child:
         self._items = Segment(start.items_fd, os.fstat(start.items_fd).st_size)
         self._records = Segment(start.records_fd, os.fstat(start.records_fd).st_size)
         self._numbers = self._control.numbers()
+        self._left: Iterator[tuple[int, bytes]] = iter(())
+        self._forked = False
 
     # -- the template ---------------------------------------------------------------------------
 
@@ -157,8 +160,8 @@ class Child:
             os._exit(code)
 
     def _rounds(self, function: Function) -> int:
-        me, forked = os.getpid(), [False]
-        os.register_at_fork(after_in_child=lambda: forked.__setitem__(0, True))
+        me = os.getpid()
+        os.register_at_fork(after_in_child=self._on_fork)
         threads = threading.active_count()
         self._most_descriptors = _descriptors() + _SPARE_DESCRIPTORS
         left, looked = self._start.refork_every, 0
@@ -177,8 +180,8 @@ class Child:
             if self._items.reach(size):
                 self._limit_memory()
             last = count if left is None else min(count, first + left)
-            reached = self._round(function, count, first, last, bool(stop_on_failure), forked)
-            if forked[0] or os.getpid() != me:
+            reached = self._round(function, size, first, last, bool(stop_on_failure))
+            if os.getpid() != me:
                 return 0
             ran = reached - first
             looked += ran
@@ -196,30 +199,25 @@ class Child:
             if leaves:
                 return 0
 
-    def _round(
-        self, function: Function, count: int, first: int, last: int, stop_on_failure: bool, forked: list[bool]
-    ) -> int:
+    def _round(self, function: Function, size: int, first: int, last: int, stop_on_failure: bool) -> int:
         """Run the items from `first` up to `last`; return the first that was not run."""
         numbers = self._numbers
-        data, offsets = get_items(self._items, count)
         self._cut = False
         records_start = numbers[END]
+        self._left = enumerate(get_items(self._items, size)[first:last], first)
         # Nothing more than this is done for an item that returns None: it is what isolation costs.
-        for index, start, end in zip(range(first, last), offsets[first:], offsets[first + 1 :], strict=False):
+        for index, item in self._left:
             if numbers[STOP]:
                 return index
             numbers[CURSOR] = index
             try:
-                result = function(data[start:end])
-                if forked[0]:
-                    # A child that the function forked has come back from it: it has no business here.
-                    os._exit(0)
+                result = function(item)
                 if result is None:
                     continue
+                self._refuse_forked()
                 record = self._result(index, result)
             except BaseException as error:
-                if forked[0]:
-                    os._exit(1)
+                self._refuse_forked()
                 record = _error(index, error)
                 self._cut = isinstance(error, OSError)
             numbers[END] = put_record(self._records, numbers[END], record)
@@ -228,7 +226,18 @@ class Child:
                 return index + 1
             if (stop_on_failure and record.kind != RESULT) or numbers[END] - records_start > ROUND:
                 return index + 1
+        self._refuse_forked()
         return last
+
+    def _on_fork(self) -> None:
+        """Take the items that are left from a child that the function forks."""
+        self._forked = True
+        collections.deque(self._left, maxlen=0)
+
+    def _refuse_forked(self) -> None:
+        if self._forked:
+            # Such a child has come back from the function: it has no business here.
+            os._exit(0)
 
     def _result(self, index: int, result: object) -> Record:
         if not isinstance(result, bytes):

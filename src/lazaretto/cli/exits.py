@@ -13,6 +13,7 @@ from lazaretto.errors import (
     MessageNotFound,
     PoisonMessageError,
     QueueDisabled,
+    SessionHeld,
     StoreError,
 )
 
@@ -36,7 +37,7 @@ MEANINGS = {
     Exit.FAILED: "the operation failed, or something wrong was found",
     Exit.USAGE: "usage: unknown option, invalid value, invalid path, no store given",
     Exit.NOT_FOUND: "no such queue or message",
-    Exit.NOT_RECEIVABLE: "the queue is halted or disabled",
+    Exit.NOT_RECEIVABLE: "the queue is halted or disabled, or the session held back",
     Exit.STORE: "the store cannot be used: missing, damaged, foreign, too new, busy, full, read only",
     Exit.INTERRUPTED: "stopped by Control-C",
     Exit.READER_GONE: "whoever read the output stopped reading",
@@ -50,6 +51,7 @@ _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
     (MessageNotFound, Exit.NOT_FOUND),
     (QueueDisabled, Exit.NOT_RECEIVABLE),
     (PoisonMessageError, Exit.NOT_RECEIVABLE),
+    (SessionHeld, Exit.NOT_RECEIVABLE),
     (StoreError, Exit.STORE),
 )
 

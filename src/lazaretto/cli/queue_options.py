@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration
-from lazaretto.entities import QueueOptions
+from lazaretto.entities import PoisonSession, QueueOptions
 from lazaretto.policy import Backoff, Disposition, Growth, PoisonPolicy
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading the dead-letter subqueue"
+_BREAKER = "Breaker"
 _REFUSED_BY_MSMQ3 = (Disposition.MOVE, Disposition.REJECT)
 
 
@@ -73,6 +75,19 @@ _TABLE: dict[str, Any] = {
     ),
     "duplicate_detection_window": _duration("How long ids are remembered, 1s to 7d [10m].", _QUEUE),
     "max_message_size": _option(int, "Bytes of body and headers together [262144].", _QUEUE, metavar="BYTES"),
+    "on_poison_session": _option(
+        PoisonSession, "What becomes of a session with a poison message [skip].", _QUEUE
+    ),
+    "breaker": _option(bool, "Tell an outage from poison [yes].", _BREAKER, "--breaker/--no-breaker"),
+    "breaker_messages": _option(
+        int, "Different messages that must fail in one way [10].", _BREAKER, metavar="NUMBER"
+    ),
+    "breaker_share": _option(
+        float, "The share of the latest messages they must be, 0 to 1 [0.8].", _BREAKER, metavar="SHARE"
+    ),
+    "breaker_window": _duration("How long failures are part of one outage [60s].", _BREAKER),
+    "breaker_probe_interval": _duration("How long until the first probe [1s].", _BREAKER),
+    "breaker_longest_probe_interval": _duration("The longest time between probes [5s].", _BREAKER),
     "preset": _option(Preset, "A whole poison policy; the options below change parts of it.", _POISON),
     "receive_retry_count": _option(
         int, "R: retries in a cycle, or 'unlimited' [9].", _POISON, parser=count, metavar="NUMBER"
@@ -94,7 +109,7 @@ _TABLE: dict[str, Any] = {
     "on_invalid": _option(Disposition, "What is done when it can never succeed [move].", _POISON),
     "max_worker_deaths": _option(
         int,
-        "Deaths of a worker that make a message poison [none].",
+        "Deaths of a worker that make a message poison [4].",
         _POISON,
         parser=optional_count,
         metavar="NUMBER|none",
@@ -117,7 +132,8 @@ _TABLE: dict[str, Any] = {
     ),
 }
 
-_PLAIN = [field.name for field in dataclasses.fields(QueueOptions) if not field.name.endswith("policy")]
+_GROUPED = ("policy", "dead_letter_policy", "breaker")
+_PLAIN = [field.name for field in dataclasses.fields(QueueOptions) if field.name not in _GROUPED]
 _POLICY = [field.name for field in dataclasses.fields(PoisonPolicy) if field.name != "retry_cycle_delay"]
 _DEAD_PREFIX = "dead_letter_policy_"
 
@@ -153,6 +169,9 @@ def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any
     policy = _policy(values, current.policy)
     if policy != current.policy:
         changes["policy"] = policy
+    breaker = _breaker(values, current.breaker)
+    if breaker != current.breaker:
+        changes["breaker"] = breaker
     dead = {name: values[name] for name in values if name.startswith(_DEAD_PREFIX)}
     if values.get("no_dead_letter_policy"):
         if dead:
@@ -161,6 +180,17 @@ def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any
     elif dead:
         changes["dead_letter_policy"] = _dead_letter_policy(dead, current.dead_letter_policy)
     return changes
+
+
+def _breaker(values: Mapping[str, Any], current: BreakerPolicy | None) -> BreakerPolicy | None:
+    prefix = "breaker_"
+    changes = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
+    wanted = values.get("breaker", current is not None or bool(changes))
+    if not wanted:
+        if changes:
+            raise usage("give --no-breaker or --breaker-…, not both")
+        return None
+    return dataclasses.replace(current or BreakerPolicy(), **changes)
 
 
 def _policy(values: Mapping[str, Any], current: PoisonPolicy) -> PoisonPolicy:

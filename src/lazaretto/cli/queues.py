@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import CommandError, usage
@@ -26,6 +27,7 @@ _COLUMNS = (
     "deferred",
     "scheduled",
     "delayed",
+    "suspect",
     "dead letters",
     "expired",
     "dropped",
@@ -88,6 +90,7 @@ def _row(queue: QueueDescription) -> tuple[object, ...]:
         counts.deferred,
         counts.scheduled,
         counts.delayed,
+        counts.suspect,
         counts.dead_letter + counts.transfer_dead_letter,
         queue.expired,
         queue.dropped,
@@ -107,6 +110,9 @@ def show(
         return
     output.line(f"queue {output.safe(found.path)}")
     output.fields(_facts(found), "  ")
+    if found.options.breaker is not None:
+        output.line("breaker")
+        output.fields(_breaker_facts(found.options.breaker), "  ")
     for title, policy in (
         ("poison policy", found.options.policy),
         ("policy for reading dead letters", found.options.dead_letter_policy),
@@ -138,6 +144,8 @@ def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
         ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
         ("max message size", options.max_message_size),
+        ("on poison session", options.on_poison_session.value),
+        ("held sessions", queue.held_sessions),
     ]
     return facts
 
@@ -147,6 +155,16 @@ def _culprit(culprit: Culprit) -> str:
         f"message {culprit.sequence_number} at {output.shown_time(culprit.time)}: {culprit.reason} "
         f"({output.plural(culprit.delivery_count, 'delivery attempt')}, {culprit.cycle} retry cycles)"
     )
+
+
+def _breaker_facts(breaker: BreakerPolicy) -> list[tuple[str, object]]:
+    return [
+        ("messages", breaker.messages),
+        ("share", f"{breaker.share:g}"),
+        ("window", output.shown_duration(breaker.window)),
+        ("probe interval", output.shown_duration(breaker.probe_interval)),
+        ("longest probe interval", output.shown_duration(breaker.longest_probe_interval)),
+    ]
 
 
 def _yes(value: bool) -> str:

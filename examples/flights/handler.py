@@ -11,6 +11,9 @@ from examples.flights.results import Results
 from lazaretto import ReceivedMessage
 
 
+_decode = msgspec.json.Decoder(Flight).decode
+
+
 class BadFlight(Exception):
     """A flight that cannot be put into the results."""
 
@@ -51,10 +54,9 @@ class FlightHandler:
         self._airports = airports
         self._airlines = airlines
         self._results = results
-        self._decode = msgspec.json.Decoder(Flight).decode
 
     def __call__(self, message: ReceivedMessage) -> None:
-        flight = self._decode(message.body)
+        flight = _decode(message.body)
         if flight.dep_time is None:
             raise NeverDeparted(f"{flight.key}: expected a dep_time, got null")
         if flight.arr_time is None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 _TABLE = """
-CREATE TABLE results (
+CREATE TABLE IF NOT EXISTS results (
     message_id TEXT PRIMARY KEY,
     flight TEXT NOT NULL,
     airline TEXT NOT NULL,
@@ -30,12 +30,23 @@ class Results:
     """
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        # A commit writes whole pages, so the log is long before it is worth folding in.
-        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        self._connection.execute(_TABLE)
+        self._path = path
+        self._opened: sqlite3.Connection | None = None
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            self._opened = sqlite3.connect(self._path, isolation_level=None)
+            self._opened.execute("PRAGMA journal_mode = WAL")
+            self._opened.execute("PRAGMA synchronous = NORMAL")
+            # A commit writes whole pages, so the log is long before it is worth folding in.
+            self._opened.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            self._opened.execute(_TABLE)
+        return self._opened
+
+    def __getstate__(self) -> dict[str, object]:
+        # The process that handlers run in opens the file for itself, when it first writes.
+        return {"_path": self._path, "_opened": None}
 
     def write(
         self, message_id: str, flight: str, airline: str, destination: str, arr_delay: int | None
@@ -54,4 +65,5 @@ class Results:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.close()
+        if self._opened is not None:
+            self._opened.close()

@@ -10,7 +10,6 @@ from examples.flights.data import Flight
 from examples.flights.results import Results
 from lazaretto import ReceivedMessage
 
-
 _decode = msgspec.json.Decoder(Flight).decode
 
 

@@ -1,0 +1,35 @@
+"""The examples of the service host, as one runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PRINTED = {
+    "purchase_orders": """\
+booked: po-1 for Contoso, 1,619.46
+booked: po-2 for Fabrikam, 40,575.10
+booked: po-5 for Contoso, 45.59
+to look at: po-3: MaxDeliveryCountExceeded
+to look at: po-4: InvalidMessage
+told: po-1 accepted, po-2 accepted, po-3 refused, po-4 refused, po-5 accepted
+""",
+    "expense_reports": """\
+6 attempts at 3 reports
+in the books: Ana 78.50
+answered: report-2: {"error":500,"description":"Unable to process message."}
+""",
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_what_it_is_to_show(name: str) -> None:
+    words = [sys.executable, "-m", f"examples.{name}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == PRINTED[name]

@@ -48,10 +48,10 @@ class Outage:
 class Drill:
     """A disaster. `title` says what it is, for the table.
 
-    `messages` are all sent before the worker starts, unless there is an `outage`. `kills`: the worker and
-    all its processes get SIGKILL each time that many innocents more are done. `deadline`: seconds that a
-    task may take, None for no limit. `limit`: seconds after the first task started until nothing more is
-    waited for. `systems`: the systems that it is for; None for all.
+    `messages` are all sent before the worker starts, unless there is an `outage`. `kills`: when that many
+    messages are done, the worker and all its processes get SIGKILL while the next task runs.
+    `deadline`: seconds that a task may take, None for no limit. `limit`: seconds after the first task
+    started until nothing more is waited for. `systems`: the systems that it is for; None for all.
     """
 
     key: str

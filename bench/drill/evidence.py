@@ -29,9 +29,10 @@ class Gone:
 class Evidence:
     """The end of a drill.
 
-    `lines`: the journal. `set_aside`: number -> reason ("" if there is none on record) of the messages
-    that the system says have failed for good. `waiting`: the numbers that it still has, or that a living
-    process works on. `limit`: how many seconds it was given. `counts`: whether the system counts hand-overs that ended with the worker.
+    `lines`: the journal. `set_aside`: number -> reason ("" if none is on record) of the messages that
+    the system says have failed for good. `waiting`: the numbers that it still has, or that a living
+    process works on. `limit`: how many seconds it was given. `counts`: whether the system counts
+    hand-overs that ended with the worker.
     """
 
     messages: Sequence[Message]

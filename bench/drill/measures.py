@@ -110,7 +110,9 @@ def _good(evidence: Evidence) -> Figure:
 def _bad(evidence: Evidence) -> Figure:
     aside = evidence.gone(evidence.villains).set_aside
     reasons = sum(bool(evidence.set_aside[number]) for number in aside)
-    return Figure(reasons, f"{len(aside):,}" if reasons == len(aside) else f"{len(aside):,}, {reasons:,} with a reason")
+    return Figure(
+        reasons, f"{len(aside):,}" if reasons == len(aside) else f"{len(aside):,}, {reasons:,} with a reason"
+    )
 
 
 def _all_settled(evidence: Evidence) -> Figure:
@@ -129,9 +131,7 @@ DEATHS = Measure(
     "at most 8",
     _verdict(Event.DYING, "death", "deaths"),
 )
-HANGS = Measure(
-    "hangs", "hangs until the message is set aside", "", _verdict(Event.HANGING, "hang", "hangs")
-)
+HANGS = Measure("hangs", "hangs until the message is set aside", "", _verdict(Event.HANGING, "hang", "hangs"))
 INNOCENTS_DONE = Measure("innocents_done", "seconds until all innocents are done", "", _innocents_done)
 CHARGED_UNSTARTED = Measure(
     "charged_unstarted", "attempts charged to messages never started", "0", _charged_unstarted

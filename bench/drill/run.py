@@ -18,7 +18,8 @@ from bench.drill.systems import SYSTEMS
 from bench.drill.systems.contract import Drilled, Terms, worker_command
 from bench.drill.work import journal_path
 
-_TICK_SECONDS = 0.005
+#: Short beside the work of a task, which is to be caught while it runs.
+_TICK_SECONDS = 0.003
 #: How often the system itself is asked, at most; never more than a fifth of the time goes into asking.
 _ASK_SECONDS = 0.25
 _ASK_SHARE = 5
@@ -94,7 +95,7 @@ class Watch:
             self._supervisor.tend(bool(self._lines))
             if self._offer is not None:
                 self._offer.tend(bool(self._done))
-            if self._kills and len(self._done) >= self._kills[0]:
+            if self._kills and len(self._done) >= self._kills[0] and self._lines[-1].event is Event.START:
                 del self._kills[0]
                 self._supervisor.kill()
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Celery on Redis, one prefork child: with late acknowledgement, with its retry of lost workers, as it comes."""
+"""Celery on Redis, one prefork child: late acknowledgement, retry of lost workers, and as it comes."""
 
 from __future__ import annotations
 
@@ -51,9 +51,13 @@ class CeleryDrilled(Drilled):
             "drill", broker=base, backend=f"{base}?virtual_host=1" if self.tuned else None
         )
         # It takes over the logging of a program that it runs in, and would print each failure.
-        self._app.conf.update(self.options, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True)
+        self._app.conf.update(
+            self.options, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True
+        )
         if self.tuned:
-            self._app.conf.update(worker_prefetch_multiplier=self.terms.held, task_time_limit=self.terms.deadline)
+            self._app.conf.update(
+                worker_prefetch_multiplier=self.terms.held, task_time_limit=self.terms.deadline
+            )
         options = {"name": "handle", "autoretry_for": (Exception,), "max_retries": self.terms.retries}
         self._run: Task | None = None
 
@@ -91,7 +95,7 @@ class CeleryDrilled(Drilled):
                 result = json.loads(text) if text else {}
                 if result.get("status") == "FAILURE":
                     error = result["result"]
-                    said = error["exc_message"]
+                    said = " ".join(str(part) for part in error["exc_message"])
                     found[int(result["task_id"])] = f"{error['exc_type']}: {said}"
         return found
 
@@ -120,8 +124,8 @@ class CeleryDefaultsDrilled(CeleryDrilled):
 
     name = "celery-defaults"
     settings = (
-        "Redis broker (appendfsync always), prefork with one child, all else as it comes: acknowledged early, "
-        "prefetch 4, no results, no time limit, visibility_timeout 1 h, max_retries=5 after 180 s each"
+        "Redis broker (appendfsync always), prefork with one child, all else as it comes: acknowledged "
+        "early, prefetch 4, no results, no time limit, visibility_timeout 1 h, max_retries=5 after 180 s each"
     )
     options: ClassVar[Mapping[str, Any]] = {}
     retry_options: ClassVar[Mapping[str, Any]] = {}

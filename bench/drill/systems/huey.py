@@ -25,7 +25,14 @@ class HueyDrilled(Drilled):
 
     def _open(self) -> None:
         path = str(self.home / "huey.db")
-        self._huey = peer("huey").SqliteHuey(QUEUE, filename=path, fsync=True, timeout=BUSY_SECONDS)
+        self._huey = peer("huey").SqliteHuey(
+            QUEUE,
+            filename=path,
+            fsync=True,
+            timeout=BUSY_SECONDS,
+            # An error on record is then one that no retry follows.
+            store_intermediate_errors=False,
+        )
         task = self._huey.task(
             retries=self.terms.retries,
             retry_delay=0,
@@ -50,7 +57,10 @@ class HueyDrilled(Drilled):
     def set_aside(self) -> Mapping[int, str]:
         # The tasks return nothing, so that the only results are errors.
         stored = self._huey.storage.result_items()
-        return {int(key): self._huey.serializer.deserialize(data).metadata["error"] for key, data in stored.items()}
+        return {
+            int(key): self._huey.serializer.deserialize(data).metadata["error"]
+            for key, data in stored.items()
+        }
 
     def waiting(self) -> frozenset[int]:
         storage = self._huey.storage

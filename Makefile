@@ -9,7 +9,7 @@ BENCH_READY := $(VENV)/.bench-ready
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test check soak bench format clean help
+.PHONY: run test check soak bench drill format clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a durable queue"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
 	@echo "make bench   speed, side by side with other queues"
+	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
 run: $(READY)
 	@$(BIN)/python -m examples.flights
@@ -32,6 +33,9 @@ soak: $(READY)
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench
+
+drill: $(BENCH_READY)
+	@$(BIN)/python -m bench.drill
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.drill import zoo
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
-
-from . import zoo
 
 MODES = ("fork", "spawn")
 MARK = "LAZARETTO_TEST_MARK"
@@ -253,7 +252,7 @@ def test_a_closed_sandbox_says_so(mode: str) -> None:
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tests.isolation import zoo\n"
+        "from bench.drill import zoo\n"
         "from lazaretto.isolation import Sandbox\n"
         "sandbox = Sandbox(zoo.setup)\n"
         "sandbox.start([b'sleeps'])\n"

@@ -1,4 +1,4 @@
-"""Everything an item can do to the process that runs it. Imported there, and by the tests."""
+"""Everything a message can do to the process that handles it: for the drills, and for the tests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,75 @@
+"""A PostgreSQL server for one drill, on a Unix socket, with data in the drill's folder."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.servers import Server, unprivileged_account
+
+_ACCOUNTS = ("postgres", "nobody")
+
+
+class PostgresServer:
+    """postgres as it comes: every commit synced. `address` is a connection string."""
+
+    def __init__(self, home: Path) -> None:
+        programs = postgres_programs()
+        if programs is None:
+            raise FileNotFoundError("initdb and postgres are not installed")
+        base = home / "postgres"
+        base.mkdir()
+        # It refuses to run as root.
+        account = unprivileged_account(base, _ACCOUNTS)
+        # The path of a Unix socket may have 107 bytes, fewer than a project's folder may need.
+        self._sockets = Path(tempfile.mkdtemp(prefix="bench-"))
+        if account is not None:
+            entry = pwd.getpwnam(account)
+            os.chown(self._sockets, entry.pw_uid, entry.pw_gid)
+        self.address = f"host={self._sockets} user=drill dbname=postgres"
+        data = base / "data"
+        try:
+            _initialise(programs / "initdb", data, account)
+            command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._sockets), "-h", ""]
+            self._server = Server(command, base / "server.log", account=account)
+            ready = [str(programs / "pg_isready"), "-q", "-h", str(self._sockets), "-d", "postgres"]
+            self._server.wait_until(lambda: subprocess.run(ready, check=False).returncode == 0)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server."""
+        if hasattr(self, "_server"):
+            self._server.stop()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+def postgres_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs, the newest if there are several, or None."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        found.append(Path(on_path).resolve().parent)
+    found = [folder for folder in found if (folder / "postgres").exists()]
+    return max(found, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()], default=None)
+
+
+def _initialise(program: Path, data: Path, account: str | None) -> None:
+    command = [str(program), "-D", str(data), "-U", "drill", "-A", "trust", "-E", "UTF8", "--locale=C"]
+    made = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=data.parent,
+        user=account,
+        group=None if account is None else pwd.getpwnam(account).pw_gid,
+        extra_groups=None if account is None else [],
+    )
+    if made.returncode != 0:
+        raise RuntimeError(f"initdb failed: {made.stderr.strip()[-600:]}")

@@ -232,9 +232,8 @@ def try_(
 
 def _say(trial: Any) -> None:
     output.line(output.safe(f"message {trial.sequence_number} of {trial.queue} ({trial.message_id})"))
-    output.fields([("outcome", trial.outcome), ("consequence", trial.consequence)], "  ")
-    if trial.error_type is not None:
-        output.fields([("error", f"{trial.error_type}: {trial.error_message or ''}")], "  ")
+    error = None if trial.error_type is None else f"{trial.error_type}: {trial.error_message or ''}"
+    output.fields([("outcome", trial.outcome), ("consequence", trial.consequence), ("error", error)], "  ")
     if trial.stack:
         output.line(output.safe_lines(trial.stack.rstrip()))
     for sent in trial.sends:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from bench.drill import measures
 from bench.drill.measures import Measure
 from bench.drill.work import BAD_ZOO, Kind, Message
+from lazaretto import PoisonSession
 
 #: How many messages one worker holds, where the system lets it.
 HELD = 50
@@ -24,6 +25,7 @@ _WORK_SECONDS = 0.01
 ZOO_MESSAGES = 10_000
 _ZOO_DEADLINE = 0.5
 _ZOO_SECONDS = 300.0
+_SESSIONS, _SESSION_LENGTH, _POISON_PLACE, _SESSION_WORK_SECONDS = 500, 10, 4, 0.005
 #: Places of the killers, from 1: neither first nor last, so that innocents stand on both sides.
 _KILLERS = (25, 10, 40)
 
@@ -54,7 +56,9 @@ class Drill:
     `messages` are all sent before the worker starts, unless there is an `outage`. `kills`: when that many
     messages are done, the worker and all its processes get SIGKILL while the next task runs.
     `deadline`: seconds that a task may take, None for no limit. `limit`: seconds after the first task
-    started until nothing more is waited for. `systems`: the systems that it is for; None for all.
+    started until nothing more is waited for. `sessions`: what becomes of a session with a poison message,
+    None for a queue without; `retries`, `at_once`: as in the terms. `systems`: the systems that it is
+    for; None for all.
     """
 
     key: str
@@ -65,6 +69,9 @@ class Drill:
     deadline: float | None = None
     outage: Outage | None = None
     limit: float = LIMIT_SECONDS
+    sessions: str | None = None
+    retries: int = RETRIES
+    at_once: int = 1
     systems: frozenset[str] | None = None
 
     def runs_on(self, system: str) -> bool:
@@ -170,6 +177,33 @@ def _zoo(total: int) -> Drill:
     )
 
 
+def _sessions(mode: str, *, poison: bool = True) -> Drill:
+    """One message in the middle of every fifth session is poison."""
+    bad = frozenset(range(5, _SESSIONS + 1, 5))
+    messages = tuple(
+        Message(
+            place * _SESSIONS + session,
+            Kind.POISON if poison and place == _POISON_PLACE and session in bad else Kind.GOOD,
+            _SESSION_WORK_SECONDS,
+            session,
+        )
+        for place in range(_SESSION_LENGTH)
+        for session in range(1, _SESSIONS + 1)
+    )
+    what = f"one poison in each of {len(bad)}, on_poison_session {mode}" if poison else "no poison"
+    others = measures.rate_of_sessions(frozenset(range(1, _SESSIONS + 1)) - bad)
+    return Drill(
+        key=f"s-{mode}" if poison else "s",
+        title=f"{_SESSIONS} sessions of {_SESSION_LENGTH} messages of 5 ms, 4 sessions at once: {what}",
+        messages=messages,
+        measures=(measures.order_of_sessions(bad, mode), others) if poison else (others,),
+        sessions=mode,
+        retries=1,
+        at_once=4,
+        systems=frozenset({"lazaretto"}),
+    )
+
+
 def drills(outage_seconds: float = OUTAGE_SECONDS) -> dict[str, Drill]:
     """Return all drills by their keys, in the order of the table.
 
@@ -183,5 +217,7 @@ def drills(outage_seconds: float = OUTAGE_SECONDS) -> dict[str, Drill]:
         _outage(outage_seconds),
         _poison(),
         _zoo(ZOO_MESSAGES),
+        _sessions("skip", poison=False),
+        *(_sessions(mode.value) for mode in PoisonSession),
     )
     return {drill.key: drill for drill in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 from bench.drill.evidence import Evidence, Gone
@@ -121,6 +122,41 @@ def _all_settled(evidence: Evidence) -> Figure:
     if gone.unsettled or evidence.began is None:
         return Figure(None, f"{len(gone.unsettled):,} waiting after {evidence.limit:g} s")
     return _duration(evidence.lines[-1].time - evidence.began, "")
+
+
+def rate_of_sessions(sessions: frozenset[int]) -> Measure:
+    """Return the measure of how fast these sessions went, in which nothing is wrong."""
+
+    def read(evidence: Evidence) -> Figure:
+        numbers = frozenset(m.number for m in evidence.messages if m.session in sessions)
+        seconds = evidence.seconds(numbers)
+        if seconds is None:
+            return Figure(None, f"{len(numbers & evidence.done.keys()):,} of {len(numbers):,} done")
+        return Figure(round(len(numbers) / seconds, 1), f"{len(numbers) / seconds:,.0f}")
+
+    return Measure("others_rate", "messages/s of the other sessions", "0.95 of no poison", read)
+
+
+def order_of_sessions(sessions: frozenset[int], mode: str) -> Measure:
+    """Return the measure of in how many of these sessions the order held that the mode promises."""
+
+    def read(evidence: Evidence) -> Figure:
+        return _whole(sum(_in_order(evidence, session, mode) for session in sessions))
+
+    return Measure("order_kept", "sessions with poison whose order held", f"{len(sessions)}", read)
+
+
+def _in_order(evidence: Evidence, session: int, mode: str) -> bool:
+    numbers = [m.number for m in evidence.messages if m.session == session]
+    (poison,) = evidence.villains.intersection(numbers)
+    started = [line.number for line in evidence.lines if line.event is Event.START and line.number in numbers]
+    ascending = all(
+        # As one unit a session begins anew; else only the same message is tried again.
+        before <= after or (mode == "whole" and before == poison and after == numbers[0])
+        for before, after in itertools.pairwise(started)
+    )
+    wanted = numbers if mode == "skip" else numbers[: numbers.index(poison) + 1]
+    return ascending and sorted(set(started)) == wanted
 
 
 INNOCENTS_GONE = Measure("innocents_gone", "innocents lost or set aside", "0", _innocents_gone)

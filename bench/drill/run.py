@@ -45,7 +45,7 @@ def take(drill: Drill, name: str, folder: Path) -> Outcome:
     # A server may run as another user, who has to get here.
     home.chmod(0o755)
     try:
-        evidence = _watched(drill, SYSTEMS[name](home, Terms(deadline=drill.deadline)))
+        evidence = _watched(drill, SYSTEMS[name](home, _terms(drill)))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return Outcome(system=name, drill=drill.key, error=f"{type(error).__name__}: {lines[-1]}")
@@ -53,6 +53,12 @@ def take(drill: Drill, name: str, folder: Path) -> Outcome:
         shutil.rmtree(home, ignore_errors=True)
     figures = {measure.key: measure.read(evidence) for measure in drill.measures}
     return Outcome(system=name, drill=drill.key, figures=figures)
+
+
+def _terms(drill: Drill) -> Terms:
+    return Terms(
+        deadline=drill.deadline, retries=drill.retries, sessions=drill.sessions, at_once=drill.at_once
+    )
 
 
 def _watched(drill: Drill, system: Drilled) -> Evidence:

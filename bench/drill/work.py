@@ -42,11 +42,12 @@ KINDS = {kind.value: kind for kind in Kind}
 
 
 class Message(NamedTuple):
-    """A message of a drill. `work`: how many seconds its task takes."""
+    """A message of a drill. `work`: how many seconds its task takes; `session`: 0 for none."""
 
     number: int
     kind: Kind
     work: float = 0.0
+    session: int = 0
 
 
 class Task:

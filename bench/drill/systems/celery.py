@@ -84,7 +84,7 @@ class CeleryDrilled(Drilled):
         self._server.stop()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        for number, kind, work in messages:
+        for number, kind, work, _ in messages:
             self._task.apply_async((number, kind.value, work), task_id=str(number))
 
     def set_aside(self) -> Mapping[int, str]:

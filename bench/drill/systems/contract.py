@@ -24,12 +24,15 @@ class Terms:
     """What a drill asks of a system.
 
     `retries` of a message whose task raises; `deadline` of a task in seconds, None for none; `held`: how
-    many messages one worker takes at a time, where the system lets it.
+    many messages one worker takes at a time, where the system lets it; `sessions`: what becomes of a
+    session with a poison message, None for a queue without sessions; `at_once`: of them.
     """
 
     deadline: float | None = None
     retries: int = RETRIES
     held: int = HELD
+    sessions: str | None = None
+    at_once: int = 1
 
 
 class Drilled(ABC):

@@ -51,7 +51,7 @@ class HueyDrilled(Drilled):
         self._huey.storage.close()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        for number, kind, work in messages:
+        for number, kind, work, _ in messages:
             self._huey.enqueue(self._task.s(number, kind.value, work, id=str(number)))
 
     def set_aside(self) -> Mapping[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import ClassVar
 import lazaretto
 from bench.drill.systems.contract import QUEUE, Drilled
 from bench.drill.work import Message, Task
-from lazaretto import PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto import PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 
 _MANY = 100_000
@@ -33,8 +34,12 @@ class LazarettoDrilled(Drilled):
 
     def setup(self) -> str:
         self._open()
-        policy = PoisonPolicy(receive_retry_count=self.terms.retries)
-        self._broker.create_queue(QUEUE, QueueOptions(policy=policy))
+        options = QueueOptions(policy=PoisonPolicy(receive_retry_count=self.terms.retries))
+        if self.terms.sessions is not None:
+            options = dataclasses.replace(
+                options, requires_session=True, on_poison_session=PoisonSession(self.terms.sessions)
+            )
+        self._broker.create_queue(QUEUE, options)
         return ""
 
     def close(self) -> None:
@@ -42,14 +47,26 @@ class LazarettoDrilled(Drilled):
 
     def enqueue(self, messages: Sequence[Message]) -> None:
         sent = [
-            lazaretto.Message(f"{kind.value} {work}".encode(), message_id=str(number))
-            for number, kind, work in messages
+            lazaretto.Message(
+                f"{m.kind.value} {m.work}".encode(),
+                message_id=str(m.number),
+                session_id=str(m.session) if m.session else None,
+            )
+            for m in messages
         ]
         self._broker.sender(QUEUE).send(sent)
 
     def set_aside(self) -> Mapping[int, str]:
-        found = self._broker.dead_letters(QUEUE)
-        return {int(dead.message_id): dead.reason or "" for dead in found}
+        found = {int(dead.message_id): dead.reason or "" for dead in self._broker.dead_letters(QUEUE)}
+        held = {session.session_id: session for session in self._broker.held_sessions(QUEUE)}
+        if held:
+            # They wait for a person, as the dead letters do.
+            found |= {
+                int(m.message_id): held[m.session_id].reason
+                for m in self._broker.peek(QUEUE, _MANY)
+                if m.session_id in held
+            }
+        return found
 
     def waiting(self) -> frozenset[int]:
         return frozenset(int(m.message_id) for m in self._broker.peek(QUEUE, _MANY))
@@ -61,6 +78,7 @@ class LazarettoDrilled(Drilled):
             QUEUE,
             handle,
             isolation=self.isolation,
+            concurrency=self.terms.at_once,
             batch_size=self.terms.held,
             deadline=self.terms.deadline,
             memory=_MEMORY,

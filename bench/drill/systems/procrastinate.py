@@ -62,7 +62,7 @@ class ProcrastinateDrilled(Drilled):
         self._server.stop()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        jobs = [{"number": number, "kind": kind.value, "work": work} for number, kind, work in messages]
+        jobs = [{"number": number, "kind": kind.value, "work": work} for number, kind, work, _ in messages]
         self._task.batch_defer(*jobs)
 
     def _numbers(self, *statuses: str) -> frozenset[int]:

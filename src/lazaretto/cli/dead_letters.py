@@ -126,7 +126,7 @@ def show(
         output.json_object(letter)
         return
     output.line(f"dead letter {letter.sequence_number} of {output.safe(letter.queue)}")
-    output.fields([(name, value) for name, value in _facts(letter) if value is not None], "  ")
+    output.fields(_facts(letter), "  ")
     output.line("attempts" if letter.attempts else "no attempts")
     for attempt in letter.attempts:
         _print_attempt(attempt)

@@ -233,8 +233,8 @@ class Listing:
 
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
-    """Print names and values, one a line, the values aligned."""
-    given = [(name, _cell(value)) for name, value in pairs]
+    """Print names and values, one a line, the values aligned; None and "" are left out."""
+    given = [(name, _cell(value)) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
         sys.stdout.write(f"{indent}{name.ljust(width)}  {value}".rstrip() + "\n")

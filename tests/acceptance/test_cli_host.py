@@ -1,0 +1,299 @@
+"""`lazaretto run`, `try` and `breaker`: handlers at work, tried on one message, and held back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli_program import Program, fill, interrupt, set_aside
+
+import lazaretto
+from lazaretto import Message, PoisonPolicy
+
+HANDLERS = """\
+import os, sys
+from lazaretto import Message
+from lazaretto.host import handler
+
+@handler("orders", deadline=5)
+def book(message, context):
+    print("booking", message.body.decode())
+    if message.body == b"no":
+        raise ValueError("no such thing")
+    if message.body == b"crash":
+        os.abort()
+    if message.body == b"later":
+        context.defer()
+    context.send("invoices", Message(b"for " + message.body))
+    context.execute("INSERT INTO booked VALUES (?)", (message.body.decode(),))
+
+def plain(message):
+    "A function that is no handler of any queue."
+
+def three(a, b, c):
+    "Nothing a handler could be."
+
+pair = [book]
+number = 7
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """A program with the queue `orders`, in a folder with the module `shop`."""
+    (tmp_path / "shop.py").write_text(HANDLERS)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "empty.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    program = Program(tmp_path / "store.db")
+    with program.broker() as broker:
+        fill(broker, "orders", [], policy=PoisonPolicy(receive_retry_count=1))
+        broker.create_queue("invoices")
+        with broker.transaction() as tx:
+            tx.execute("CREATE TABLE booked (body TEXT)")
+    return program
+
+
+def send(program: Program, *bodies: bytes) -> None:
+    with program.broker() as broker:
+        broker.sender("orders").send([Message(body) for body in bodies])
+
+
+def booked(broker: lazaretto.Broker) -> list[str]:
+    with broker.transaction() as tx:
+        return [body for (body,) in tx.execute("SELECT body FROM booked").fetchall()]
+
+
+class TestRun:
+    def test_it_works_queues_off_and_says_how_it_went(self, cli: Program) -> None:
+        send(cli, b"lamp", b"no", b"crash", b"desk")
+        ended = cli("run", "shop", "--stop-when-idle")
+        assert ended.code == 0
+        last = ended.out.splitlines()[-1]
+        assert last.startswith("orders: rate/s ")
+        assert last.endswith("active 0, completed 2, retries 2, dead 2, breaker closed")
+        assert "booking lamp" in ended.err
+        with cli.broker() as broker:
+            assert sorted(booked(broker)) == ["desk", "lamp"]
+            assert [m.body for m in broker.peek("invoices", 9)] == [b"for lamp", b"for desk"]
+            assert {d.reason for d in broker.dead_letters("orders")} == {
+                "MaxDeliveryCountExceeded",
+                "WorkerCrashed",
+            }
+
+    @pytest.mark.parametrize("reference", ["shop:book", "shop:pair", "shop"])
+    def test_handlers_by_any_name(self, cli: Program, reference: str) -> None:
+        send(cli, b"lamp")
+        report = cli("run", reference, "--stop-when-idle", "--json")
+        assert report.code == 0
+        assert (report.json["queue"], report.json["completed"], report.json["dead"]) == ("orders", 1, 0)
+
+    @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+    def test_told_to_end_it_ends_well(self, cli: Program, end: signal.Signals) -> None:
+        send(cli, b"lamp")
+        process = cli.start("run", "shop", "--grace", "5s")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running; Control-C ends it\n"
+        with cli.broker() as broker, broker.receiver("invoices") as receiver:
+            (message,) = receiver.receive(max_wait=30)
+            assert message.body == b"for lamp"
+        process.send_signal(end)
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert b"completed 1" in out
+
+    def test_on_a_terminal_it_draws_a_table(self, cli: Program) -> None:
+        send(cli, b"lamp", b"no")
+        code, shown = cli.on_terminal("run", "shop", "--stop-when-idle")
+        assert code == 0
+        for word in ("queue", "rate/s", "retries", "breaker", "orders", "closed"):
+            assert word in shown
+
+    def test_a_reader_that_goes_away_is_no_reason_to_fail_messages(self, cli: Program) -> None:
+        send(cli, *[b"lamp"] * 300)
+        process = cli.start(
+            "run", "shop", "--stop-when-idle", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait(60)
+        with cli.broker() as broker:
+            assert broker.queue("orders").counts.dead_letter == 0
+
+    @pytest.mark.parametrize(
+        ("reference", "text"),
+        [
+            ("nowhere", "'nowhere' cannot be imported"),
+            ("broken", "'broken' cannot be imported: ModuleNotFoundError"),
+            ("empty", "has no handlers: decorate functions with @handler(queue)"),
+            ("shop:bok", "'shop' has no 'bok'; did you mean 'book'?"),
+            ("shop:number", "to be a Handler, a list of them, or functions by queue, got 7"),
+            ("shop:plain", "to be a Handler"),
+        ],
+    )
+    def test_what_cannot_be_run_is_refused(self, cli: Program, reference: str, text: str) -> None:
+        assert text in cli.fails(2, "handler_error", "run", reference)
+
+    def test_a_queue_that_is_not_there(self, cli: Program) -> None:
+        with cli.broker() as broker:
+            broker.delete_queue("orders")
+        assert "'orders'" in cli.fails(3, "entity_not_found", "run", "shop")
+
+    def test_two_programs_share_the_work(self, cli: Program) -> None:
+        send(cli, *[b"%d" % n for n in range(500)])
+        both = [
+            cli.start(
+                "run",
+                "shop",
+                "--stop-when-idle",
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+            for _ in range(2)
+        ]
+        assert [process.wait(60) for process in both] == [0, 0]
+        with cli.broker() as broker:
+            assert sorted(map(int, booked(broker))) == list(range(500))
+
+    def test_killed_it_leaves_no_process_and_loses_nothing(self, cli: Program) -> None:
+        send(cli, *[b"%d" % n for n in range(2_000)])
+        process = cli.start(
+            "run", "shop", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        with cli.broker() as broker, broker.receiver("invoices") as receiver:
+            assert receiver.receive(max_wait=30)
+        below = children(process.pid)
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert below
+        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        assert cli("run", "shop", "--stop-when-idle").code == 0
+        with cli.broker() as broker:
+            assert sorted(map(int, booked(broker))) == list(range(2_000))
+            assert broker.queue("orders").counts.dead_letter == 0
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes below one, at any depth."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+class TestTry:
+    def test_a_dead_letter_that_would_fail_again(self, cli: Program) -> None:
+        with cli.broker() as broker:
+            broker.delete_queue("orders")
+            set_aside(broker, "orders", [b"no"])
+        tried = cli("try", "orders", "1", "shop:book")
+        assert tried.code == 1
+        assert "outcome      failed" in tried.out
+        assert "It would be tried again, 2 times in all, and then: move." in tried.out
+        assert "error        ValueError: no such thing" in tried.out
+        assert 'raise ValueError("no such thing")' in tried.out
+        assert tried.out.endswith("it printed:\nbooking no\n")
+
+    def test_one_that_would_be_completed_is_left_as_it_is(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        tried = cli.ok("try", "orders", "1", "shop:book")
+        assert "It would be completed." in tried.out
+        assert "would send to invoices: for lamp" in tried.out
+        assert "would execute: INSERT INTO booked VALUES (?) with ['lamp']" in tried.out
+        with cli.broker() as broker:
+            assert booked(broker) == []
+            assert broker.peek("invoices") == []
+            (message,) = broker.peek("orders")
+            assert (message.attempt, message.state.value) == (0, "active")
+
+    def test_one_that_would_be_deferred_has_no_failure(self, cli: Program) -> None:
+        send(cli, b"later")
+        assert cli.ok("try", "orders", "1", "shop:book", "--json").json["outcome"] == "deferred"
+
+    def test_one_that_kills_does_not_kill_the_command(self, cli: Program) -> None:
+        send(cli, b"crash")
+        tried = cli("try", "orders", "1", "shop:book", "--json")
+        assert tried.code == 1
+        said = tried.json
+        assert (said["outcome"], said["error_type"]) == ("lost", "WorkerCrashed")
+        assert "SIGABRT" in said["error_message"]
+        assert "shop.py" in said["stack"]
+
+    def test_any_function_will_do(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        assert cli.ok("try", "orders", "1", "shop:plain", "--json").json["outcome"] == "completed"
+
+    def test_what_cannot_be_tried(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        cli.fails(3, "message_not_found", "try", "orders", "2", "shop:book")
+        cli.fails(3, "entity_not_found", "try", "chairs", "1", "shop:book")
+        cli.fails(2, "handler_error", "try", "orders", "1", "shop:three")
+        cli.fails(2, "handler_error", "try", "orders", "1", "shop")
+        cli.fails(2, "invalid_option", "try", "orders", "1", "shop:book", "--deadline", "0")
+
+
+class TestBreaker:
+    def test_it_is_shown_opened_closed_and_left_to_itself(self, cli: Program) -> None:
+        assert cli.ok("breaker", "show", "orders").out == "breaker of orders\n  status  closed\n"
+        assert cli.ok("breaker", "open", "orders", "--json").json["status"] == "held_open"
+        assert cli.ok("breaker", "close", "orders", "--json").json["status"] == "held_closed"
+        assert cli.ok("breaker", "auto", "orders", "--json").json["status"] == "closed"
+        verbs = [e["detail"]["verb"] for e in cli.ok("events", "--kind", "breaker_set", "--json").json]
+        assert verbs == ["open", "close", "auto"]
+        assert [entry["action"] for entry in cli.ok("audit", "--json").json][:3] == ["breaker"] * 3
+
+    def test_held_open_nothing_runs(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        cli.ok("breaker", "open", "orders")
+        process = cli.start("run", "shop", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        process.stdout.readline()
+        cli.ok("breaker", "auto", "orders")
+        with cli.broker() as broker, broker.receiver("invoices") as receiver:
+            assert receiver.receive(max_wait=30)
+        interrupt(process)
+        process.communicate(timeout=30)
+
+    def test_an_outage_is_named(self, cli: Program, tmp_path: Path) -> None:
+        (tmp_path / "down.py").write_text(
+            "from lazaretto.host import handler\n"
+            "@handler('orders')\ndef f(message):\n    raise ConnectionError('the database is down')\n"
+        )
+        send(cli, *[b"%d" % n for n in range(50)])
+        process = cli.start(
+            "run", "down", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        end = time.monotonic() + 30
+        while cli.ok("breaker", "show", "orders", "--json").json["status"] != "open":
+            assert time.monotonic() < end
+        shown = cli.ok("breaker", "show", "orders").out
+        interrupt(process)
+        process.wait(30)
+        assert "ConnectionError: the database is down" in shown
+        assert "next probe" in shown
+        with cli.broker() as broker:
+            assert broker.queue("orders").counts.dead_letter == 0
+
+    def test_a_queue_that_is_not_there(self, cli: Program) -> None:
+        for verb in ("show", "open", "close", "auto"):
+            cli.fails(3, "entity_not_found", "breaker", verb, "chairs")
+
+
+def test_handlers_are_found_in_the_current_folder_of_the_installed_command(cli: Program) -> None:
+    send(cli, b"lamp")
+    command = Path(os.sys.executable).with_name("lazaretto")  # type: ignore[attr-defined]
+    if not command.exists():
+        pytest.skip("lazaretto is not installed here, only on the path")
+    done = subprocess.run(
+        [command, "run", "shop", "--stop-when-idle", "--json"], env=cli.environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr

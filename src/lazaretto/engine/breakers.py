@@ -9,9 +9,9 @@ import msgspec
 
 from lazaretto.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
 from lazaretto.clock import to_datetime
+from lazaretto.engine.dispositions import restore
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import require_queue
-from lazaretto.engine.verdicts import restore
 from lazaretto.entities import BreakerDescription, EntityPath
 from lazaretto.errors import InvalidOption
 from lazaretto.failure import shorten

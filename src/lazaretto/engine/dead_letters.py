@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from lazaretto.clock import to_datetime, to_micros
+from lazaretto.engine.dispositions import resolve
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.prepare import check_size, prepare
 from lazaretto.engine.queues import refuse_disabled, require_queue
 from lazaretto.engine.receive import STATES
-from lazaretto.engine.verdicts import resolve
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.headers import EMPTY_HEADERS, Headers, decode_headers, encode_headers

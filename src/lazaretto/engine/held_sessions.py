@@ -9,10 +9,10 @@ import msgspec
 
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import Resubmit
+from lazaretto.engine.dispositions import dispose, release_sessions
 from lazaretto.engine.log import audit
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_decoder
-from lazaretto.engine.verdicts import dispose, release_sessions
 from lazaretto.entities import EntityPath, HeldSession, PoisonSession, SessionDescription
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.keys import first_key, last_key

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.clock import to_datetime
+from lazaretto.engine.dispositions import CulpritRecord, dispose
 from lazaretto.engine.log import audit, note
-from lazaretto.engine.verdicts import CulpritRecord, dispose
 from lazaretto.entities import (
     FIXED_OPTIONS,
     SYSTEM_DEAD_LETTER_QUEUE,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from lazaretto.engine.attempts import note_cleared, note_commit
+from lazaretto.engine.dispositions import resolve
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.engine.verdicts import carry_out, note_cleared, note_commit, resolve
+from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key

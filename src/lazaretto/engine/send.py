@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from lazaretto.engine.dispositions import remove
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import refuse_disabled, require_queue
-from lazaretto.engine.verdicts import remove
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed
 from lazaretto.headers import decode_headers

@@ -6,9 +6,9 @@ import dataclasses
 
 import msgspec
 
+from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.timers import SWEEP, release_held, sweep
-from lazaretto.engine.verdicts import HeldRecord
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
     EntityError,

@@ -7,18 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lazaretto.engine.attempts import end_attempt, note_commit, note_rollback, put_back
+from lazaretto.engine.dispositions import dead_letter, reject
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
-from lazaretto.engine.verdicts import (
-    dead_letter,
-    end_attempt,
-    fail,
-    note_commit,
-    note_rollback,
-    put_back,
-    reject,
-)
+from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.failure import Failure

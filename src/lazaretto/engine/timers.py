@@ -6,7 +6,9 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.verdicts import end_attempt, expire, fail, note_rollback, put_back
+from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
+from lazaretto.engine.dispositions import expire
+from lazaretto.engine.verdicts import fail
 from lazaretto.engine.workers import blame
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from lazaretto.engine.attempts import note_rollback
 from lazaretto.engine.send import Send
 from lazaretto.engine.settle import Settle, Settled
-from lazaretto.engine.verdicts import fail, note_rollback
+from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.failure import Failure
 from lazaretto.keys import queue_of

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lazaretto.engine.attempts import note_rollback, put_back, record_attempt
 from lazaretto.engine.log import note
-from lazaretto.engine.verdicts import fail, note_rollback, put_back, record_attempt
+from lazaretto.engine.verdicts import fail
 from lazaretto.failure import Failure
 from lazaretto.keys import queue_of, sequence_of
 from lazaretto.policy import Outcome, charge

@@ -1,0 +1,334 @@
+"""What is done with a message whose attempts are over: it is moved, returned, dropped, or halts its queue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.attempts import put_back
+from lazaretto.engine.log import note
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
+from lazaretto.failure import LONGEST_TEXT, Failure, shorten
+from lazaretto.headers import (
+    EMPTY_HEADERS,
+    MAX_HEADERS_SIZE,
+    Headers,
+    NegativeAcknowledgement,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.keys import dead_key, in_main, main_key, sequence_of
+from lazaretto.policy import Counters, Disposition, Final
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
+    FRESH,
+    READY,
+    DeadLetterRecord,
+    MessageRow,
+    QueueRecord,
+)
+
+
+class HeldRecord(msgspec.Struct, frozen=True):
+    """The message that holds a session back, as it is stored with the session."""
+
+    mode: PoisonSession
+    sequence_number: int
+    reason: str
+    time: int
+
+
+def hold_session(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, mode: PoisonSession, reason: str
+) -> None:
+    """Hand nothing more of a session out until its poison message is decided on."""
+    assert row.session_id is not None
+    held = msgspec.json.encode(HeldRecord(mode, sequence_of(row.key), reason, tx.now)).decode()
+    tx.hold_session(queue.queue_id, row.session_id, row.key, held)
+    number = sequence_of(row.key)
+    note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
+
+
+def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
+    """Let sessions go on whose poison messages are decided on, or gone."""
+    for queue_id, session_id in tx.release_sessions(keys):
+        queue = tx.queue_by_id(queue_id)
+        if queue is not None:
+            note(tx, "session_released", queue, session=session_id)
+
+
+_replace = msgspec.structs.replace
+
+EXPIRED_REASON = "TTLExpiredException"
+
+EXPIRED_TEXT = "The message expired and was dead lettered."
+
+_HEADERS_REASON = "HeaderSizeExceeded"
+
+_HEADERS_TEXT = "The size quota for this stream has been exceeded."
+
+#: The code of a rejection by policy, in MSMQ's negative class.
+REJECTED_CODE = 0xC004
+
+
+class CulpritRecord(msgspec.Struct, frozen=True):
+    """The message that halted a queue, as it is stored with the queue."""
+
+    sequence_number: int
+    delivery_count: int
+    cycle: int
+    reason: str
+    time: int
+
+
+def resolve(tx: Transaction, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None) -> None:
+    """Record what became of dead letters; sessions that waited for them go on."""
+    tx.resolve_dead_letters(keys, resolution, resubmitted_as)
+    release_sessions(tx, keys)
+
+
+def dead_letter(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+) -> None:
+    """Move a message to the dead-letter subqueue, with why and with its history."""
+    error_type, error_message = (failure.type, failure.message) if failure else (None, None)
+    if failure is None:
+        latest = tx.last_error(main_key(row.key))
+        if latest is not None:
+            error_type, error_message, _stack = latest
+    row = _replace(row, moves=row.moves + 1)
+    tx.insert_dead_letter(
+        DeadLetterRecord(
+            key=main_key(row.key),
+            message_id=row.message_id,
+            reason=None if reason is None else shorten(reason, LONGEST_TEXT),
+            description=None if description is None else shorten(description, LONGEST_TEXT),
+            error_type=error_type,
+            error_message=error_message,
+            dead_lettered=tx.now,
+            enqueued=row.enqueued,
+            counters=msgspec.json.encode(row.counters).decode(),
+            generation=row.generation,
+            resubmitted_from=row.resubmitted_from,
+        )
+    )
+    # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
+    # within it are counted anew, by its own policy.
+    moved = _replace(
+        row,
+        state=READY,
+        due=None,
+        expires=None,
+        session_id=None,
+        deferred=0,
+        cycle_attempts=0,
+        cycle=0,
+        suspect=0,
+    )
+    tx.save_row(moved, dead_key(row.key))
+    release_sessions(tx, [row.key])
+    note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type)
+
+
+def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
+    """Return a dead letter to the place it had in its queue, and the row it has there."""
+    headers = _headers_of(row)
+    ttl, longest = headers.time_to_live, queue.options.default_time_to_live
+    if longest is not None:
+        ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
+    counters = msgspec.json.decode(record.counters, type=Counters)
+    expires = None if ttl is None else max(row.enqueued + ttl, tx.now + 1)
+    back = _replace(
+        row.charged(counters),
+        state=READY,
+        due=expires,
+        expires=expires,
+        session_id=headers.session_id if queue.options.requires_session else None,
+    )
+    key = main_key(row.key)
+    tx.save_row(back, key)
+    resolve(tx, [key], "restored")
+    return _replace(back, key=key)
+
+
+def expire(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+    """End the life of a message whose time to live is over."""
+    if queue.options.dead_letter_on_expiration:
+        dead_letter(tx, queue, row, EXPIRED_REASON, EXPIRED_TEXT)
+    else:
+        remove(tx, row)
+        tx.count_discarded(queue.queue_id, expired=1)
+
+
+def remove(tx: Transaction, row: MessageRow) -> None:
+    """Delete a message with its body and its history."""
+    tx.delete_messages([row.key])
+    if row.body_id is not None:
+        tx.delete_bodies([row.body_id])
+    if row.deliveries:
+        tx.delete_attempts([main_key(row.key)])
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "dropped")
+
+
+def _move(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    dead_letter(tx, queue, row, verdict.reason, verdict.description, failure)
+
+
+def _fault(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    put_back(tx, row)
+    halt(tx, queue, row, verdict.reason)
+
+
+def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> None:
+    """Stop a queue, or its dead-letter subqueue, from being received from, because of a message."""
+    current = tx.queue_by_id(queue.queue_id)
+    assert current is not None
+    culprit = CulpritRecord(sequence_of(row.key), row.delivery_count, row.cycle, reason, tx.now)
+    halted_by = msgspec.json.encode(culprit).decode()
+    if not in_main(row.key):
+        if current.dead_letter_halted_by is not None:
+            return
+        tx.save_queue(dataclasses.replace(current, dead_letter_halted_by=halted_by))
+    else:
+        # The first culprit stays the one to decide on; a queue that is off altogether stays off.
+        if current.halted_by is not None:
+            return
+        off = current.status is QueueStatus.DISABLED
+        status = QueueStatus.DISABLED if off else QueueStatus.HALTED
+        tx.save_queue(dataclasses.replace(current, status=status, halted_by=halted_by))
+    note(
+        tx, "queue_halted", queue, sequence_of(row.key),
+        delivery_count=row.delivery_count, cycle=row.cycle, reason=reason, dead_letter=not in_main(row.key),
+    )  # fmt: skip
+
+
+def _drop(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    tx.count_discarded(queue.queue_id, dropped=1)
+    error_type = failure.type if failure else None
+    note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
+    if row.expires is not None and row.expires <= tx.now:
+        target = _sender_queue(tx, queue, _headers_of(row))
+        if target is not None:
+            return_to_sender(tx, queue, target, row, Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT))
+            return
+    remove(tx, row)
+
+
+def _reject(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    target = _sender_queue(tx, queue, _headers_of(row))
+    if target is None and not in_main(row.key):
+        # A dead letter cannot be moved further within its queue, and must not be lost.
+        target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    if target is None:
+        dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
+    else:
+        return_to_sender(tx, queue, target, row, verdict)
+
+
+def reject(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+) -> None:
+    """Return a message to its sender's dead-letter queue, because its receiver says so."""
+    verdict = Final(Disposition.REJECT, reason or "Rejected", description or "Rejected by its receiver.")
+    _reject(tx, queue, row, verdict, failure)
+
+
+def _headers_of(row: MessageRow) -> Headers:
+    return decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+
+
+def _sender_queue(tx: Transaction, queue: QueueRecord, headers: Headers) -> QueueRecord | None:
+    """Return the queue the sender wants its undeliverable messages in; the system's if it is gone."""
+    if headers.dead_letter_queue is None:
+        return None
+    target = tx.queue(headers.dead_letter_queue.lower()) or tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    return None if target is None or target.queue_id == queue.queue_id else target
+
+
+def return_to_sender(
+    tx: Transaction, queue: QueueRecord, target: QueueRecord, row: MessageRow, verdict: Final
+) -> None:
+    """Put a message into its sender's dead-letter queue, with a negative acknowledgement."""
+    headers = _headers_of(row)
+    system = target.path.lower() == SYSTEM_DEAD_LETTER_QUEUE
+    returned = _replace(
+        headers,
+        # Rejected there again, it goes to the system's queue; rejected there, it stays in quarantine.
+        dead_letter_queue=None if system else SYSTEM_DEAD_LETTER_QUEUE,
+        negative_acknowledgement=NegativeAcknowledgement(
+            queue.path, sequence_of(row.key), REJECTED_CODE, f"{verdict.reason}: {verdict.description}"
+        ),
+    )
+    encoded = encode_headers(returned)
+    too_large = len(encoded) > MAX_HEADERS_SIZE
+    key, body = tx.take_key(target.queue_id), None if row.body_id is not None else tx.body(row.key)
+    moved = _replace(
+        row,
+        key=key,
+        state=FRESH,
+        due=None,
+        expires=None,
+        enqueued=tx.now,
+        session_id=headers.session_id if target.options.requires_session else None,
+        delivery_count=0,
+        cycle_attempts=0,
+        cycle=0,
+        deferred=0,
+        suspect=0,
+        enqueued_sequence_number=sequence_of(row.key),
+        headers=row.headers if too_large else encoded,
+    )
+    tx.delete_messages([row.key])
+    tx.insert_row(moved, body)
+    tx.move_attempts(main_key(row.key), key)
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "rejected")
+    note(tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path)
+    if too_large:
+        dead_letter(tx, target, moved, _HEADERS_REASON, _HEADERS_TEXT)
+    elif target.options.requires_session and headers.session_id is None:
+        dead_letter(
+            tx, target, moved, "Session ID is null.",
+            "Session enabled entity doesn't allow a message whose session identifier is null.",
+        )  # fmt: skip
+
+
+DISPOSITION_ACTIONS = {
+    Disposition.MOVE: _move,
+    Disposition.FAULT: _fault,
+    Disposition.DROP: _drop,
+    Disposition.REJECT: _reject,
+}
+
+
+def dispose(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, disposition: Disposition, reason: str
+) -> None:
+    """Do one of the dispositions to a message because an operator says so."""
+    verdict = Final(disposition, reason, "By an operator's verdict.")
+    DISPOSITION_ACTIONS[disposition](tx, queue, row, verdict, None)

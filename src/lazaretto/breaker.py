@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -123,13 +123,16 @@ class BreakerWindow:
         self._charges: dict[str, dict[int, tuple[int, float]]] = {}
         self._failing = 0
 
-    def note(self, outcomes: Iterable[tuple[int, str | None]], now: float) -> str | None:
+    def note(self, outcomes: Sequence[tuple[int, str | None]], now: float) -> str | None:
         """Add outcomes in their order; return the fingerprint of an outage, if this is one.
 
         `now`: seconds on any clock that does not jump.
         """
         latest, most, found = self._latest, 2 * self._policy.messages, None
         self._forget(now)
+        if all(fingerprint is None for _, fingerprint in outcomes):
+            # Only the latest are remembered.
+            outcomes = outcomes[-most:]
         for key, fingerprint in outcomes:
             if key in latest:
                 self._failing -= latest.pop(key) is not None

@@ -40,6 +40,9 @@ class Outcome(enum.Enum):
     RELEASED = "released"
     DEAD_LETTERED = "dead_lettered"
 
+    # Each message's is hashed: by identity, as they are compared, and not by name.
+    __hash__ = object.__hash__
+
 
 class Growth(enum.Enum):
     """How the delay between retry cycles grows from one cycle to the next."""

@@ -36,7 +36,7 @@ while True:
         if message.body.startswith(b"killer"):
             os.kill(os.getpid(), signal.SIGKILL)
     settled = [Settled(m, COMPLETE) for m in handover.messages]
-    broker._store.run(FinishHandover(settled, (), handover.lock.token))
+    broker._store.run(FinishHandover(settled, token=handover.lock.token))
 broker.close()
 """
 #: A plain receiver: it knows nothing of leases.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +42,7 @@ class Settlement(msgspec.Struct, frozen=True):
 _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED}
 
 COMPLETE = Settlement(Outcome.COMPLETED)
+RELEASE = Settlement(Outcome.RELEASED)
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -71,6 +72,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []
+        watched: dict[int, set[Outcome]] = {}
         for (path, token), entries in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
@@ -85,19 +87,16 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if len(completed) < len(entries):
                 others = [e for e in entries if e.settlement.outcome is not Outcome.COMPLETED]
                 finals += _settle_others(tx, queue, path, token, others)
-        self._note_consecutive(tx)
+            if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
+                watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
+        self._note_consecutive(tx, watched)
         return finals
 
-    def _note_consecutive(self, tx: Transaction) -> None:
-        """Tell the automatic detection of each queue whether this was a commit or a rollback."""
-        by_queue: dict[str, set[Outcome]] = {}
-        for entry in self.entries:
-            path = entry.lock.path
-            if path.subqueue is Subqueue.MAIN:
-                by_queue.setdefault(path.key, set()).add(entry.settlement.outcome)
-        for path_key, outcomes in by_queue.items():
-            queue = tx.queue(path_key)
-            if queue is None or queue.options.policy.disable_after_rollbacks is None:
+    def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:
+        """Tell the automatic detection of each queue that has it whether this was a commit or a rollback."""
+        for queue_id, outcomes in watched.items():
+            queue = tx.queue_by_id(queue_id)
+            if queue is None:
                 continue
             if outcomes - _ROLLED_BACK - {Outcome.INVALID, Outcome.RELEASED}:
                 note_commit(tx, queue)
@@ -107,8 +106,13 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
 def _by_lock(entries: Sequence[Settled]) -> dict[tuple[EntityPath, int], list[Settled]]:
     groups: dict[tuple[EntityPath, int], list[Settled]] = {}
+    before, group = None, []
     for entry in entries:
-        groups.setdefault((entry.lock.path, entry.lock.token), []).append(entry)
+        lock = entry.lock
+        # Messages received together share one object.
+        if lock is not before:
+            before, group = lock, groups.setdefault((lock.path, lock.token), [])
+        group.append(entry)
     return groups
 
 

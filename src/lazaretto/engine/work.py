@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from lazaretto.engine.attempts import note_rollback
+from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.send import Send
-from lazaretto.engine.settle import Settle, Settled
+from lazaretto.engine.settle import RELEASE, Settle, Settled
 from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.failure import Failure
@@ -52,25 +54,50 @@ class RollBackWork(Operation[None]):
             fail(tx, queue, row, Outcome.FAILED, self.failure)
 
 
+class Finished(NamedTuple):
+    """What came of a hand-over that was settled.
+
+    `finals`: the final verdicts, by the message's key. `outage`: the fingerprint of failures that
+    were not charged, because the queue's breaker had been opened for them.
+    """
+
+    finals: list[tuple[int, Final]]
+    outage: str | None
+
+
 @dataclasses.dataclass(slots=True)
-class FinishHandover(Operation[list[tuple[int, Final]]]):
+class FinishHandover(Operation[Finished]):
     """Settle a host's hand-over, send what its handlers sent, and start on the next one.
 
-    The answer is the final verdicts: the message's key and what was decided. `token`: of the lease
-    that ends with this; `started`: of the next one, whose handlers are about to start.
+    `fingerprints`: of the messages that failed, by key. `token`: of the lease that ends with this;
+    `started`: of the next one, whose handlers are about to start.
     """
 
     entries: Sequence[Settled]
     sends: Sequence[tuple[EntityPath, Sequence[NewMessage]]] = ()
+    fingerprints: Mapping[int, str] = dataclasses.field(default_factory=dict)
     token: int | None = None
     started: int | None = None
 
-    def run(self, tx: Transaction) -> list[tuple[int, Final]]:
-        finals = Settle(self.entries).run(tx) if self.entries else []
+    def run(self, tx: Transaction) -> Finished:
+        outage = self._outage(tx) if self.fingerprints else None
+        entries = self.entries
+        if outage is not None:
+            entries = [
+                Settled(e.message, RELEASE) if self.fingerprints.get(e.message.key) == outage else e
+                for e in entries
+            ]
+        finals = Settle(entries).run(tx) if entries else []
         for path, messages in self.sends:
             Send(path, messages).run(tx)
         if self.token is not None:
             tx.delete_lease(self.token)
         if self.started is not None:
             tx.start_lease(self.started)
-        return finals
+        return Finished(finals, outage)
+
+    def _outage(self, tx: Transaction) -> str | None:
+        """Return the fingerprint of an outage that another hand-over of the queue has found meanwhile."""
+        queue = tx.queue_by_id(queue_of(next(iter(self.fingerprints))))
+        state = None if queue is None else breaker_of(queue)
+        return None if state is None else state.fingerprint

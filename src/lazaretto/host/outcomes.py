@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lazaretto.engine.settle import COMPLETE, Settlement
+from lazaretto.engine.settle import COMPLETE, RELEASE, Settlement
 from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, shorten
 from lazaretto.fingerprint import fingerprint
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
 from lazaretto.policy import Outcome
-
-RELEASE = Settlement(Outcome.RELEASED)
 
 
 class Ended(NamedTuple):

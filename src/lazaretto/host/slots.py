@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from lazaretto.breaker import BreakerStatus, BreakerWindow
-from lazaretto.engine.breakers import NoteProbe, OpenBreaker, breaker_of
+from lazaretto.engine.breakers import NoteProbe, OpenBreaker
 from lazaretto.engine.leases import Handover
-from lazaretto.engine.settle import Settled, Settlement, held_of
-from lazaretto.engine.work import FinishHandover
+from lazaretto.engine.settle import RELEASE, Settled, Settlement, held_of
+from lazaretto.engine.work import Finished, FinishHandover
 from lazaretto.entities import EntityPath, PoisonSession
 from lazaretto.errors import (
     BrokerClosed,
@@ -31,7 +31,7 @@ from lazaretto.host.batches import BatchSize
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation
-from lazaretto.host.outcomes import RELEASE, RELEASED, Ended
+from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.runners import Runner
 from lazaretto.host.tally import PoisonMessage, Tally
 from lazaretto.messages import ReceivedMessage
@@ -263,12 +263,16 @@ class Slot:
         asked = [e.effects for _, e in entries if e.effects is not None]
         sends = [(EntityPath.parse(path), sent) for effects in asked for path, sent in effects.sends]
         settled = [Settled(message, e.settlement) for message, e in entries]
-        work = FinishHandover(settled, sends, token, following)
+        prints = {m.key: print_ for m, e in entries if e is not COMPLETED and (print_ := e.fingerprint)}
+        work = FinishHandover(settled, sends, prints, token, following)
         statements = [statement for effects in asked for statement in effects.statements]
-        finals = self._with_sql(work, statements) if statements else self._patiently(work)
-        self._report(entries, finals)
+        finished = self._with_sql(work, statements) if statements else self._patiently(work)
+        if finished.outage is not None:
+            self._forget(finished.outage)
+            entries = [(m, _uncharged(e, finished.outage)) for m, e in entries]
+        self._report(entries, finished.finals)
 
-    def _patiently(self, work: FinishHandover) -> list[tuple[int, Final]]:
+    def _patiently(self, work: FinishHandover) -> Finished:
         """Run it, again and again while the store is busy or full: the work is done and must not be lost."""
         while True:
             try:
@@ -278,9 +282,7 @@ class Slot:
                 if self._stopping.wait(_REST):
                     return self._store.run(work)
 
-    def _with_sql(
-        self, work: FinishHandover, statements: Sequence[tuple[str, object]]
-    ) -> list[tuple[int, Final]]:
+    def _with_sql(self, work: FinishHandover, statements: Sequence[tuple[str, object]]) -> Finished:
         exclusive = self._store.exclusive()
         try:
             for sql, parameters in statements:
@@ -294,19 +296,13 @@ class Slot:
 
     def _judge(self, handover: Handover, ended: Sequence[Ended]) -> list[Ended] | None:
         """Tell the breaker; return other ends, uncharged, for what an outage did to these messages."""
-        outage = handover.outage
-        if outage is None and any(e.fingerprint is not None for e in ended):
-            # Another hand-over may have found it out meanwhile, here or at another host.
-            queue = self._store.read(lambda tx: tx.queue(self._path.key))
-            state = None if queue is None else breaker_of(queue)
-            outage = None if state is None else state.fingerprint
-        if outage is not None:
-            return [_uncharged(e, outage) for e in ended]
+        if handover.outage is not None:
+            return [_uncharged(e, handover.outage) for e in ended]
         window = self._shared.window
         if window is None:
             return None
         prints = [
-            (m.key, e.fingerprint)
+            (m.key, None if e is COMPLETED else e.fingerprint)
             for m, e in zip(handover.messages, ended, strict=True)
             if e.settlement is not RELEASE
         ]
@@ -333,6 +329,12 @@ class Slot:
             return None
         _log.error("%r: an outage, not poison: %s", str(self._path), error)
         return [_uncharged(e, fingerprint) for e in ended]
+
+    def _forget(self, fingerprint: str) -> None:
+        """Forget failures that were not charged: another hand-over has found their outage."""
+        if self._shared.window is not None:
+            with self._shared.lock:
+                self._shared.window.take_charges(fingerprint)
 
     def _note_probe(self, fingerprint: str, ended: Sequence[Ended]) -> None:
         down = sum(e.fingerprint == fingerprint for e in ended)

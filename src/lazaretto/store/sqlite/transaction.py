@@ -295,12 +295,8 @@ class SqliteTransaction(WorkerTables):
 
     def _keep_high_water(self, keys: Sequence[int]) -> None:
         """Keep a queue's highest sequence number before the last message that shows it goes."""
-        highest: dict[int, int] = {}
-        for key in keys:
-            queue_id, number = queue_of(key), sequence_of(key)
-            if number > highest.get(queue_id, 0):
-                highest[queue_id] = number
-        for queue_id, number in highest.items():
+        for queue_id in set(map(queue_of, keys)):
+            number = max(sequence_of(key) for key in keys if queue_of(key) == queue_id)
             if number >= self._last_sequence(queue_id):
                 self._x(SQL["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
 

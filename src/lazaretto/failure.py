@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import msgspec
 
@@ -20,6 +22,10 @@ LONGEST_TEXT = 4096
 LONGEST_STACK = 8192
 # The innermost frames of a deep recursion: more than that does not fit the longest stack anyway.
 _MOST_FRAMES = -100
+#: Longer stacks may repeat themselves, and are shortened where they do.
+_SHORT = 20
+#: Errors for which Python knows more than they say.
+_WITH_HINTS = (NameError, AttributeError, ImportError)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -54,11 +60,34 @@ def _stack_of(error: BaseException) -> str:
     chained = error.__cause__ is not None or error.__context__ is not None
     if chained or isinstance(error, BaseExceptionGroup | SyntaxError):
         return "".join(traceback.format_exception(error))
-    frames = traceback.StackSummary.extract(
-        traceback.walk_tb(_without_ours(error.__traceback__)), limit=_MOST_FRAMES
-    )
-    lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []
-    return "".join(lines + traceback.format_exception_only(error))
+    trace = list(itertools.islice(traceback.walk_tb(_without_ours(error.__traceback__)), _SHORT + 1))
+    if len(trace) > _SHORT:
+        whole = traceback.walk_tb(_without_ours(error.__traceback__))
+        lines = traceback.StackSummary.extract(whole, limit=_MOST_FRAMES).format()
+    else:
+        lines = [_frame_of(frame, line) for frame, line in trace]
+    head = ["Traceback (most recent call last):\n"] if lines else []
+    return "".join([*head, *lines, *_last_lines(error)])
+
+
+def _frame_of(frame: FrameType, number: int) -> str:
+    """Return a line of a stack as Python prints it, without looking at the file again, as Python would."""
+    code = frame.f_code
+    source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+    line = f'  File "{code.co_filename}", line {number}, in {code.co_name}\n'
+    return f"{line}    {source}\n" if source else line
+
+
+def _last_lines(error: BaseException) -> list[str]:
+    if isinstance(error, _WITH_HINTS) or hasattr(error, "__notes__"):
+        return traceback.format_exception_only(error)
+    name, text = _name_of(error), str(error)
+    return [f"{name}: {text}\n" if text else f"{name}\n"]
+
+
+def _name_of(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def failure_of(error: BaseException | str | None) -> Failure | None:
@@ -68,10 +97,7 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
     if not isinstance(error, BaseException | str):
         raise InvalidOption(f"expected error to be an exception, text or None, got {shown(error)}")
     if isinstance(error, BaseException):
-        kind = type(error)
-        name = (
-            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        )
+        name = _name_of(error)
         try:
             text = str(error)
             stack = _stack_of(error)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.entities import QueueOptions
 from lazaretto.errors import LazarettoError
+from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.records import (
     AttemptRecord,
     DeadLetterCriteria,
@@ -26,7 +27,7 @@ from lazaretto.store.records import (
 T = TypeVar("T")
 
 
-class Transaction(Protocol):
+class Transaction(ClaimTransaction, Protocol):
     """What an operation may do within one commit. A key is a message's address (see keys)."""
 
     @property
@@ -178,7 +179,7 @@ class Transaction(Protocol):
         ...
 
     def anything_due(self) -> bool:
-        """Return whether the time of any message or session has come."""
+        """Return whether the time of any message, session or claim has come."""
         ...
 
     def due(self, limit: int) -> list[MessageRow]:
@@ -186,7 +187,7 @@ class Transaction(Protocol):
         ...
 
     def next_due(self) -> int | None:
-        """Return when the store must next look at a message or session."""
+        """Return when the store must next look at a message, session or claim."""
         ...
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:

@@ -225,9 +225,10 @@ FROM lazaretto_messages
 WHERE key >> 44 = ? AND session_id = ? AND state = 2
 
 -- name: anything_due
--- Whether the time of any message or session has come.
+-- Whether the time of any message, session or claim has come.
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ?)
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= ?)
+    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= ?)
 
 -- name: next_due
 -- When the store must look at a message again.
@@ -576,3 +577,140 @@ VALUES (:time, :actor, :action, :queue, :detail)
 -- What operators did, the latest first.
 SELECT position, time, actor, action, queue, detail FROM lazaretto_audit
 WHERE (:queue IS NULL OR lower(queue) = :queue) ORDER BY position DESC LIMIT :limit
+
+-- == claims ==
+
+-- name: select_consumer
+-- A consumer of claims.
+SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached
+FROM lazaretto_consumers WHERE queue_id = ? AND consumer = ?
+
+-- name: save_consumer
+-- How a consumer of claims stands.
+INSERT INTO lazaretto_consumers (queue_id, consumer, epoch, last_claim, settled, driver, attached)
+VALUES (:queue_id, :consumer, :epoch, :last_claim, :settled, :driver, :attached)
+ON CONFLICT (queue_id, consumer) DO UPDATE SET epoch = excluded.epoch, last_claim = excluded.last_claim,
+    settled = excluded.settled, driver = excluded.driver, attached = excluded.attached
+
+-- name: select_claims
+-- A consumer's claims between two numbers.
+SELECT queue_id, consumer, number, state, token, created, lease_until, rows, bytes, ended, summary
+FROM lazaretto_claims WHERE queue_id = ? AND consumer = ? AND number > ? AND number <= ? ORDER BY number
+
+-- name: select_all_claims
+-- A queue's claims, the latest first.
+SELECT queue_id, consumer, number, state, token, created, lease_until, rows, bytes, ended, summary
+FROM lazaretto_claims WHERE queue_id = ? ORDER BY created DESC, number DESC LIMIT ?
+
+-- name: select_due_claims
+-- The claims whose lease has run out, and those that are being revoked.
+SELECT queue_id, consumer, number, state, token, created, lease_until, rows, bytes, ended, summary
+FROM lazaretto_claims WHERE lease_until <= ? ORDER BY lease_until LIMIT ?
+
+-- name: save_claim
+-- How a claim stands.
+INSERT INTO lazaretto_claims
+    (queue_id, consumer, number, state, token, created, lease_until, rows, bytes, ended, summary)
+VALUES (:queue_id, :consumer, :number, :state, :token, :created, :lease_until, :rows, :bytes, :ended, :summary)
+ON CONFLICT (queue_id, consumer, number) DO UPDATE SET state = excluded.state,
+    lease_until = excluded.lease_until, rows = excluded.rows, bytes = excluded.bytes,
+    ended = excluded.ended, summary = excluded.summary
+
+-- name: renew_claims
+-- A longer lease for a consumer's open claims.
+UPDATE lazaretto_claims SET lease_until = :until
+WHERE queue_id = :queue_id AND consumer = :consumer AND state = 'open' AND lease_until > :now
+
+-- name: delete_claims
+-- A consumer's claims up to a number, which have ended.
+DELETE FROM lazaretto_claims
+WHERE queue_id = ? AND consumer = ? AND number <= ? AND lease_until IS NULL AND state <> 'open'
+
+-- name: next_due_claim
+-- When the store must look at a claim.
+SELECT min(lease_until) FROM lazaretto_claims WHERE lease_until IS NOT NULL
+
+-- name: select_shards
+-- The shards of a claim.
+SELECT token, claim_token, first, last, rows, reads, read_epoch, started
+FROM lazaretto_shards WHERE claim_token = ? ORDER BY token
+
+-- name: select_shard
+-- One shard.
+SELECT token, claim_token, first, last, rows, reads, read_epoch, started
+FROM lazaretto_shards WHERE token = ?
+
+-- name: save_shard
+-- How a shard stands.
+INSERT OR REPLACE INTO lazaretto_shards (token, claim_token, first, last, rows, reads, read_epoch, started)
+VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started)
+
+-- name: delete_shards
+-- The shards of a claim that has ended.
+DELETE FROM lazaretto_shards WHERE claim_token = ?
+
+-- name: insert_staged
+-- What a task has done.
+INSERT INTO lazaretto_staged (claim_token, stage, outcomes) VALUES (?, ?, ?)
+
+-- name: select_staged
+-- What a task has done.
+SELECT outcomes FROM lazaretto_staged WHERE claim_token = ? AND stage = ? ORDER BY rowid
+
+-- name: delete_staged
+-- What tasks have done, of a claim that has ended.
+DELETE FROM lazaretto_staged WHERE claim_token = ?
+
+-- name: select_claimable_fresh
+-- The next messages that were never handed out: key and size, no bodies.
+SELECT key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+    + coalesce(length(headers), 0)
+FROM lazaretto_messages m
+WHERE key > ? AND key <= ? AND state = 0 AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?
+
+-- name: select_claimable_ready
+-- The first messages that were handed out before and are receivable again: key and size, no bodies.
+SELECT key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+    + coalesce(length(headers), 0)
+FROM lazaretto_messages m INDEXED BY lazaretto_messages_ready
+WHERE key > ? AND key <= ? AND state = 1 AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?
+
+-- name: select_claimable_session
+-- The first receivable messages of a session: key and size, no bodies.
+SELECT key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+    + coalesce(length(headers), 0)
+FROM lazaretto_messages m INDEXED BY lazaretto_messages_session
+WHERE key >> 44 = ? AND session_id = ? AND state IN (0, 1) AND (expires IS NULL OR expires > ?) AND key < ?
+ORDER BY key LIMIT ?
+
+-- name: select_shard_keys
+-- The messages that a shard still holds.
+SELECT key FROM lazaretto_messages
+WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token ORDER BY key LIMIT :limit
+
+-- name: delete_shard_bodies
+-- The large bodies of what a shard holds.
+DELETE FROM lazaretto_bodies WHERE body_id IN (
+    SELECT body_id FROM lazaretto_messages
+    WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND body_id IS NOT NULL)
+
+-- name: delete_shard_attempts
+-- The history of what a shard holds, of those messages that were tried before.
+DELETE FROM lazaretto_attempts WHERE key IN (
+    SELECT key FROM lazaretto_messages
+    WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND deliveries > 1)
+
+-- name: delete_shard
+-- All that a shard holds.
+DELETE FROM lazaretto_messages WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token
+
+-- name: release_shard
+-- Give back all that a shard holds, as if it had never been handed out; suspects need a closer look.
+UPDATE lazaretto_messages
+SET state = 1, due = expires, deliveries = deliveries - 1, lock_token = NULL, locked_at = NULL, locked_by = NULL
+WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND suspect = 0 AND deferred = 0
+
+-- name: unlock_claimed_sessions
+-- The sessions that a claim holds.
+UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
+WHERE locked_until IS NOT NULL AND queue_id = ? AND lock_token >= ? AND lock_token < ? RETURNING session_id

@@ -28,6 +28,7 @@ from lazaretto.store.records import (
     QueueRecord,
     SessionRecord,
 )
+from lazaretto.store.sqlite.claims import ClaimTables
 from lazaretto.store.sqlite.rows import Memory, encode_options, queue_record
 from lazaretto.store.sqlite.workers import WorkerTables
 
@@ -45,7 +46,7 @@ def _ids(values: Iterable[int]) -> str:
     return json.dumps(list(values))
 
 
-class SqliteTransaction(WorkerTables):
+class SqliteTransaction(WorkerTables, ClaimTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -330,13 +331,15 @@ class SqliteTransaction(WorkerTables):
         self._x(SQL["renew_locks"], {"keys": _ids(keys), "token": token, "until": until, "now": self.now})
 
     def anything_due(self) -> bool:
-        return bool(self._x(SQL["anything_due"], (self.now, self.now)).fetchone()[0])
+        return bool(self._x(SQL["anything_due"], (self.now,) * 3).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
         return [MessageRow(*row) for row in self._x(SQL["select_due"], (self.now, limit))]
 
     def next_due(self) -> int | None:
-        found = [self._x(SQL[name]).fetchone()[0] for name in ("next_due", "next_due_session")]
+        found = [
+            self._x(SQL[name]).fetchone()[0] for name in ("next_due", "next_due_session", "next_due_claim")
+        ]
         return min((due for due in found if due is not None), default=None)
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:

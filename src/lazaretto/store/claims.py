@@ -1,0 +1,153 @@
+"""Claims in the store: numbered sets of locked messages that a consumer settles as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+#: Shards of one claim at most: their lock tokens follow one another.
+MOST_SHARDS = 1024
+#: When a session's lock ends that a claim holds: with the claim, and not by itself.
+WITH_CLAIM = 253_402_300_799_000_000
+
+#: States of a claim.
+OPEN, SETTLED, REVOKED = "open", "settled", "revoked"
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True):
+    """Who takes claims of a queue: the driver attached last, the last claim, and the last that has ended."""
+
+    queue_id: int
+    consumer: str
+    epoch: int = 0
+    last_claim: int = 0
+    settled: int = 0
+    driver: str = ""
+    attached: int = 0
+
+
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """A claim. `token`: the lock token of its first shard. `summary` is JSON. Times in microseconds."""
+
+    queue_id: int
+    consumer: str
+    number: int
+    state: str
+    token: int
+    created: int
+    lease_until: int | None
+    rows: int
+    bytes: int
+    ended: int | None = None
+    summary: str | None = None
+
+
+class ShardRecord(msgspec.Struct, frozen=True):
+    """What one task reads: the messages between two keys that are locked under `token`.
+
+    `reads`: how often it was read, the last time in `read_epoch`. `started`: the key of the message
+    that is being worked on, where it is one at a time.
+    """
+
+    token: int
+    claim_token: int
+    first: int
+    last: int
+    rows: int
+    reads: int = 0
+    read_epoch: int | None = None
+    started: int | None = None
+
+
+class ClaimTransaction(Protocol):
+    """What an operation may do with claims within one commit."""
+
+    def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
+        """Return a consumer of claims."""
+        ...
+
+    def save_consumer(self, record: ConsumerRecord) -> None:
+        """Store how a consumer of claims stands."""
+        ...
+
+    def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
+        """Return a consumer's claims above `after` up to `last`, in order."""
+        ...
+
+    def all_claims(self, queue_id: int, limit: int) -> list[ClaimRecord]:
+        """Return a queue's claims, the latest first."""
+        ...
+
+    def due_claims(self, limit: int) -> list[ClaimRecord]:
+        """Return claims whose lease has run out, and those that are being revoked."""
+        ...
+
+    def save_claim(self, record: ClaimRecord) -> None:
+        """Store how a claim stands."""
+        ...
+
+    def renew_claims(self, queue_id: int, consumer: str, until: int) -> int:
+        """Prolong the leases of a consumer's open claims; return how many there were."""
+        ...
+
+    def delete_claims(self, queue_id: int, consumer: str, last: int) -> None:
+        """Forget claims that have ended."""
+        ...
+
+    def shards(self, claim_token: int) -> list[ShardRecord]:
+        """Return the shards of a claim, in order."""
+        ...
+
+    def shard(self, token: int) -> ShardRecord | None:
+        """Return one shard."""
+        ...
+
+    def save_shard(self, record: ShardRecord) -> None:
+        """Store how a shard stands."""
+        ...
+
+    def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
+        """Keep what a task has done until its claim is settled."""
+        ...
+
+    def staged(self, claim_token: int, stage: str) -> list[bytes]:
+        """Return what a task has done, in order."""
+        ...
+
+    def forget_shards(self, claim_token: int) -> None:
+        """Forget the shards of a claim that has ended, and what was staged for it."""
+        ...
+
+    def claimable(
+        self, queue_id: int, last: int, limit: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return key and size of receivable messages up to a key: those handed out before, and fresh ones."""
+        ...
+
+    def claimable_session(
+        self, queue_id: int, session_id: str, before: int, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return key and size of the first receivable messages of a session below a key."""
+        ...
+
+    def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
+        """Lock all fresh messages between two keys, for a claim; those before them were taken already."""
+        ...
+
+    def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
+        """Return the messages that a shard still holds, in order."""
+        ...
+
+    def delete_shard(self, shard: ShardRecord) -> int:
+        """Remove all that a shard holds, with bodies and history; return how many messages it was."""
+        ...
+
+    def release_shard(self, shard: ShardRecord) -> int:
+        """Give back all that a shard holds as if it had never been handed out, but suspects."""
+        ...
+
+    def unlock_claimed_sessions(self, queue_id: int, token: int) -> Sequence[str]:
+        """Give up the locks on sessions that a claim holds; return the sessions."""
+        ...

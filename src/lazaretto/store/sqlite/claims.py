@@ -1,0 +1,125 @@
+"""Claims in SQL: the part of a transaction that takes and gives back numbered sets of messages."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.keys import first_key
+from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.queries import load_queries
+from lazaretto.store.records import FRESH
+from lazaretto.store.sqlite.rows import Memory
+
+SQL = load_queries("lazaretto.store.sqlite")
+
+
+class ClaimTables:
+    """What a transaction does with claims."""
+
+    _x: Callable[..., sqlite3.Cursor]
+    _memory: Memory
+    _keep_high_water: Callable[[Sequence[int]], None]
+    wake: Callable[[int], None]
+    worker: str
+    now: int
+    cursors: dict[int, int]
+
+    def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
+        row = self._x(SQL["select_consumer"], (queue_id, consumer)).fetchone()
+        return ConsumerRecord(*row) if row else None
+
+    def save_consumer(self, record: ConsumerRecord) -> None:
+        self._x(SQL["save_consumer"], msgspec.structs.asdict(record))
+
+    def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
+        rows = self._x(SQL["select_claims"], (queue_id, consumer, after, last))
+        return [ClaimRecord(*row) for row in rows]
+
+    def all_claims(self, queue_id: int, limit: int) -> list[ClaimRecord]:
+        return [ClaimRecord(*row) for row in self._x(SQL["select_all_claims"], (queue_id, limit))]
+
+    def due_claims(self, limit: int) -> list[ClaimRecord]:
+        return [ClaimRecord(*row) for row in self._x(SQL["select_due_claims"], (self.now, limit))]
+
+    def save_claim(self, record: ClaimRecord) -> None:
+        self._x(SQL["save_claim"], msgspec.structs.asdict(record))
+
+    def renew_claims(self, queue_id: int, consumer: str, until: int) -> int:
+        values = {"queue_id": queue_id, "consumer": consumer, "until": until, "now": self.now}
+        return self._x(SQL["renew_claims"], values).rowcount
+
+    def delete_claims(self, queue_id: int, consumer: str, last: int) -> None:
+        self._x(SQL["delete_claims"], (queue_id, consumer, last))
+
+    def shards(self, claim_token: int) -> list[ShardRecord]:
+        return [ShardRecord(*row) for row in self._x(SQL["select_shards"], (claim_token,))]
+
+    def shard(self, token: int) -> ShardRecord | None:
+        row = self._x(SQL["select_shard"], (token,)).fetchone()
+        return ShardRecord(*row) if row else None
+
+    def save_shard(self, record: ShardRecord) -> None:
+        self._x(SQL["save_shard"], msgspec.structs.asdict(record))
+
+    def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
+        self._x(SQL["insert_staged"], (claim_token, stage, outcomes))
+
+    def staged(self, claim_token: int, stage: str) -> list[bytes]:
+        return [outcomes for (outcomes,) in self._x(SQL["select_staged"], (claim_token, stage))]
+
+    def forget_shards(self, claim_token: int) -> None:
+        self._x(SQL["delete_shards"], (claim_token,))
+        self._x(SQL["delete_staged"], (claim_token,))
+
+    def claimable(
+        self, queue_id: int, last: int, limit: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        first = first_key(queue_id)
+        ready = self._x(SQL["select_claimable_ready"], (first, last, self.now, limit)).fetchall()
+        start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
+        left = limit - len(ready)
+        fresh = self._x(SQL["select_claimable_fresh"], (start, last, self.now, left)).fetchall()
+        return ready, fresh
+
+    def claimable_session(
+        self, queue_id: int, session_id: str, before: int, limit: int
+    ) -> list[tuple[int, int]]:
+        values = (queue_id, session_id, self.now, before, limit)
+        return self._x(SQL["select_claimable_session"], values).fetchall()
+
+    def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
+        self._x(SQL["lock_range"], (None, token, self.now, self.worker, first, last, FRESH, self.now))
+        self.cursors[queue_id] = last
+
+    def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
+        return [key for (key,) in self._x(SQL["select_shard_keys"], {**_held(shard), "limit": limit})]
+
+    def delete_shard(self, shard: ShardRecord) -> int:
+        values = _held(shard)
+        self._x(SQL["delete_shard_bodies"], values)
+        self._x(SQL["delete_shard_attempts"], values)
+        self._keep_high_water([shard.last])
+        return self._x(SQL["delete_shard"], values).rowcount
+
+    def release_shard(self, shard: ShardRecord) -> int:
+        released = self._x(SQL["release_shard"], _held(shard)).rowcount
+        if released:
+            self.wake(shard.first)
+        return released
+
+    def unlock_claimed_sessions(self, queue_id: int, token: int) -> Sequence[str]:
+        rows = self._x(SQL["unlock_claimed_sessions"], (queue_id, token, token + MOST_SHARDS)).fetchall()
+        sessions = [session for (session,) in rows]
+        for session_id in sessions:
+            self._x(SQL["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+        if sessions:
+            self.wake(first_key(queue_id))
+        return sessions
+
+
+def _held(shard: ShardRecord) -> dict[str, Any]:
+    return {"first": shard.first, "last": shard.last, "token": shard.token}

@@ -2,6 +2,7 @@
 
 from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.broker import Broker, connect
+from lazaretto.claims import Claim
 from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
@@ -19,6 +20,7 @@ from lazaretto.entities import (
 )
 from lazaretto.errors import (
     BrokerClosed,
+    ClaimFenced,
     EntityError,
     EntityExists,
     EntityNotFound,
@@ -68,6 +70,8 @@ __all__ = [
     "Broker",
     "BrokerClosed",
     "BrokerTransaction",
+    "Claim",
+    "ClaimFenced",
     "ConsumeReport",
     "Counters",
     "DeadLetter",

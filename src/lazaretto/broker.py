@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lazaretto.claims import Claim, describe_claims
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.engine.breakers import SetBreaker, describe_breaker
+from lazaretto.engine.claim_settle import RevokeClaims
 from lazaretto.engine.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -249,6 +251,16 @@ class Broker:
         not held back.
         """
         self._store.run(ResumeSession(EntityPath.parse(path), session_id, verdict, actor or _actor()))
+
+    def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
+        """Return the claims taken of a queue, the latest first."""
+        parsed = EntityPath.parse(path)
+        whole("limit", limit, 1, MOST_MESSAGES)
+        return self._store.read(lambda tx: describe_claims(tx, parsed, limit))
+
+    def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
+        """Give an open claim's messages back, uncharged. Raises EntityError if it is not open."""
+        self._store.run(RevokeClaims(EntityPath.parse(path), consumer, number, actor=actor or _actor()))
 
     def consume(
         self,

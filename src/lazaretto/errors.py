@@ -176,6 +176,12 @@ class BrokerClosed(LazarettoError):
     code = "closed"
 
 
+class ClaimFenced(EntityError):
+    """Another driver has attached to the consumer of claims since; this one must stop."""
+
+    code = "claim_fenced"
+
+
 class HandlerError(LazarettoError):
     """A handler cannot be used: it cannot be imported, or has the wrong signature."""
 

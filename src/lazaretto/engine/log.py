@@ -34,6 +34,8 @@ EVENT_KINDS = {
     "breaker_ramping": "A probe was processed: more and more is handed out. Detail: fingerprint, error.",
     "breaker_closed": "The outage is over. Detail: fingerprint, seconds it took.",
     "breaker_set": "An operator set the breaker. Detail: the verb.",
+    "claim_settled": "A claim was settled. Detail: consumer, number, messages by outcome, seconds.",
+    "claim_revoked": "A claim was given back. Detail: consumer, number, why.",
     "purged": "A dead letter was deleted by an operator.",
 }
 

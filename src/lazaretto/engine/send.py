@@ -30,7 +30,7 @@ class Send(Operation[list[int]]):
     mergeable: ClassVar[bool] = True
 
     def run(self, tx: Transaction) -> list[int]:
-        queue = _checked(tx, self)
+        queue = check_send(tx, self.path, self.messages)
         if queue.options.requires_duplicate_detection:
             return _send_new(tx, queue, self.messages)
         return [sequence_of(key) for key in tx.insert_messages(queue, self.messages)]
@@ -38,7 +38,7 @@ class Send(Operation[list[int]]):
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
         """Several callers' messages to one queue are one insertion."""
-        queues = [_checked(tx, operation) for operation in operations]
+        queues = [check_send(tx, operation.path, operation.messages) for operation in operations]
         first = queues[0]
         if first.options.requires_duplicate_detection or any(q is not first for q in queues):
             return [operation.run(tx) for operation in operations]
@@ -47,13 +47,14 @@ class Send(Operation[list[int]]):
         return [[next(numbers) for _ in operation.messages] for operation in operations]
 
 
-def _checked(tx: Transaction, send: Send) -> QueueRecord:
-    queue = tx.queue(send.path.key) or require_queue(tx, send.path)
+def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
+    """Return the queue if these messages can be sent to it. Raises what stands against it."""
+    queue = tx.queue(path.key) or require_queue(tx, path)
     refuse_disabled(queue)
-    if send.path.key == SYSTEM_DEAD_LETTER_QUEUE:
+    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
         raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
-    for message in send.messages:
+    for message in messages:
         check_size(message, limit)
         if sessions and message.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lazaretto.engine.attempts import end_attempt, note_commit, note_rollback, put_back
-from lazaretto.engine.dispositions import dead_letter, reject
+from lazaretto.engine.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
+from lazaretto.engine.dispositions import dead_letter, reject, remove
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
@@ -16,11 +16,11 @@ from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.failure import Failure
-from lazaretto.keys import queue_of, sequence_of
+from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Final, Outcome
+from lazaretto.policy import Final, Outcome, Verdict
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, QueueRecord
+from lazaretto.store.records import DEFERRED, MessageRow, QueueRecord
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -129,26 +129,34 @@ def _settle_others(
         if row is None:
             # An earlier one of these was poison, and has taken its whole session along.
             continue
-        settlement = entry.settlement
-        match settlement.outcome:
-            case Outcome.RELEASED:
-                put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
-            case Outcome.DEFERRED:
-                row = end_attempt(tx, row, Outcome.DEFERRED)
-                tx.save_row(msgspec.structs.replace(row, state=DEFERRED, due=None, deferred=1))
-            case Outcome.DEAD_LETTERED:
-                if path.subqueue is not Subqueue.MAIN:
-                    raise NotAllowed(f"a message in {str(path)!r} is a dead letter already")
-                row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
-                if settlement.reject:
-                    reject(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
-                    continue
-                dead_letter(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
-            case outcome:
-                verdict = fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
-                if isinstance(verdict, Final):
-                    finals.append((row.key, verdict))
+        verdict = settle_row(tx, queue, row, entry.settlement)
+        if isinstance(verdict, Final):
+            finals.append((row.key, verdict))
     return finals
+
+
+def settle_row(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement
+) -> Verdict | None:
+    """Settle one message whose lock is held; return the policy's verdict if it was asked for one."""
+    match settlement.outcome:
+        case Outcome.COMPLETED:
+            note_cleared(tx, queue, sequence_of(row.key), row.suspect)
+            remove(tx, row)
+        case Outcome.RELEASED:
+            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+        case Outcome.DEFERRED:
+            row = end_attempt(tx, row, Outcome.DEFERRED)
+            tx.save_row(msgspec.structs.replace(row, state=DEFERRED, due=None, deferred=1))
+        case Outcome.DEAD_LETTERED:
+            if not in_main(row.key):
+                raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is a dead letter already")
+            row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
+            act = reject if settlement.reject else dead_letter
+            act(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+        case outcome:
+            return fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
+    return None
 
 
 def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:

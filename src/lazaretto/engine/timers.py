@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 
 from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
+from lazaretto.engine.claim_ends import expire_claims
 from lazaretto.engine.dispositions import expire
 from lazaretto.engine.verdicts import fail
 from lazaretto.engine.workers import blame
@@ -61,7 +62,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
         if queue is not None:
             release_held(tx, queue, session_id, Outcome.EXPIRED)
         tx.unlock_session(queue_id, session_id)
-    return max(len(rows), len(sessions))
+    return max(len(rows), len(sessions), expire_claims(tx, limit))
 
 
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:

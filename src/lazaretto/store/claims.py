@@ -136,6 +136,10 @@ class ClaimTransaction(Protocol):
         """Lock all fresh messages between two keys, for a claim; those before them were taken already."""
         ...
 
+    def last_message(self, queue_id: int) -> int | None:
+        """Return the key of the last message there is in a queue itself."""
+        ...
+
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
         """Return the messages that a shard still holds, in order."""
         ...

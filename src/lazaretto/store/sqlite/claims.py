@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.keys import first_key
+from lazaretto.keys import first_key, last_key
 from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.queries import load_queries
 from lazaretto.store.records import FRESH
@@ -94,6 +94,10 @@ class ClaimTables:
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
         self._x(SQL["lock_range"], (None, token, self.now, self.worker, first, last, FRESH, self.now))
         self.cursors[queue_id] = last
+
+    def last_message(self, queue_id: int) -> int | None:
+        row = self._x(SQL["select_last_key"], (first_key(queue_id), last_key(queue_id))).fetchone()
+        return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
         return [key for (key,) in self._x(SQL["select_shard_keys"], {**_held(shard), "limit": limit})]

@@ -1,0 +1,184 @@
+"""A consumer of claims: takes numbered sets of messages, has them read in shards, settles each as one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from lazaretto.clock import to_datetime
+from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, summary_of
+from lazaretto.engine.claim_settle import RevokeClaims, SettleClaims, Stage, StagedRows
+from lazaretto.engine.claims import (
+    Attach,
+    MarkStarted,
+    RenewClaims,
+    StartShard,
+    TakeClaim,
+    TrimClaims,
+    require_claims,
+)
+from lazaretto.entities import EntityPath
+from lazaretto.errors import EntityError
+from lazaretto.keys import sequence_of
+from lazaretto.options import seconds, whole
+from lazaretto.store.claims import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
+from lazaretto.store.contract import Store, Transaction
+
+DEFAULT_LEASE = 300.0
+MOST_ROWS = 10_000_000
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A claim as users see it.
+
+    `state`: "open", "settled" or "revoked". `reads`: how often its most read shard was read; more
+    than once means that a reader went away. `outcomes`: of its messages, once it has ended.
+    """
+
+    queue: str
+    consumer: str
+    number: int
+    state: str
+    rows: int
+    bytes: int
+    shards: int
+    reads: int
+    created: datetime
+    lease_until: datetime | None
+    ended: datetime | None
+    outcomes: dict[str, int]
+
+
+class ClaimConsumer:
+    """Takes claims of a queue under a name that outlives it. Threads may share it.
+
+    `lease`: seconds for which a claim stays open without a sign of life. `epoch`: of the driver
+    that this one works for; None until `attach`.
+    """
+
+    def __init__(
+        self, store: Store, path: str, name: str, *, lease: float = DEFAULT_LEASE, epoch: int | None = None
+    ) -> None:
+        self._store = store
+        self.path = EntityPath.parse(path)
+        self.name = name
+        self._lease = seconds("lease", lease, 1.0, 86_400.0)
+        self.epoch = epoch if epoch is not None else 0
+
+    def attach(self) -> int:
+        """Become the one driver, fencing off the one before; return the last claim that has ended."""
+        driver = f"{socket.gethostname()}:{os.getpid()}"
+        attached = self._store.run(Attach(self.path, self.name, driver, self._lease))
+        self.epoch = attached.epoch
+        return attached.settled
+
+    def take(
+        self,
+        after: int,
+        *,
+        max_rows: int = 100_000,
+        max_bytes: int = 1 << 30,
+        shards: int = 1,
+        last: int | None = None,
+    ) -> int | None:
+        """Take the claim after a number, or find it taken already; return its number, None if there is none.
+
+        `max_rows`, `max_bytes`: of it, at least one message. `shards`: parts that can be read at the
+        same time. `last`: the highest sequence number to take. Raises ClaimFenced, PoisonMessageError,
+        QueueDisabled.
+        """
+        whole("max_rows", max_rows, 1, MOST_ROWS)
+        whole("max_bytes", max_bytes, 1, 1 << 50)
+        whole("shards", shards, 1, MOST_SHARDS)
+        taken = self._store.run(
+            TakeClaim(self.path, self.name, self.epoch, after, max_rows, max_bytes, shards, self._lease, last)
+        )
+        if isinstance(taken, EntityError):
+            raise taken
+        return taken
+
+    def shards(self, after: int, last: int) -> list[tuple[ClaimRecord, ShardRecord]]:
+        """Return what there is to read of the open claims above `after` up to `last`."""
+
+        def find(tx: Transaction) -> list[tuple[ClaimRecord, ShardRecord]]:
+            queue = require_claims(tx, self.path)
+            claims = tx.claims(queue.queue_id, self.name, after, last)
+            return [
+                (claim, shard) for claim in claims if claim.state == OPEN for shard in tx.shards(claim.token)
+            ]
+
+        return self._store.read(find)
+
+    def start(self, shard: int, worker: str) -> bool | None:
+        """Begin to read a shard; return whether to go one message at a time, None if it is not open."""
+        return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker))
+
+    def mark(self, shard: int, key: int) -> None:
+        """Note which message is about to be worked on, where it is one at a time."""
+        self._store.run(MarkStarted(shard, key))
+
+    def stage(self, stage: str, rows: StagedRows) -> None:
+        """Keep what a task has done under a name, until the claim is settled."""
+        self._store.run(Stage(self.path, self.name, self.epoch, stage, rows))
+
+    def settle(self, numbers: Sequence[int], stages: Sequence[str]) -> list[ClaimSummary]:
+        """Settle claims by what was staged; those settled before are left as they are."""
+        return self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
+
+    def renew(self) -> None:
+        """Give a sign of life. Raises ClaimFenced."""
+        self._store.run(RenewClaims(self.path, self.name, self.epoch, self._lease))
+
+    def revoke(self, number: int | None = None, why: str = "") -> int:
+        """Give a claim back, or all that are open, uncharged; return how many it were."""
+        return self._store.run(RevokeClaims(self.path, self.name, number, self.epoch, why=why))
+
+    def trim(self, last: int) -> None:
+        """Forget claims up to a number, those that have ended."""
+        self._store.run(TrimClaims(self.path, self.name, last))
+
+    def last_sequence(self) -> int:
+        """Return the highest sequence number there is in the queue now."""
+
+        def find(tx: Transaction) -> int:
+            queue = require_claims(tx, self.path)
+            return sequence_of(tx.last_message(queue.queue_id) or 0)
+
+        return self._store.read(find)
+
+    def summaries(self, after: int = 0, last: int = LAST_CLAIM) -> list[ClaimSummary]:
+        """Return how the claims above `after` up to `last` stand or have ended."""
+
+        def find(tx: Transaction) -> list[ClaimSummary]:
+            queue = require_claims(tx, self.path)
+            return [summary_of(claim) for claim in tx.claims(queue.queue_id, self.name, after, last)]
+
+        return self._store.read(find)
+
+
+def describe_claims(tx: Transaction, path: EntityPath, limit: int) -> list[Claim]:
+    """Return a queue's claims, the latest first."""
+    queue = require_claims(tx, path)
+    return [_described(tx, queue.path, claim) for claim in tx.all_claims(queue.queue_id, limit)]
+
+
+def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
+    shards = tx.shards(claim.token)
+    return Claim(
+        queue=path,
+        consumer=claim.consumer,
+        number=claim.number,
+        state=claim.state,
+        rows=claim.rows,
+        bytes=claim.bytes,
+        shards=len(shards),
+        reads=max((shard.reads for shard in shards), default=0),
+        created=to_datetime(claim.created),
+        lease_until=None if claim.lease_until is None else to_datetime(claim.lease_until),
+        ended=None if claim.ended is None else to_datetime(claim.ended),
+        outcomes=summary_of(claim).outcomes,
+    )

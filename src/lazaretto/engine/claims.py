@@ -1,0 +1,353 @@
+"""Claims: numbered, frozen sets of locked messages, which a consumer reads in shards and settles as one.
+
+A claim's number is all that the consumer has to remember: whoever asks for the same claim again
+gets the same messages, as long as it is open. A driver attaches before it takes claims; the one
+attached before is fenced off then, and what its death says about messages is judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.breaker import BreakerStatus
+from lazaretto.engine.breakers import breaker_of
+from lazaretto.engine.claim_ends import open_claims
+from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
+from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.engine.workers import blame
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
+from lazaretto.keys import first_key, last_key
+from lazaretto.options import shown
+from lazaretto.store.claims import (
+    MOST_SHARDS,
+    OPEN,
+    WITH_CLAIM,
+    ClaimRecord,
+    ConsumerRecord,
+    ShardRecord,
+)
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import SUSPECT, MessageRow, QueueRecord
+
+_replace = msgspec.structs.replace
+
+_LONGEST_NAME = 128
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """A driver's hold on a consumer: its epoch, and the last claim that has ended."""
+
+    epoch: int
+    settled: int
+
+
+def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the queue if claims can be taken of it."""
+    queue = require_queue(tx, path)
+    if path.subqueue is not Subqueue.MAIN:
+        raise NotAllowed(f"claims are taken of a queue, not of its subqueue {str(path)!r}")
+    return queue
+
+
+def require_epoch(tx: Transaction, queue: QueueRecord, consumer: str, epoch: int) -> ConsumerRecord:
+    """Return the consumer if this is the driver attached last. Raises ClaimFenced."""
+    record = tx.consumer(queue.queue_id, consumer)
+    if record is None or record.epoch != epoch:
+        raise ClaimFenced(
+            f"another driver has attached to consumer {consumer!r} of {queue.path!r} since "
+            f"({record.driver if record else 'it is gone'}); this one must not go on"
+        )
+    return record
+
+
+@dataclasses.dataclass(slots=True)
+class Attach(Operation[Attached]):
+    """Become the one driver of a consumer, made if there is none; `lease`: of its claims, in seconds."""
+
+    path: EntityPath
+    consumer: str
+    driver: str
+    lease: float
+
+    def run(self, tx: Transaction) -> Attached:
+        queue = require_claims(tx, self.path)
+        if not self.consumer or len(self.consumer) > _LONGEST_NAME:
+            raise InvalidOption(
+                f"expected a consumer's name of 1 to {_LONGEST_NAME} characters, got {shown(self.consumer)}"
+            )
+        sweep(tx, SWEEP)
+        before = tx.consumer(queue.queue_id, self.consumer) or ConsumerRecord(queue.queue_id, self.consumer)
+        record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
+        tx.save_consumer(record)
+        tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+        for claim in open_claims(tx, record):
+            _judge(tx, claim, before.driver)
+        return Attached(record.epoch, record.settled)
+
+
+def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
+    """Blame what a driver worked on, one at a time, when it went away."""
+    started = [shard for shard in tx.shards(claim.token) if shard.started is not None]
+    rows = [row for shard in started if (row := held_row(tx, shard, shard.started)) is not None]
+    for shard in started:
+        tx.save_shard(_replace(shard, started=None))
+    if rows:
+        deaths = max(shard.reads for shard in started) - 1
+        _blame(tx, rows, driver, deaths)
+
+
+def _blame(tx: Transaction, rows: Sequence[MessageRow], worker: str, deaths: int) -> None:
+    """Blame messages for the latest death, and for those before in the same claim."""
+    known = [_replace(row, suspect=max(row.suspect, 1) + deaths) for row in rows]
+    blame(tx, worker or "a driver", known, alone=len(known) == 1)
+
+
+def held_row(tx: Transaction, shard: ShardRecord, key: int | None) -> MessageRow | None:
+    """Return a message that a shard holds."""
+    row = None if key is None else tx.row(key)
+    return row if row is not None and row.lock_token == shard.token else None
+
+
+@dataclasses.dataclass(slots=True)
+class TakeClaim(Operation[int | EntityError | None]):
+    """Take the next claim after a number, or find the one that was taken; the answer is its number.
+
+    None: there is nothing to take. `last`: the highest sequence number to take. A session stands
+    in one shard as a whole. A suspect is a claim of its own.
+    """
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    after: int
+    max_rows: int
+    max_bytes: int
+    shards: int
+    lease: float
+    last: int | None = None
+
+    def run(self, tx: Transaction) -> int | EntityError | None:
+        queue = require_claims(tx, self.path)
+        record = require_epoch(tx, queue, self.consumer, self.epoch)
+        if record.last_claim > self.after:
+            return self.after + 1
+        refuse_disabled(queue)
+        sweep(tx, SWEEP)
+        queue = require_queue(tx, self.path)
+        stopped = stop_error(queue, Subqueue.MAIN)
+        if stopped is not None:
+            return stopped
+        breaker = breaker_of(queue)
+        if breaker is not None and breaker.status is BreakerStatus.HELD_OPEN:
+            return None
+        token = tx.random_token() & ~(MOST_SHARDS - 1)
+        taken = _Taker(tx, queue, token, self).take()
+        if not taken:
+            return None
+        claim = ClaimRecord(
+            queue.queue_id,
+            self.consumer,
+            record.last_claim + 1,
+            OPEN,
+            token,
+            tx.now,
+            tx.now + round(self.lease * 1_000_000),
+            sum(shard.rows for shard, _ in taken),
+            sum(size for _, size in taken),
+        )
+        tx.save_claim(claim)
+        for shard, _size in taken:
+            tx.save_shard(shard)
+        tx.save_consumer(_replace(record, last_claim=claim.number))
+        return claim.number
+
+
+class _Taker:
+    """Locks messages for one claim."""
+
+    def __init__(self, tx: Transaction, queue: QueueRecord, token: int, wanted: TakeClaim) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._token = token
+        self._wanted = wanted
+        self._first = first_key(queue.queue_id)
+        self._last = last_key(queue.queue_id) if wanted.last is None else self._first + wanted.last
+
+    def take(self) -> list[tuple[ShardRecord, int]]:
+        """Return the shards, each with its bytes."""
+        return self._sessions() if self._queue.options.requires_session else self._messages()
+
+    def _shard(self, number: int, keys: Sequence[tuple[int, int]]) -> tuple[ShardRecord, int]:
+        token = self._token + number
+        shard = ShardRecord(token, self._token, keys[0][0], keys[-1][0], len(keys))
+        return shard, sum(size for _, size in keys)
+
+    def _within(self, keys: Sequence[tuple[int, int]], room: int) -> int:
+        """Return how many of these, in order, fit into so many bytes; the first always does."""
+        total = 0
+        for index, (_key, size) in enumerate(keys):
+            total += size
+            if index and total > room:
+                return index
+        return len(keys)
+
+    def _messages(self) -> list[tuple[ShardRecord, int]]:
+        tx, wanted = self._tx, self._wanted
+        suspect = tx.select_suspect(self._first, self._last)
+        if suspect is not None:
+            # Those before it go first, as they would to any receiver; then it goes alone.
+            ready, _ = tx.claimable(self._queue.queue_id, suspect[0], wanted.max_rows)
+            fresh: list[tuple[int, int]] = []
+            if not ready:
+                tx.lock([suspect[0]], self._token, None)
+                return [self._shard(0, [(suspect[0], len(suspect[1] or b""))])]
+        else:
+            ready, fresh = tx.claimable(self._queue.queue_id, self._last, wanted.max_rows)
+        # Locked in the order of their turn, read in the order of their numbers.
+        chosen = [*ready, *fresh]
+        chosen = chosen[: self._within(chosen, wanted.max_bytes)]
+        again = {key for key, _ in ready}
+        chosen.sort()
+        size = -(-len(chosen) // wanted.shards) if chosen else 1
+        shards = []
+        for number, start in enumerate(range(0, len(chosen), size)):
+            part = chosen[start : start + size]
+            shards.append(self._shard(number, part))
+            token = self._token + number
+            ready_keys = [key for key, _ in part if key in again]
+            fresh_keys = [key for key, _ in part if key not in again]
+            if ready_keys:
+                tx.lock(ready_keys, token, None)
+            if fresh_keys:
+                tx.lock_fresh_range(self._queue.queue_id, fresh_keys[0], fresh_keys[-1], token)
+        return shards
+
+    def _sessions(self) -> list[tuple[ShardRecord, int]]:
+        tx, wanted, queue_id = self._tx, self._wanted, self._queue.queue_id
+        found: list[list[tuple[int, int]]] = []
+        rows = room = 0
+        names: list[str] = []
+        after = ""
+        room = wanted.max_bytes
+        while rows < wanted.max_rows and (not found or room > 0):
+            name = tx.next_session_id(queue_id, after)
+            if name is None:
+                break
+            after = name
+            keys = self._of_session(name, wanted.max_rows - rows)
+            if keys:
+                keys = keys[: self._within(keys, room)] if not found else keys[: self._fit(keys, room)]
+            if keys:
+                found.append(keys)
+                names.append(name)
+                rows += len(keys)
+                room -= sum(size for _, size in keys)
+        parts: list[list[tuple[int, int]]] = [[] for _ in range(min(wanted.shards, len(found)))]
+        for name, keys in zip(names, found, strict=True):
+            # To the shard that has least so far.
+            number = min(range(len(parts)), key=lambda n: len(parts[n]))
+            parts[number] += keys
+            tx.lock_session(queue_id, name, self._token + number, WITH_CLAIM)
+            tx.lock([key for key, _ in keys], self._token + number, None)
+        return [self._shard(number, sorted(part)) for number, part in enumerate(parts)]
+
+    def _fit(self, keys: Sequence[tuple[int, int]], room: int) -> int:
+        return 0 if keys[0][1] > room else self._within(keys, room)
+
+    def _of_session(self, name: str, limit: int) -> list[tuple[int, int]]:
+        """Return what can be taken of a session, if nobody has it."""
+        tx, queue_id = self._tx, self._queue.queue_id
+        record = tx.session(queue_id, name)
+        if record is not None and record.locked_until is not None:
+            return []
+        before = tx.first_delayed(queue_id, name) or last_key(queue_id)
+        suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
+        if suspect:
+            before = suspect[0][0]
+        keys = tx.claimable_session(queue_id, name, min(before, self._last + 1), limit)
+        if not keys and suspect and before <= self._last:
+            return [(before, len(suspect[0][1] or b""))]
+        return keys
+
+
+@dataclasses.dataclass(slots=True)
+class StartShard(Operation[bool | None]):
+    """Note that a task reads a shard; the answer is whether it is to go one message at a time.
+
+    It is, when the shard was read before: then a message may have taken the reader down. None: the
+    claim is not open any more, and there is nothing to read.
+    """
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    token: int
+    worker: str
+
+    durable = False
+
+    def run(self, tx: Transaction) -> bool | None:
+        queue = require_claims(tx, self.path)
+        require_epoch(tx, queue, self.consumer, self.epoch)
+        shard = tx.shard(self.token)
+        if shard is None:
+            return None
+        if shard.started is not None:
+            # An earlier attempt of the same task: nothing else was at work on this one.
+            row = held_row(tx, shard, shard.started)
+            if row is not None:
+                _blame(tx, [row], self.worker, shard.reads - 1)
+        tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=self.epoch, started=None))
+        first = held_row(tx, shard, shard.first)
+        return shard.reads > 0 or (first is not None and first.suspect > 0)
+
+
+@dataclasses.dataclass(slots=True)
+class MarkStarted(Operation[None]):
+    """Note which message of a shard is being worked on: the one to blame, should the worker die."""
+
+    token: int
+    key: int
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        shard = tx.shard(self.token)
+        if shard is not None:
+            tx.save_shard(_replace(shard, started=self.key))
+
+
+@dataclasses.dataclass(slots=True)
+class RenewClaims(Operation[None]):
+    """Prolong the leases of a consumer's open claims. Raises ClaimFenced."""
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    lease: float
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_claims(tx, self.path)
+        require_epoch(tx, queue, self.consumer, self.epoch)
+        tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+
+
+@dataclasses.dataclass(slots=True)
+class TrimClaims(Operation[None]):
+    """Forget a consumer's claims up to a number, those that have ended."""
+
+    path: EntityPath
+    consumer: str
+    last: int
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_claims(tx, self.path)
+        tx.delete_claims(queue.queue_id, self.consumer, self.last)

@@ -1,0 +1,430 @@
+"""Claims: numbered sets of messages, the same whoever asks again, settled once and as one."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from lazaretto import (
+    Broker,
+    ClaimFenced,
+    EntityError,
+    ManualClock,
+    Message,
+    NotAllowed,
+    PoisonMessageError,
+    PoisonPolicy,
+    QueueOptions,
+)
+from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claim_settle import StagedRow, staged_rows
+from lazaretto.engine.prepare import prepare
+from lazaretto.failure import Failure
+from lazaretto.keys import sequence_of
+
+FAILED = Failure("ValueError", "no", "a stack")
+
+
+@pytest.fixture
+def queue(broker: Broker) -> str:
+    broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=1)))
+    broker.create_queue("out")
+    return "work"
+
+
+def send(broker: Broker, count: int, *, body: bytes = b"x", sessions: int = 0) -> None:
+    broker.sender("work").send(
+        [Message(body, session_id=f"s{n % sessions}" if sessions else None) for n in range(count)]
+    )
+
+
+def attached(broker: Broker, name: str = "job", **options: float) -> ClaimConsumer:
+    consumer = ClaimConsumer(broker._store, "work", name, **options)  # type: ignore[arg-type]
+    consumer.attach()
+    return consumer
+
+
+def keys_of(broker: Broker, consumer: ClaimConsumer, number: int) -> list[list[int]]:
+    shards = consumer.shards(number - 1, number)
+    return [broker._store.read(lambda tx, s=s: tx.shard_keys(s, 1_000)) for _, s in shards]  # type: ignore[misc]
+
+
+def stage_all(broker: Broker, consumer: ClaimConsumer, number: int, *others: StagedRow) -> None:
+    """Stage all of a claim as completed, but for these."""
+    left = {row.key for row in others}
+    for _, shard in consumer.shards(number - 1, number):
+        keys = broker._store.read(lambda tx, s=shard: tx.shard_keys(s, 10_000))  # type: ignore[misc]
+        mine = [row for row in others if row.key in keys]
+        rows = staged_rows(shard.token, [k for k in keys if k not in left], mine, {"handler": 0.5})
+        consumer.stage("a", rows)
+
+
+class TestTaking:
+    def test_it_is_numbered_frozen_and_locked(self, broker: Broker, queue: str) -> None:
+        send(broker, 10)
+        consumer = attached(broker)
+        assert consumer.take(0, max_rows=4) == 1
+        send(broker, 3)
+        assert consumer.take(0, max_rows=100) == 1
+        assert [len(keys) for keys in keys_of(broker, consumer, 1)] == [4]
+        assert consumer.take(1, max_rows=100) == 2
+        assert [len(keys) for keys in keys_of(broker, consumer, 2)] == [9]
+        assert consumer.take(2) is None
+        assert broker.queue("work").counts.locked == 13
+        assert broker.receiver("work").receive(5) == []
+
+    def test_shards_are_parts_in_order(self, broker: Broker, queue: str) -> None:
+        send(broker, 10)
+        consumer = attached(broker)
+        consumer.take(0, shards=3)
+        parts = keys_of(broker, consumer, 1)
+        assert [len(part) for part in parts] == [4, 4, 2]
+        assert [k for part in parts for k in part] == sorted(k for part in parts for k in part)
+
+    def test_bytes_limit_it_but_one_always_fits(self, broker: Broker, queue: str) -> None:
+        send(broker, 5, body=b"x" * 1_000)
+        send(broker, 5, body=b"y" * 5_000)
+        consumer = attached(broker)
+        assert consumer.take(0, max_bytes=3_500) == 1
+        assert consumer.take(1, max_bytes=10) == 2
+        assert [c.rows for c in broker.claims("work")] == [1, 3]
+        assert consumer.take(2, max_bytes=6_100) == 3
+        assert [len(keys) for keys in keys_of(broker, consumer, 3)] == [2]
+
+    def test_up_to_a_sequence_number(self, broker: Broker, queue: str) -> None:
+        send(broker, 5)
+        consumer = attached(broker)
+        last = consumer.last_sequence()
+        send(broker, 5)
+        assert consumer.take(0, last=last) == 1
+        assert consumer.take(1, last=last) is None
+
+    def test_those_that_failed_before_go_first(self, broker: Broker, queue: str) -> None:
+        send(broker, 3)
+        with broker.receiver("work") as receiver:
+            first, second = receiver.receive(2)
+            receiver.abandon([first, second])
+        consumer = attached(broker)
+        assert consumer.take(0, max_rows=1) == 1
+        assert keys_of(broker, consumer, 1) == [[first.key]]
+        assert consumer.take(1, max_rows=9, shards=2) == 2
+        assert [len(part) for part in keys_of(broker, consumer, 2)] == [1, 1]
+
+    def test_a_halted_queue_says_so(self, broker: Broker, queue: str) -> None:
+        broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0, on_poison="fault"))
+        send(broker, 2)
+        with broker.receiver("work") as receiver:
+            receiver.abandon(receiver.receive(1))
+        consumer = attached(broker)
+        with pytest.raises(PoisonMessageError):
+            consumer.take(0)
+
+    def test_dead_letters_are_not_claimed(self, broker: Broker, queue: str) -> None:
+        with pytest.raises(NotAllowed):
+            ClaimConsumer(broker._store, "work;poison", "job").attach()
+
+
+class TestSettling:
+    def test_all_at_once_and_once_only(self, broker: Broker, queue: str) -> None:
+        send(broker, 5)
+        consumer = attached(broker)
+        consumer.take(0, shards=2)
+        stage_all(broker, consumer, 1)
+        (summary,) = consumer.settle([1], ["a"])
+        assert (summary.state, summary.outcomes, summary.seconds) == (
+            "settled",
+            {"completed": 5},
+            {"handler": 1.0},
+        )
+        assert consumer.settle([1], ["a"]) == [summary]
+        assert broker.queue("work").counts.total == 0
+        assert attached(broker).settle([1], []) == [summary]
+        (event,) = broker.events(0, kind="claim_settled")
+        assert event.detail["outcomes"] == {"completed": 5}
+
+    def test_only_what_is_named_counts(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0)
+        stage_all(broker, consumer, 1)
+        (summary,) = consumer.settle([1], ["another"])
+        assert summary.outcomes == {"released": 4}
+        assert [m.attempt for m in broker.peek("work", 9)] == [0] * 4
+        assert broker.queue("work").counts.active == 4
+
+    def test_each_outcome_has_its_end(self, broker: Broker, queue: str) -> None:
+        send(broker, 6)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((a, b, c, d, e, _),) = keys_of(broker, consumer, 1)
+        sent = [("out", [prepare(Message(b"hello"))])]
+        stage_all(
+            broker,
+            consumer,
+            1,
+            StagedRow(a, "failed", FAILED),
+            StagedRow(b, "invalid", FAILED),
+            StagedRow(c, "deferred"),
+            StagedRow(d, "dead_lettered", None, "because"),
+            StagedRow(e, "completed", sends=sent),
+        )
+        (summary,) = consumer.settle([1], ["a"])
+        assert summary.outcomes == {
+            "failed": 1, "invalid": 1, "deferred": 1, "dead_lettered": 1, "completed": 2,
+        }  # fmt: skip
+        assert (summary.sent, summary.finals) == (1, 1)
+        counts = broker.queue("work").counts
+        assert (counts.active, counts.deferred, counts.dead_letter) == (1, 1, 2)
+        assert {d.reason for d in broker.dead_letters("work")} == {"because", "InvalidMessage"}
+        assert [m.body for m in broker.peek("out")] == [b"hello"]
+        assert broker.attempts("work", 1)[0].error_message == "no"
+
+    def test_what_cannot_be_sent_is_its_own_messages_failure(self, broker: Broker, queue: str) -> None:
+        send(broker, 3)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((a, _, _),) = keys_of(broker, consumer, 1)
+        sends = [("out", [prepare(Message(b"1"))]), ("nowhere", [prepare(Message(b"2"))])]
+        stage_all(broker, consumer, 1, StagedRow(a, "completed", sends=sends))
+        (summary,) = consumer.settle([1], ["a"])
+        assert summary.outcomes == {"failed": 1, "completed": 2}
+        assert broker.peek("out") == []
+        assert broker.attempts("work", 1)[0].error_type == "lazaretto.errors.EntityNotFound"
+
+    def test_large_bodies_and_histories_go_too(self, broker: Broker, queue: str) -> None:
+        send(broker, 3, body=b"x" * 5_000)
+        with broker.receiver("work") as receiver:
+            receiver.abandon(receiver.receive(1))
+        consumer = attached(broker)
+        consumer.take(0)
+        stage_all(broker, consumer, 1)
+        consumer.settle([1], ["a"])
+        tables = ("messages", "bodies", "attempts", "shards", "staged")
+        with sqlite3.connect(broker.facts()["path"]) as connection:
+            left = {
+                t: connection.execute(f"SELECT count(*) FROM lazaretto_{t}").fetchone()[0] for t in tables
+            }
+        connection.close()
+        assert left == dict.fromkeys(tables, 0)
+
+    def test_trimmed_claims_are_forgotten_and_not_taken_again(self, broker: Broker, queue: str) -> None:
+        send(broker, 2)
+        consumer = attached(broker)
+        for number in (1, 2):
+            consumer.take(number - 1, max_rows=1)
+            stage_all(broker, consumer, number)
+            consumer.settle([number], ["a"])
+        consumer.trim(2)
+        assert broker.claims("work") == []
+        assert attached(broker).take(2) is None
+        send(broker, 1)
+        assert attached(broker).take(2) == 3
+
+
+class TestSessions:
+    @pytest.fixture
+    def queue(self, broker: Broker) -> str:
+        policy = PoisonPolicy(receive_retry_count=0)
+        broker.create_queue(
+            "work", QueueOptions(requires_session=True, on_poison_session="block", policy=policy)
+        )
+        return "work"
+
+    def test_each_stands_in_one_shard(self, broker: Broker, queue: str) -> None:
+        send(broker, 30, sessions=5)
+        consumer = attached(broker)
+        consumer.take(0, shards=2)
+        found = [
+            {n % 5 for k in keys for n in [(k & ((1 << 42) - 1)) - 1]}
+            for keys in keys_of(broker, consumer, 1)
+        ]
+        assert found[0] & found[1] == set()
+        assert found[0] | found[1] == set(range(5))
+        assert broker.session("work", "s1").locked_until is not None
+
+    def test_sessions_are_free_again_when_it_is_settled(self, broker: Broker, queue: str) -> None:
+        send(broker, 10, sessions=5)
+        consumer = attached(broker)
+        consumer.take(0, max_rows=7)
+        stage_all(broker, consumer, 1)
+        consumer.settle([1], ["a"])
+        assert consumer.take(1) == 2
+        stage_all(broker, consumer, 2)
+        consumer.settle([2], ["a"])
+        assert broker.queue("work").counts.total == 0
+        assert broker.sessions("work") == []
+
+    def test_a_held_session_is_left_out(self, broker: Broker, queue: str) -> None:
+        send(broker, 6, sessions=2)
+        consumer = attached(broker)
+        consumer.take(0)
+        (keys,) = keys_of(broker, consumer, 1)
+        mine = [k for k in keys if (sequence_of(k) - 1) % 2 == 0]
+        stage_all(
+            broker, consumer, 1,
+            StagedRow(mine[0], "failed", FAILED), *(StagedRow(k, "released") for k in mine[1:]),
+        )  # fmt: skip
+        consumer.settle([1], ["a"])
+        assert [h.session_id for h in broker.held_sessions("work")] == ["s0"]
+        assert consumer.take(1) is None
+
+
+class TestDrivers:
+    def test_a_second_driver_fences_the_first_off(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        first = attached(broker)
+        first.take(0)
+        shard = first.shards(0, 1)[0][1]
+        second = attached(broker)
+        for call in (
+            lambda: first.take(0),
+            lambda: first.settle([1], []),
+            lambda: first.renew(),
+            lambda: first.start(shard.token, "w"),
+            lambda: first.stage("b", staged_rows(shard.token, [], [], {})),
+        ):
+            with pytest.raises(ClaimFenced):
+                call()
+        stage_all(broker, second, 1)
+        assert second.settle([1], ["a"])[0].outcomes == {"completed": 4}
+
+    def test_consumers_of_different_names_do_not_meet(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        one, two = attached(broker, "one"), attached(broker, "two")
+        assert one.take(0, max_rows=2) == 1
+        assert two.take(0) == 1
+        assert sorted(c.rows for c in broker.claims("work")) == [2, 2]
+
+    def test_a_lease_that_runs_out_unread_costs_nothing(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        send(broker, 4)
+        consumer = attached(broker, lease=60)
+        consumer.take(0)
+        clock.advance(59)
+        consumer.renew()
+        clock.advance(59)
+        assert broker.queue("work").counts.locked == 4
+        clock.advance(2)
+        assert len(broker.receiver("work").receive(9)) == 4
+        assert [m.delivery_count for m in broker.peek("work", 9)] == [0] * 4
+        (claim,) = broker.claims("work")
+        assert (claim.state, claim.outcomes) == ("revoked", {"expired": 4})
+
+    def test_one_that_was_read_is_charged_and_settling_it_changes_nothing(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        send(broker, 700)
+        consumer = attached(broker, lease=60)
+        consumer.take(0)
+        consumer.start(consumer.shards(0, 1)[0][1].token, "w")
+        stage_all(broker, consumer, 1)
+        clock.advance(61)
+        for _ in range(4):
+            # Whoever looks does a part of what is due.
+            consumer = attached(broker)
+        assert broker.queue("work").counts.locked == 0
+        assert consumer.settle([1], ["a"])[0].state == "revoked"
+        assert {m.delivery_count for m in broker.peek("work", 999)} == {1}
+
+    def test_revoked_by_an_operator(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0)
+        broker.revoke_claim("work", "job", 1)
+        assert broker.queue("work").counts.active == 4
+        assert broker.audit()[0].action == "revoke_claim"
+        with pytest.raises(EntityError):
+            broker.revoke_claim("work", "job", 1)
+        assert consumer.take(1) == 2
+
+    def test_a_restarted_broker_goes_on(self, connect, queue: str, broker: Broker) -> None:  # type: ignore[no-untyped-def]
+        send(broker, 4)
+        attached(broker).take(0)
+        broker.close()
+        again = connect()
+        consumer = attached(again)
+        assert consumer.take(0) == 1
+        stage_all(again, consumer, 1)
+        assert consumer.settle([1], ["a"])[0].outcomes == {"completed": 4}
+
+    def test_a_queue_deleted_with_an_open_claim(self, broker: Broker, queue: str, clock: ManualClock) -> None:
+        send(broker, 4)
+        consumer = attached(broker, lease=60)
+        consumer.take(0)
+        broker.delete_queue("work")
+        clock.advance(61)
+        broker.create_queue("work")
+        assert broker.claims("work") == []
+
+
+class TestCrashLoops:
+    def read(self, consumer: ClaimConsumer, number: int) -> tuple[int, bool | None]:
+        ((_, shard),) = consumer.shards(number - 1, number)
+        return shard.token, consumer.start(shard.token, "task")
+
+    def test_a_killer_is_found_alone_and_set_aside(self, broker: Broker, queue: str) -> None:
+        broker.update_queue("work", policy=PoisonPolicy())
+        send(broker, 10)
+        number, restarts, killer = 0, 0, 4
+        done: set[int] = set()
+        while broker.queue("work").counts.total - broker.queue("work").counts.dead_letter:
+            consumer = attached(broker)
+            number = consumer.summaries()[-1].number - 1 if consumer.summaries() else 0
+            taken = consumer.take(number)
+            if taken is None or consumer.summaries(taken - 1, taken)[0].state != "open":
+                taken = consumer.take(taken or number)
+            assert taken is not None
+            ((_, shard),) = consumer.shards(taken - 1, taken) or [(None, None)]
+            assert shard is not None
+            careful = consumer.start(shard.token, "task")
+            keys = broker._store.read(lambda tx, s=shard: tx.shard_keys(s, 99))  # type: ignore[misc]
+            numbers = [sequence_of(k) for k in keys]
+            for key, n in zip(keys, numbers, strict=True):
+                if careful:
+                    consumer.mark(shard.token, key)
+                if n == killer:
+                    restarts += 1
+                    assert restarts <= 8
+                    break
+            else:
+                consumer.stage("a", staged_rows(shard.token, keys, [], {}))
+                consumer.settle([taken], ["a"])
+                done.update(numbers)
+        assert done == {n for n in range(1, 11) if n != killer}
+        (dead,) = broker.dead_letters("work")
+        assert (dead.sequence_number, dead.reason, dead.counters.worker_deaths) == (
+            killer,
+            "WorkerCrashed",
+            4,
+        )
+        assert restarts == 4
+
+    def test_two_marks_make_suspects_that_nobody_is_charged_for(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0, shards=2)
+        for _, shard in consumer.shards(0, 1):
+            consumer.start(shard.token, "task")
+            consumer.mark(shard.token, shard.first)
+        attached(broker)
+        counts = broker.queue("work").counts
+        assert (counts.suspect, counts.locked) == (2, 2)
+        assert {m.delivery_count for m in broker.peek("work")} == {0}
+
+    def test_a_second_attempt_of_a_task_blames_what_the_first_worked_on(
+        self, broker: Broker, queue: str
+    ) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0)
+        token, careful = self.read(consumer, 1)
+        assert careful is False
+        token, careful = self.read(consumer, 1)
+        assert careful is True
+        (keys,) = keys_of(broker, consumer, 1)
+        consumer.mark(token, keys[2])
+        self.read(consumer, 1)
+        assert keys_of(broker, consumer, 1) == [[keys[0], keys[1], keys[3]]]
+        assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2

@@ -23,7 +23,7 @@ from lazaretto.engine.claims import (
 )
 from lazaretto.entities import EntityPath
 from lazaretto.errors import EntityError
-from lazaretto.keys import sequence_of
+from lazaretto.keys import first_key, sequence_of
 from lazaretto.options import seconds, whole
 from lazaretto.store.claims import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
 from lazaretto.store.contract import Store, Transaction
@@ -140,6 +140,10 @@ class ClaimConsumer:
     def trim(self, last: int) -> None:
         """Forget claims up to a number, those that have ended."""
         self._store.run(TrimClaims(self.path, self.name, last))
+
+    def base_key(self) -> int:
+        """Return the key that sequence numbers of the queue are added to."""
+        return self._store.read(lambda tx: first_key(require_claims(tx, self.path).queue_id))
 
     def last_sequence(self) -> int:
         """Return the highest sequence number there is in the queue now."""

@@ -182,6 +182,18 @@ class ClaimFenced(EntityError):
     code = "claim_fenced"
 
 
+class JavaNotFound(LazarettoError):
+    """There is no Java that Spark runs on."""
+
+    code = "java_not_found"
+
+
+class SystemicFailure(LazarettoError):
+    """Most messages of a micro-batch fail in one way: an outage, not poison. They were given back."""
+
+    code = "systemic_failure"
+
+
 class HandlerError(LazarettoError):
     """A handler cannot be used: it cannot be imported, or has the wrong signature."""
 

@@ -9,12 +9,14 @@ import pytest
 from lazaretto import (
     Broker,
     ClaimFenced,
+    Disposition,
     EntityError,
     ManualClock,
     Message,
     NotAllowed,
     PoisonMessageError,
     PoisonPolicy,
+    PoisonSession,
     QueueOptions,
 )
 from lazaretto.claims import ClaimConsumer
@@ -112,7 +114,7 @@ class TestTaking:
         assert [len(part) for part in keys_of(broker, consumer, 2)] == [1, 1]
 
     def test_a_halted_queue_says_so(self, broker: Broker, queue: str) -> None:
-        broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0, on_poison="fault"))
+        broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0, on_poison=Disposition.FAULT))
         send(broker, 2)
         with broker.receiver("work") as receiver:
             receiver.abandon(receiver.receive(1))
@@ -227,7 +229,7 @@ class TestSessions:
     def queue(self, broker: Broker) -> str:
         policy = PoisonPolicy(receive_retry_count=0)
         broker.create_queue(
-            "work", QueueOptions(requires_session=True, on_poison_session="block", policy=policy)
+            "work", QueueOptions(requires_session=True, on_poison_session=PoisonSession.BLOCK, policy=policy)
         )
         return "work"
 
@@ -376,8 +378,7 @@ class TestCrashLoops:
             if taken is None or consumer.summaries(taken - 1, taken)[0].state != "open":
                 taken = consumer.take(taken or number)
             assert taken is not None
-            ((_, shard),) = consumer.shards(taken - 1, taken) or [(None, None)]
-            assert shard is not None
+            ((_, shard),) = consumer.shards(taken - 1, taken)
             careful = consumer.start(shard.token, "task")
             keys = broker._store.read(lambda tx, s=shard: tx.shard_keys(s, 99))  # type: ignore[misc]
             numbers = [sequence_of(k) for k in keys]

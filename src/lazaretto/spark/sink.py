@@ -1,0 +1,86 @@
+"""The sink that settles: its commit does, in one commit of the store, what the tasks have staged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from lazaretto.claims import ClaimConsumer
+from lazaretto.errors import SystemicFailure
+from lazaretto.spark.options import SparkOptions, parse
+from lazaretto.spark.results import remove_claim
+from lazaretto.spark.stores import broker_at
+from lazaretto.spark.task import OUTAGE
+from lazaretto.store.claims import REVOKED
+
+#: The name of the format, and the option that is the sink's own.
+SETTLING = "lazaretto-settle"
+RESULTS = "results"
+
+
+class Told(WriterCommitMessage):
+    """What a task staged: claim, epoch and stage of each shard. Names and numbers, never outcomes."""
+
+    def __init__(self, shards: Sequence[tuple[int, int, str | None]]) -> None:
+        self.shards = list(shards)
+
+
+class SettlingWriter(DataSourceStreamArrowWriter):
+    """Settles the claims of a micro-batch."""
+
+    def __init__(self, options: SparkOptions, results: str | None) -> None:
+        self._options = options
+        self._results = results
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        found = [
+            (row["claim"], row["epoch"], row["stage"]) for batch in iterator for row in batch.to_pylist()
+        ]
+        return Told(found)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        told = [shard for message in messages if isinstance(message, Told) for shard in message.shards]
+        if not told:
+            return
+        # All tasks of a batch work for one driver.
+        epoch = told[0][1]
+        options = self._options
+        numbers = sorted({claim for claim, _, _ in told})
+        stages = [stage for _, _, stage in told if stage is not None]
+        with broker_at(options.url()) as broker:
+            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=epoch)
+            outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
+            if outage is not None:
+                consumer.revoke(why=outage)
+                raise SystemicFailure(
+                    f"most messages of {options.queue!r} fail in one way ({outage.removeprefix(OUTAGE)}). "
+                    "They were given back uncharged; start the query again when the cause is gone"
+                )
+            summaries = consumer.settle(numbers, stages)
+        for summary in summaries:
+            if summary.state == REVOKED and self._results is not None:
+                remove_claim(self._results, summary.number)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        # What was staged is never named, and goes with the claim.
+        return
+
+
+class SettlingSource(DataSource):
+    """The sink of `process`. It is not meant to be used by itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SETTLING
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        options = dict(self.options)
+        results = options.pop(RESULTS, None)
+        return SettlingWriter(parse(options), results)

@@ -1,0 +1,162 @@
+"""A queue as a stream: the offset is the number of a claim, and a claim is the same whoever asks again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+import lazaretto
+from lazaretto.claims import ClaimConsumer
+from lazaretto.errors import LazarettoError
+from lazaretto.spark.columns import CLAIM, MESSAGE, read_shard
+from lazaretto.spark.options import SparkOptions
+from lazaretto.spark.stores import broker_at
+from lazaretto.store.claims import ShardRecord
+
+_CLAIM = "claim"
+
+
+class ShardPartition(InputPartition):
+    """What one task reads. `shard`: None where the claim has ended, and there is nothing to read."""
+
+    def __init__(self, claim: int, epoch: int, shard: ShardRecord | None) -> None:
+        self.claim = claim
+        self.epoch = epoch
+        self.shard = shard
+
+
+class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes claims for micro-batches. Made several times, in several processes: opens nothing by itself."""
+
+    def __init__(self, options: SparkOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._consumer: ClaimConsumer | None = None
+        self._settled = 0
+        self._last: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_columns": self._columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_options"], state["_columns"])  # type: ignore[misc]
+
+    # -- in the driver --------------------------------------------------------------------------
+
+    def _attached(self) -> ClaimConsumer:
+        """Return the consumer, as its one driver: the first thing that a query does is to attach."""
+        if self._consumer is None:
+            options = self._options
+            # For as long as the process lives: it is ended with the query, by a signal.
+            broker = lazaretto.connect(options.url(), create=False)
+            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, lease=options.lease)
+            self._settled = consumer.attach()
+            self._consumer = consumer
+            threading.Thread(
+                target=self._renew, args=(consumer,), name="lazaretto-lease", daemon=True
+            ).start()
+        return self._consumer
+
+    def _renew(self, consumer: ClaimConsumer) -> None:
+        """Give a sign of life while a micro-batch runs."""
+        pause = threading.Event()
+        while not pause.wait(self._options.lease / 4):
+            try:
+                consumer.renew()
+            except LazarettoError:
+                # Fenced off, or the store is gone: the next call of the query says so.
+                return
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's names
+        self._attached()
+        return {_CLAIM: self._settled}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._last = self._attached().last_sequence()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        options = self._options
+        max_rows, max_bytes = options.max_rows, options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            max_rows = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
+        elif isinstance(limit, ReadAllAvailable):
+            max_rows, max_bytes = 10_000_000, 1 << 50
+        taken = self._attached().take(
+            start[_CLAIM], max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
+        )
+        return start if taken is None else {_CLAIM: taken}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        consumer = self._attached()
+        first, last = start[_CLAIM], end[_CLAIM]
+        found = consumer.shards(first, last)
+        parts: list[InputPartition] = [
+            ShardPartition(claim.number, consumer.epoch, shard) for claim, shard in found
+        ]
+        left = {claim.number for claim, _ in found}
+        parts += [
+            ShardPartition(number, consumer.epoch, None)
+            for number in range(first + 1, last + 1)
+            if number not in left
+        ]
+        return parts
+
+    def commit(self, end: dict[str, int]) -> None:
+        # Called late, or never: this only forgets. The one before is kept, for whoever asks again.
+        self._attached().trim(end[_CLAIM] - 1)
+
+    # -- in tasks -------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ShardPartition)
+        columns = self._columns
+        schema = pa.schema([(name, {**CLAIM, **MESSAGE}[name]) for name in columns])
+        careful, path = self._start(partition)
+        if careful is None or partition.shard is None:
+            # One row without a message: whoever settles has to hear of the claim.
+            known = {"claim": partition.claim, "epoch": partition.epoch}
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([known.get(name)], schema.field(name).type) for name in columns], schema=schema
+            )
+            return
+        told = {
+            "claim": partition.claim,
+            "shard": partition.shard.token,
+            "epoch": partition.epoch,
+            "careful": careful,
+        }
+        wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
+        for batch in read_shard(path, partition.shard, wanted):
+            count = batch.num_rows
+            arrays = [
+                batch.column(name)
+                if name in MESSAGE
+                else pa.repeat(pa.scalar(told[name], CLAIM[name]), count)
+                for name in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _start(self, partition: ShardPartition) -> tuple[bool | None, str]:
+        """Say that the shard is read; return whether to be careful with it, and where the file is."""
+        if partition.shard is None:
+            return None, ""
+        options = self._options
+        with broker_at(options.url()) as broker:
+            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=partition.epoch)
+            return consumer.start(partition.shard.token, "a task"), str(broker.facts()["path"])

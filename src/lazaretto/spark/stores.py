@@ -1,0 +1,38 @@
+"""Stores as Spark's processes see them.
+
+Arrow's driver brings a SQLite of its own, and two SQLites in one process must not have the same file
+open: when one closes it, the other's locks are gone. So a task has a broker only while it needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import lazaretto
+from lazaretto.broker import Broker
+
+_FILES = Path("/proc/self/fd")
+
+
+@contextlib.contextmanager
+def broker_at(url: str) -> Iterator[Broker]:
+    """Open the store at a URL for a while. Raises StoreError."""
+    with lazaretto.connect(url, create=False) as broker:
+        yield broker
+
+
+def is_open_here(path: str) -> bool:
+    """Return whether this process has a file open; True where that cannot be told."""
+    try:
+        names = [entry.name for entry in _FILES.iterdir()]
+    except OSError:
+        return True
+    real = os.path.realpath(path)
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.readlink(_FILES / name) == real:  # noqa: PTH115 - a path that need not exist
+                return True
+    return False

@@ -1,0 +1,377 @@
+"""What a task of the pipeline does: runs the handler on a shard's messages, and stages what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import marshal
+import pickle
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from lazaretto.breaker import BreakerPolicy, BreakerWindow
+from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claim_settle import StagedRow, staged_rows
+from lazaretto.engine.leases import Past
+from lazaretto.engine.settle import Settlement
+from lazaretto.errors import HandlerError, TransactionError
+from lazaretto.failure import Failure, failure_of, shorten
+from lazaretto.host.calls import Caller
+from lazaretto.host.context import Effects, decode_effects, encode_effects
+from lazaretto.host.handlers import Handler
+from lazaretto.host.outcomes import Ended, ended_of, ended_with
+from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.keys import LAST_SEQUENCE
+from lazaretto.messages import ReceivedMessage
+from lazaretto.policy import Outcome
+from lazaretto.spark.results import ResultFile
+from lazaretto.spark.stores import broker_at
+from lazaretto.store.contract import Store
+
+#: Messages that the sandbox is given at once.
+_CHUNK = 2_000
+#: What a task tells the settling sink: the claim, its driver's epoch, the name it staged under, and counts.
+TOLD = pa.schema([("claim", pa.int64()), ("epoch", pa.int64()), ("stage", pa.string()), ("rows", pa.int64())])
+
+
+#: How a stage is named that is none: what follows says which failure most messages have had.
+OUTAGE = "outage: "
+
+
+class Outage(Exception):
+    """Most messages fail in one way: not they are to blame."""
+
+
+class HandlerSetup:
+    """Called in a sandbox: returns the function of bytes that runs a handler there."""
+
+    def __init__(self, handler: Handler) -> None:
+        try:
+            self.pickled = cloudpickle.dumps((handler.function, handler.options, str(handler.path)))
+        except Exception as error:
+            raise HandlerError(
+                f"{handler!r} cannot be sent to another process: {type(error).__name__}: {error}"
+            ) from error
+
+    def call(self) -> Callable[[tuple[Any, ...]], tuple[Effects | None, Any]]:
+        """Return the function that runs the handler on the fields of a message."""
+        function, options, queue = cloudpickle.loads(self.pickled)
+        call = Caller(Handler(queue, function, options))
+
+        def run(fields: tuple[Any, ...]) -> tuple[Effects | None, Any]:
+            message = ReceivedMessage(*fields)
+            past = Past(0) if message.deliveries > 1 else None
+            effects = call(message, past)
+            if effects is not None and effects.statements:
+                raise TransactionError("SQL of the handler's own is not possible in a Spark pipeline")
+            return effects, call.returned
+
+        return run
+
+    def __call__(self) -> Callable[[bytes], bytes | None]:
+        run = self.call()
+
+        def run_bytes(item: bytes) -> bytes | None:
+            effects, result = run(marshal.loads(item))  # noqa: S302 - from our parent
+            if effects is None and result is None:
+                return None
+            return pack_result(effects, result)
+
+        return run_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """What a task needs, sent along with the query: no credentials in it."""
+
+    store: str
+    queue: str
+    consumer: str
+    setup: HandlerSetup
+    limits: SandboxOptions
+    #: Where the driver finds modules: a worker of the same machine looks there too.
+    path: tuple[str, ...]
+    isolation: str
+    results: str | None
+    schema: bytes | None
+    breaker: BreakerPolicy | None
+
+    def url(self) -> str:
+        """Return the store's URL."""
+        from lazaretto.spark.options import SparkOptions
+
+        return SparkOptions(store=self.store, queue=self.queue).url()
+
+
+def pack_result(effects: Effects | None, result: Any) -> bytes:
+    """Return what a handler asked for and returned, as bytes."""
+    told = None if effects is None else encode_effects(effects)
+    try:
+        return b"m" + marshal.dumps((told, result))
+    except ValueError:
+        return b"p" + pickle.dumps((told, result))
+
+
+def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
+    """Return what `pack_result` was given."""
+    # From our own sandbox, whose code is the user's as ours is.
+    load = marshal.loads if packed[:1] == b"m" else pickle.loads
+    told, result = load(packed[1:])
+    return None if told is None else decode_effects(told), result
+
+
+#: Sandboxes by what runs in them: a worker that Spark uses again finds its own warm.
+_sandboxes: dict[bytes, Sandbox] = {}
+
+
+def _sandbox(setup: HandlerSetup, options: SandboxOptions) -> Sandbox:
+    key = setup.pickled + repr(options).encode()
+    sandbox = _sandboxes.get(key)
+    if sandbox is None:
+        for old in _sandboxes.values():
+            old.close()
+        _sandboxes.clear()
+        sandbox = _sandboxes[key] = Sandbox(setup, options)
+    return sandbox
+
+
+class ShardTask:
+    """Runs one shard's messages, as they come in batches."""
+
+    def __init__(
+        self, settings: TaskSettings, store: Store, claim: int, shard: int, epoch: int, careful: bool
+    ) -> None:
+        self._settings = settings
+        self._careful = careful
+        self.claim = claim
+        self.epoch = epoch
+        self._shard = shard
+        self._consumer = ClaimConsumer(store, settings.queue, settings.consumer, epoch=epoch)
+        self.stage = uuid.uuid4().hex
+        self._base = self._consumer.base_key()
+        inline = settings.isolation == "inline" and not careful
+        self._inline = settings.setup.call() if inline else None
+        self._sandbox = None if inline else _sandbox(settings.setup, settings.limits)
+        self._completed: list[int] = []
+        self._others: list[StagedRow] = []
+        self._failed_sessions: set[str] = set()
+        self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
+        self._results = ResultFile.at(settings.results, settings.schema, claim, shard)
+        self._seconds = {"handler": 0.0, "results": 0.0}
+        self.rows = 0
+
+    def run(self, batch: pa.RecordBatch) -> None:
+        """Run a batch of messages."""
+        keys, fields, sessions = _messages(batch, self._base)
+        self.rows += len(keys)
+        step = 1 if self._careful else _CHUNK
+        for start in range(0, len(keys), step):
+            end = start + step
+            self._run_chunk(keys[start:end], fields[start:end], sessions[start:end])
+
+    def _run_chunk(
+        self, keys: Sequence[int], fields: Sequence[tuple[Any, ...]], sessions: Sequence[str | None]
+    ) -> None:
+        """Run some messages in order; behind one that failed, the rest of its session is left out."""
+        begun = time.monotonic()
+        in_order = any(session is not None for session in sessions)
+        left = list(range(len(keys)))
+        while left:
+            for index in left:
+                if sessions[index] in self._failed_sessions:
+                    self._others.append(StagedRow(keys[index], Outcome.RELEASED.value))
+            left = [index for index in left if sessions[index] not in self._failed_sessions]
+            if not left:
+                break
+            if self._careful:
+                self._consumer.mark(self._shard, keys[left[0]])
+            ends = self._run_some([fields[index] for index in left], in_order)
+            self._keep([keys[index] for index in left], ends, [sessions[index] for index in left])
+            left = left[len(ends) :]
+        self._seconds["handler"] += time.monotonic() - begun
+
+    def _run_some(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
+        """Return how messages ended and what the handler returned: of all, or up to the first failure."""
+        if self._inline is not None:
+            return self._run_inline(fields, in_order)
+        assert self._sandbox is not None
+        verdicts = self._sandbox.run([marshal.dumps(one) for one in fields], stop_on_failure=in_order)
+        ends = []
+        for verdict in verdicts:
+            if verdict.status is Status.NOT_RUN:
+                break
+            if verdict.status is Status.DONE and verdict.result is not None:
+                effects, result = unpack_result(verdict.result)
+                ends.append((ended_with(effects), result))
+            else:
+                ends.append((ended_of(verdict), None))
+        return ends
+
+    def _run_inline(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
+        assert self._inline is not None
+        ends: list[tuple[Ended, Any]] = []
+        for one in fields:
+            try:
+                effects, result = self._inline(one)
+                ends.append((ended_with(effects), result))
+            except BaseException as error:
+                failure = failure_of(error)
+                assert failure is not None
+                verdict = Verdict(Status.ERROR, None, failure.type, failure.message, failure.stack)
+                ends.append((ended_of(verdict), None))
+            if in_order and ends[-1][0].settlement.failure is not None:
+                break
+        return ends
+
+    def _keep(
+        self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
+    ) -> None:
+        wrong = self._add_results(keys, ends)
+        for index, (ended, _result) in enumerate(ends):
+            key, settlement = keys[index], ended.settlement
+            if index in wrong:
+                settlement = Settlement(Outcome.FAILED, wrong[index])
+                ended = Ended(settlement)
+            if settlement.outcome is Outcome.COMPLETED and ended.effects is None:
+                self._completed.append(key)
+                continue
+            self._others.append(_staged(key, ended))
+            session = sessions[index]
+            if session is not None and settlement.failure is not None:
+                self._failed_sessions.add(session)
+        self._look_for_outage(keys, ends)
+
+    def _look_for_outage(self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]]) -> None:
+        if self._window is None or self._careful:
+            return
+        prints = [(keys[index], ended.fingerprint) for index, (ended, _) in enumerate(ends)]
+        if self._window.note(prints, time.monotonic()) is not None:
+            last = next(e.settlement.failure for e, _ in reversed(ends) if e.settlement.failure is not None)
+            raise Outage(f"{last.type}: {shorten(last.message or '', 200)}")
+
+    def _add_results(self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]]) -> dict[int, Failure]:
+        """Keep the results of messages that were completed; return those that do not fit the schema."""
+        if self._results is None:
+            return {}
+        begun = time.monotonic()
+        at = [
+            index
+            for index, (ended, result) in enumerate(ends)
+            if result is not None and ended.settlement.outcome is Outcome.COMPLETED
+        ]
+        wrong = self._results.add([keys[i] & LAST_SEQUENCE for i in at], [ends[i][1] for i in at])
+        self._seconds["results"] += time.monotonic() - begun
+        return {at[index]: failure for index, failure in wrong.items()}
+
+    def finish(self) -> None:
+        """Write the results, and stage what came of the messages."""
+        begun = time.monotonic()
+        if self._results is not None:
+            self._results.close()
+        self._seconds["results"] += time.monotonic() - begun
+        seconds = {name: round(value, 3) for name, value in self._seconds.items()}
+        self._consumer.stage(self.stage, staged_rows(self._shard, self._completed, self._others, seconds))
+
+
+def _staged(key: int, ended: Ended) -> StagedRow:
+    settlement, effects = ended.settlement, ended.effects
+    return StagedRow(
+        key,
+        settlement.outcome.value,
+        settlement.failure,
+        settlement.reason,
+        settlement.description,
+        settlement.reject,
+        list(effects.sends) if effects is not None else [],
+    )
+
+
+def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[Any, ...]], list[str | None]]:
+    """Return keys, fields of ReceivedMessage, and sessions of a batch."""
+    column = {name: batch.column(name) for name in batch.schema.names}
+
+    def micros(name: str) -> list[int | None]:
+        found: list[int | None] = column[name].cast(pa.int64()).to_pylist()
+        return found
+
+    keys = [base + number for number in column["sequence_number"].to_pylist()]
+    bodies = column["body"].to_pylist()
+    nothing = [None] * len(keys)
+    fields = list(
+        zip(
+            keys,
+            [b"" if body is None else body for body in bodies],
+            column["message_id"].to_pylist(),
+            micros("enqueued_time"),
+            micros("expires_at"),
+            column["headers"].to_pylist(),
+            nothing,
+            column["attempt"].to_pylist(),
+            column["delivery_count"].to_pylist(),
+            column["cycle"].to_pylist(),
+            column["generation"].to_pylist(),
+            column["enqueued_sequence_number"].to_pylist(),
+            nothing,
+            nothing,
+            strict=True,
+        )
+    )
+    return keys, fields, column["session_id"].to_pylist()
+
+
+def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run what a task is given, and tell the sink of each shard."""
+    sys.path += [entry for entry in settings.path if entry not in sys.path and Path(entry).exists()]
+    with broker_at(settings.url()) as broker:
+        told = _run_shards(settings, broker._store, batches)
+    if told:
+        columns = list(zip(*told, strict=True))
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, TOLD, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=TOLD)
+
+
+def _run_shards(
+    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
+) -> list[tuple[int, int, str | None, int]]:
+    tasks: dict[int, ShardTask] = {}
+    ended: list[tuple[int, int]] = []
+    try:
+        for batch in batches:
+            # A partition holds one shard, unless the stream was repartitioned.
+            for shard, claim, epoch, careful, part in _by_shard(batch):
+                if shard is None:
+                    ended.append((claim, epoch))
+                    continue
+                if shard not in tasks:
+                    tasks[shard] = ShardTask(settings, store, claim, shard, epoch, careful)
+                tasks[shard].run(part)
+        for task in tasks.values():
+            task.finish()
+    except Outage as outage:
+        # Not raised: Spark would only try the task again.
+        return [(task.claim, task.epoch, f"{OUTAGE}{outage}", 0) for task in tasks.values()]
+    told: list[tuple[int, int, str | None, int]] = [
+        (task.claim, task.epoch, task.stage, task.rows) for task in tasks.values()
+    ]
+    return told + [(claim, epoch, None, 0) for claim, epoch in ended]
+
+
+def _by_shard(
+    batch: pa.RecordBatch,
+) -> Iterator[tuple[int | None, int, int, bool, pa.RecordBatch]]:
+    shards = batch.column("shard")
+    for shard in shards.unique().to_pylist():
+        if shard is None:
+            part = batch.filter(shards.is_null())
+        elif len(shards.unique()) == 1:
+            part = batch
+        else:
+            part = batch.filter(pa.compute.equal(shards, shard))
+        claim, epoch = part.column("claim")[0].as_py(), part.column("epoch")[0].as_py()
+        yield shard, claim, epoch, bool(part.column("careful")[0].as_py()), part

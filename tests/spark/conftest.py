@@ -1,0 +1,38 @@
+"""One Spark session for all tests of a process: it takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lazaretto
+from lazaretto import Broker, PoisonPolicy, QueueOptions
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'lazaretto[spark]'")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from lazaretto.spark import spark_session
+
+    session = spark_session({"spark.driver.memory": "768m"})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "spark.db"
+
+
+@pytest.fixture
+def broker(store: Path) -> Iterator[Broker]:
+    """A broker with a queue `work` on which a message is tried once, and a queue `out`."""
+    with lazaretto.connect(store) as broker:
+        broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+        broker.create_queue("out")
+        yield broker

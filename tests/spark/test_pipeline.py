@@ -1,0 +1,292 @@
+"""A handler on a stream of messages: each settled once, and no bad one stops the query."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazaretto import Broker, Disposition, InvalidOption, Message, PoisonPolicy, PoisonSession, QueueOptions
+from lazaretto.spark import process
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
+)
+
+SCHEMA = "n bigint, text string"
+
+
+class Pipeline:
+    """Runs pipelines on the queue `work`, each with the same checkpoint."""
+
+    def __init__(self, spark: Any, store: Path) -> None:
+        self._spark = spark
+        self.store = str(store)
+        self.checkpoint = str(store.with_name("checkpoint"))
+        self.results = str(store.with_name("results"))
+
+    def stream(self, **options: Any) -> Any:
+        reader = (
+            self._spark.readStream.format("lazaretto").option("store", self.store).option("queue", "work")
+        )
+        return reader.options(**options).load()
+
+    def start(self, handler: Any, *, stream: dict[str, Any] | None = None, **options: Any) -> Any:
+        given = {"results": self.results, "schema": SCHEMA, "deadline": 5, **options}
+        return process(
+            self.stream(**(stream or {})), handler, store=self.store, queue="work",
+            checkpoint=self.checkpoint, **given,
+        )  # fmt: skip
+
+    def run(self, handler: Any, **options: Any) -> Any:
+        query = self.start(handler, **options)
+        query.awaitTermination()
+        return query
+
+    def rows(self) -> list[tuple[int, int, str]]:
+        found = self._spark.read.parquet(self.results).select("sequence_number", "n", "text").collect()
+        return sorted(tuple(row) for row in found)
+
+
+@pytest.fixture
+def pipeline(spark: Any, store: Path, broker: Broker) -> Pipeline:
+    return Pipeline(spark, store)
+
+
+def send(broker: Broker, *bodies: bytes, **fields: Any) -> list[int]:
+    return broker.sender("work").send([Message(body, **fields) for body in bodies])
+
+
+def act(message: Any, context: Any) -> Any:
+    import json
+    import os
+    import re
+    import time
+
+    body = bytes(message.body)
+    match body:
+        case b"raise":
+            raise ValueError("no")
+        case b"exit":
+            os._exit(3)
+        case b"abort":
+            os.abort()
+        case b"sleep":
+            time.sleep(60)
+        case b"regex":
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        case b"wide":
+            return {"n": 1 << 80, "text": "too large"}
+        case b"odd":
+            return {"n": "seven", "text": []}
+        case b"emit":
+            context.send("out", _message(b"hello"))
+        case b"nowhere":
+            context.send("nowhere", _message(b"hello"))
+        case b"defer":
+            context.defer()
+        case b"dead":
+            context.dead_letter("asked for")
+        case b"sql":
+            context.execute("DELETE FROM anything")
+        case b"nothing":
+            return None
+        case b"\xff\xfe":
+            body.decode()
+    n = json.loads(body) if body[:1].isdigit() else message.sequence_number
+    return {"n": n, "text": message.subject}
+
+
+def _message(body: bytes) -> Any:
+    from lazaretto import Message
+
+    return Message(body)
+
+
+def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeline: Pipeline) -> None:
+    numbers = broker.sender("work").send([Message(b"%d" % n, subject=f"s{n}") for n in range(250)])
+    query = pipeline.run(act, stream={"maxRows": "100"})
+    assert pipeline.rows() == [(number, n, f"s{n}") for n, number in enumerate(numbers)]
+    assert broker.queue("work").counts.total == 0
+    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [
+        100,
+        100,
+        50,
+    ]
+    assert next(claim.outcomes for claim in broker.claims("work")) == {"completed": 50}
+    send(broker, b"7")
+    pipeline.run(act)
+    assert len(pipeline.rows()) == 251
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_each_way_to_end(broker: Broker, pipeline: Pipeline, isolation: str) -> None:
+    fine = [b"emit", b"nothing", b"", b"defer"]
+    bad = {
+        b"raise": "ValueError", b"wide": "lazaretto.spark.results.ResultSchemaError",
+        b"odd": "lazaretto.spark.results.ResultSchemaError", b"nowhere": "lazaretto.errors.EntityNotFound",
+        b"sql": "lazaretto.errors.TransactionError", b"\xff\xfe": "UnicodeDecodeError", b"dead": None,
+    }  # fmt: skip
+    deadly = {
+        b"exit": "WorkerCrashed",
+        b"abort": "WorkerCrashed",
+        b"sleep": "HandlerTimeout",
+        b"regex": "HandlerTimeout",
+    }
+    bad |= deadly if isolation == "process" else {}
+    send(
+        broker,
+        *[body for pair in zip([*fine * 3], [*bad, *fine], strict=False) for body in pair],
+        *fine,
+        *bad,
+    )
+    pipeline.run(act, isolation=isolation, deadline=1, breaker=None)
+    dead: dict[bytes, str | None] = {}
+    for letter in broker.dead_letters("work"):
+        assert letter.message is not None
+        dead[letter.message.body] = letter.error_type
+    assert dead == bad
+    counts = broker.queue("work").counts
+    assert counts.total == counts.deferred + counts.dead_letter
+    assert {m.body for m in broker.peek("out", 99)} == {b"hello"}
+    letter = next(d for d in broker.dead_letters("work") if d.error_type == "ValueError")
+    stack = broker.dead_letter("work", letter.sequence_number).attempts[0].stack
+    assert stack is not None
+    assert 'raise ValueError("no")' in stack
+
+
+def test_what_fails_is_tried_again_as_the_queue_says(broker: Broker, pipeline: Pipeline) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=2))
+    send(broker, b"raise", b"1")
+    pipeline.run(act)
+    (letter,) = broker.dead_letters("work")
+    assert letter.counters.failures == 3
+    assert len(pipeline.rows()) == 1
+
+
+def test_sessions_stay_in_order_behind_what_fails(spark: Any, broker: Broker, pipeline: Pipeline) -> None:
+    broker.delete_queue("work")
+    policy = PoisonPolicy(receive_retry_count=0)
+    broker.create_queue(
+        "work", QueueOptions(requires_session=True, on_poison_session=PoisonSession.BLOCK, policy=policy)
+    )
+    for n in range(6):
+        bodies = [(f"s{s}", b"raise" if (s, n) in ((1, 2), (3, 0)) else b"%d" % n) for s in range(5)]
+        broker.sender("work").send(
+            [Message(body, session_id=session, subject=session) for session, body in bodies]
+        )
+    pipeline.run(act, breaker=None)
+    done: dict[str, list[int]] = {}
+    for _, n, session in pipeline.rows():
+        done.setdefault(session, []).append(n)
+    assert done == {"s0": [*range(6)], "s1": [0, 1], "s2": [*range(6)], "s4": [*range(6)]}
+    assert [held.session_id for held in broker.held_sessions("work")] == ["s3", "s1"]
+
+
+def test_an_outage_ends_the_query_and_costs_nothing(broker: Broker, pipeline: Pipeline) -> None:
+    def down(message: Any) -> None:
+        raise ConnectionError("the database is down")
+
+    send(broker, *[b"%d" % n for n in range(100)])
+    query = pipeline.start(down)
+    with pytest.raises(Exception, match=r"most messages of 'work' fail in one way \(ConnectionError"):
+        query.awaitTermination()
+    assert broker.queue("work").counts.active == 100
+    assert {m.delivery_count for m in broker.peek("work", 100)} == {0}
+    pipeline.run(act)
+    assert len(pipeline.rows()) == 100
+
+
+def test_a_zoo_among_good_messages_fails_no_task(broker: Broker, pipeline: Pipeline) -> None:
+    kinds = [b"raise", b"exit", b"abort", b"sleep", b"regex", b"odd", b"\xff\xfe"]
+    bodies = [kinds[n // 500 % len(kinds)] if n % 500 == 250 else b"%d" % n for n in range(5_000)]
+    send(broker, *bodies)
+    query = pipeline.run(act, deadline=0.5)
+    expected = Counter(body for body in bodies if not body.isdigit())
+    found = Counter(d.message.body for d in broker.dead_letters("work") if d.message is not None)
+    assert found == expected
+    assert len(pipeline.rows()) == len(bodies) - expected.total()
+    assert query.exception() is None
+    assert broker.queue("work").counts.active == 0
+
+
+def test_large_bodies_and_none(broker: Broker, pipeline: Pipeline) -> None:
+    broker.update_queue("work", max_message_size=100 * 1024 * 1024)
+    broker.sender("work").send([Message(b"x" * 90_000_000), Message(b""), Message(b"\x00\xff")])
+
+    def size(message: Any) -> Any:
+        return {"n": len(message.body), "text": None}
+
+    pipeline.run(size)
+    assert [n for _, n, _ in pipeline.rows()] == [90_000_000, 0, 2]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"maxRow": "5"}, "did you mean 'max_rows'"),
+            ({"maxRows": "many"}, "expected option max_rows to be a number"),
+            ({"maxRows": "0"}, "max_rows"),
+            ({"queue": "nowhere"}, "nowhere"),
+            ({"store": "/nowhere/at/all.db"}, "there is no store"),
+            ({"store": "env:NO_SUCH_NAME"}, "NO_SUCH_NAME"),
+        ],
+    )
+    def test_options_that_are_wrong(
+        self, broker: Broker, pipeline: Pipeline, options: dict[str, str], text: str
+    ) -> None:
+        with pytest.raises(Exception, match=text):
+            pipeline.start(act, stream=options).awaitTermination()
+
+    def test_what_process_refuses(self, broker: Broker, pipeline: Pipeline) -> None:
+        for options, text in (
+            ({"isolation": "magic"}, "isolation"),
+            ({"results": None}, "results and schema together"),
+            ({"deadlin": 3}, "did you mean 'deadline'"),
+        ):
+            with pytest.raises(InvalidOption, match=text):
+                pipeline.start(act, **options)
+        with pytest.raises(InvalidOption, match="lacks the column"):
+            process(pipeline.stream().drop("epoch"), act, store="x", queue="work", checkpoint="y")
+
+    def test_a_second_driver_ends_the_first(self, broker: Broker, pipeline: Pipeline, tmp_path: Path) -> None:
+        send(broker, b"1")
+        first = pipeline.start(act, trigger={"processingTime": "100 milliseconds"})
+        while not broker.claims("work") or broker.claims("work")[0].state == "open":
+            first.awaitTermination(0.1)
+        pipeline.checkpoint = str(tmp_path / "another")
+        pipeline.run(act)
+        send(broker, b"2")
+        with pytest.raises(Exception, match="another driver has attached"):
+            first.awaitTermination()
+        pipeline.run(act)
+        assert [n for _, n, _ in pipeline.rows()] == [1, 2]
+
+    def test_a_revoked_claim_is_passed_over_and_leaves_no_results(
+        self, broker: Broker, pipeline: Pipeline
+    ) -> None:
+        send(broker, *[b"%d" % n for n in range(10)])
+
+        def slow(message: Any) -> Any:
+            import time
+
+            if message.body == b"9":
+                time.sleep(3)
+            return {"n": int(message.body), "text": None}
+
+        query = pipeline.start(slow)
+        while not broker.claims("work"):
+            query.awaitTermination(0.1)
+        broker.revoke_claim("work", "spark", 1)
+        query.awaitTermination()
+        pipeline.run(act)
+        assert [n for _, n, _ in pipeline.rows()] == list(range(10))
+
+    def test_a_halted_queue_ends_the_query_with_its_error(self, broker: Broker, pipeline: Pipeline) -> None:
+        broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0, on_poison=Disposition.FAULT))
+        send(broker, b"raise", b"1")
+        with pytest.raises(Exception, match="halted"):
+            pipeline.run(act)

@@ -117,8 +117,8 @@ class ClaimConsumer:
         """Begin to read a shard; return whether to go one message at a time, None if it is not open."""
         return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker))
 
-    def mark(self, shard: int, key: int) -> None:
-        """Note which message is about to be worked on, where it is one at a time."""
+    def mark(self, shard: int, key: int | None) -> None:
+        """Note which message is about to be worked on, where it is one at a time; None when it is done."""
         self._store.run(MarkStarted(shard, key))
 
     def stage(self, stage: str, rows: StagedRows) -> None:

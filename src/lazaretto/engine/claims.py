@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.breaker import BreakerStatus
+from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.claim_ends import open_claims
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
@@ -20,8 +21,9 @@ from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
-from lazaretto.keys import first_key, last_key
+from lazaretto.keys import first_key, last_key, queue_of
 from lazaretto.options import shown
+from lazaretto.policy import Outcome
 from lazaretto.store.claims import (
     MOST_SHARDS,
     OPEN,
@@ -90,20 +92,37 @@ class Attach(Operation[Attached]):
 
 
 def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
-    """Blame what a driver worked on, one at a time, when it went away."""
+    """Blame what a driver's tasks worked on, one message at a time each, when it went away.
+
+    A message that was the whole claim is charged. Of others it is not sure: they may have been the
+    last before it was noticed; they are tried alone, in claims of their own.
+    """
     started = [shard for shard in tx.shards(claim.token) if shard.started is not None]
-    rows = [row for shard in started if (row := held_row(tx, shard, shard.started)) is not None]
     for shard in started:
         tx.save_shard(_replace(shard, started=None))
+    _blame(tx, started, driver, alone=claim.rows == 1)
+
+
+def _blame(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *, alone: bool) -> None:
+    """Blame what shards were at for the latest death, and for those before in the same claim."""
+    rows = []
+    for shard in shards:
+        row = held_row(tx, shard, shard.started)
+        if row is not None:
+            _release_behind(tx, shard, row)
+            rows.append(_replace(row, suspect=max(row.suspect, 1) + shard.reads - 1))
     if rows:
-        deaths = max(shard.reads for shard in started) - 1
-        _blame(tx, rows, driver, deaths)
+        blame(tx, worker or "a driver", rows, alone=alone)
 
 
-def _blame(tx: Transaction, rows: Sequence[MessageRow], worker: str, deaths: int) -> None:
-    """Blame messages for the latest death, and for those before in the same claim."""
-    known = [_replace(row, suspect=max(row.suspect, 1) + deaths) for row in rows]
-    blame(tx, worker or "a driver", known, alone=len(known) == 1)
+def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) -> None:
+    """Give back the messages of a session that stand behind one that leaves the claim."""
+    if culprit.session_id is None:
+        return
+    for key, _state in tx.session_keys(queue_of(culprit.key), culprit.session_id):
+        row = held_row(tx, shard, key)
+        if row is not None and key > culprit.key:
+            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
 
 
 def held_row(tx: Transaction, shard: ShardRecord, key: int | None) -> MessageRow | None:
@@ -228,6 +247,9 @@ class _Taker:
 
     def _sessions(self) -> list[tuple[ShardRecord, int]]:
         tx, wanted, queue_id = self._tx, self._wanted, self._queue.queue_id
+        suspect = self._suspect_of_sessions()
+        if suspect is not None:
+            return [suspect]
         found: list[list[tuple[int, int]]] = []
         rows = room = 0
         names: list[str] = []
@@ -255,23 +277,37 @@ class _Taker:
             tx.lock([key for key, _ in keys], self._token + number, None)
         return [self._shard(number, sorted(part)) for number, part in enumerate(parts)]
 
+    def _suspect_of_sessions(self) -> tuple[ShardRecord, int] | None:
+        """Take a suspect alone that is the next of its session."""
+        tx, queue_id = self._tx, self._queue.queue_id
+        first = self._first
+        while (found := tx.select_suspect(first, self._last)) is not None:
+            first = found[0]
+            row = tx.row(first)
+            name = None if row is None else row.session_id
+            if name and self._is_free(name) and tx.first_receivable(queue_id, name) == first:
+                tx.lock_session(queue_id, name, self._token, WITH_CLAIM)
+                tx.lock([first], self._token, None)
+                return self._shard(0, [(first, len(found[1] or b""))])
+        return None
+
+    def _is_free(self, name: str) -> bool:
+        record = self._tx.session(self._queue.queue_id, name)
+        return record is None or (record.locked_until is None and record.held_by is None)
+
     def _fit(self, keys: Sequence[tuple[int, int]], room: int) -> int:
         return 0 if keys[0][1] > room else self._within(keys, room)
 
     def _of_session(self, name: str, limit: int) -> list[tuple[int, int]]:
         """Return what can be taken of a session, if nobody has it."""
         tx, queue_id = self._tx, self._queue.queue_id
-        record = tx.session(queue_id, name)
-        if record is not None and record.locked_until is not None:
+        if not self._is_free(name):
             return []
         before = tx.first_delayed(queue_id, name) or last_key(queue_id)
         suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
         if suspect:
             before = suspect[0][0]
-        keys = tx.claimable_session(queue_id, name, min(before, self._last + 1), limit)
-        if not keys and suspect and before <= self._last:
-            return [(before, len(suspect[0][1] or b""))]
-        return keys
+        return tx.claimable_session(queue_id, name, min(before, self._last + 1), limit)
 
 
 @dataclasses.dataclass(slots=True)
@@ -298,9 +334,7 @@ class StartShard(Operation[bool | None]):
             return None
         if shard.started is not None:
             # An earlier attempt of the same task: nothing else was at work on this one.
-            row = held_row(tx, shard, shard.started)
-            if row is not None:
-                _blame(tx, [row], self.worker, shard.reads - 1)
+            _blame(tx, [shard], self.worker, alone=True)
         tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=self.epoch, started=None))
         first = held_row(tx, shard, shard.first)
         return shard.reads > 0 or (first is not None and first.suspect > 0)
@@ -308,10 +342,10 @@ class StartShard(Operation[bool | None]):
 
 @dataclasses.dataclass(slots=True)
 class MarkStarted(Operation[None]):
-    """Note which message of a shard is being worked on: the one to blame, should the worker die."""
+    """Note which message of a shard is being worked on: the one to blame, should the worker die; or none."""
 
     token: int
-    key: int
+    key: int | None
 
     durable = False
 

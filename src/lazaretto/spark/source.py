@@ -128,29 +128,30 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = self._columns
         schema = pa.schema([(name, {**CLAIM, **MESSAGE}[name]) for name in columns])
         careful, path = self._start(partition)
-        if careful is None or partition.shard is None:
+        found = False
+        if careful is not None and partition.shard is not None:
+            told = {
+                "claim": partition.claim,
+                "shard": partition.shard.token,
+                "epoch": partition.epoch,
+                "careful": careful,
+            }
+            wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
+            for batch in read_shard(path, partition.shard, wanted):
+                found = True
+                arrays = [
+                    batch.column(name)
+                    if name in MESSAGE
+                    else pa.repeat(pa.scalar(told[name], CLAIM[name]), batch.num_rows)
+                    for name in columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if not found:
             # One row without a message: whoever settles has to hear of the claim.
             known = {"claim": partition.claim, "epoch": partition.epoch}
             yield pa.RecordBatch.from_arrays(
                 [pa.array([known.get(name)], schema.field(name).type) for name in columns], schema=schema
             )
-            return
-        told = {
-            "claim": partition.claim,
-            "shard": partition.shard.token,
-            "epoch": partition.epoch,
-            "careful": careful,
-        }
-        wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
-        for batch in read_shard(path, partition.shard, wanted):
-            count = batch.num_rows
-            arrays = [
-                batch.column(name)
-                if name in MESSAGE
-                else pa.repeat(pa.scalar(told[name], CLAIM[name]), count)
-                for name in columns
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _start(self, partition: ShardPartition) -> tuple[bool | None, str]:
         """Say that the shard is read; return whether to be careful with it, and where the file is."""

@@ -30,6 +30,7 @@ from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
+from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import ResultFile
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.contract import Store
@@ -161,6 +162,7 @@ class ShardTask:
         self._completed: list[int] = []
         self._others: list[StagedRow] = []
         self._failed_sessions: set[str] = set()
+        self._spark = Parents()
         self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
         self._results = ResultFile.at(settings.results, settings.schema, claim, shard)
         self._seconds = {"handler": 0.0, "results": 0.0}
@@ -192,6 +194,9 @@ class ShardTask:
             if self._careful:
                 self._consumer.mark(self._shard, keys[left[0]])
             ends = self._run_some([fields[index] for index in left], in_order)
+            if self._careful:
+                # Whoever it has taken down must not be told that it is over.
+                self._spark.wait_if_dying()
             self._keep([keys[index] for index in left], ends, [sessions[index] for index in left])
             left = left[len(ends) :]
         self._seconds["handler"] += time.monotonic() - begun
@@ -271,6 +276,8 @@ class ShardTask:
 
     def finish(self) -> None:
         """Write the results, and stage what came of the messages."""
+        if self._careful and self.rows > 1:
+            self._consumer.mark(self._shard, None)
         begun = time.monotonic()
         if self._results is not None:
             self._results.close()

@@ -1,0 +1,56 @@
+"""A pipeline as a process of its own, which tests kill and start again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lazaretto.spark import process, spark_session
+
+
+def act(message: Any, context: Any) -> Any:
+    """Emit a message, return a result; or fail in the way the body says."""
+    import os
+    import signal
+    from pathlib import Path
+
+    from lazaretto import Message
+
+    if message.body == b"raise":
+        raise ValueError("no")
+    if message.body == b"exit":
+        os._exit(3)
+    if message.body == b"jvm":
+        os.kill(int(Path(os.environ["LAZARETTO_FAULTS"], "jvm.pid").read_text()), signal.SIGKILL)
+    context.send("out", Message(message.body, subject=message.session_id))
+    return {"n": int(message.body), "session": message.session_id}
+
+
+def main() -> None:
+    """Work a queue off: store, rows of a claim, isolation."""
+    store, rows, isolation = sys.argv[1:]
+    spark = spark_session({"spark.driver.memory": "600m"})
+    spark.sparkContext.setLogLevel("OFF")
+    folder = Path(os.environ["LAZARETTO_FAULTS"])
+    jvm: Any = spark._jvm
+    (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
+    (folder / "driver.pid").write_text(str(os.getpid()))
+    reader = spark.readStream.format("lazaretto").option("store", store).option("queue", "work")
+    process(
+        reader.option("maxRows", rows).load(),
+        act,
+        store=store,
+        queue="work",
+        checkpoint=f"{store}-checkpoint",
+        results=f"{store}-results",
+        schema="n bigint, session string",
+        isolation=isolation,
+        deadline=20,
+    ).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

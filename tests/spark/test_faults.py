@@ -1,0 +1,119 @@
+"""The pipeline's processes are killed at every step: each message is settled once, in order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import lazaretto
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+
+HERE = Path(__file__).parent
+SOAK = "LAZARETTO_SOAK" in os.environ
+SESSIONS, EACH = 8, 25
+#: What is killed where. A JVM that dies takes all of Spark's processes along.
+SHORT = ["jvm-after-take", "self-before-stage", "jvm-before-stage", "jvm-before-settle", "jvm-after-settle"]
+LONG = [
+    "jvm-before-take", "jvm-before-start", "jvm-after-start", "driver-after-start", "self-after-start",
+    "jvm-after-stage", "self-after-stage", "driver-before-stage", "self-before-settle",
+    "driver-before-settle", "self-after-settle", "driver-after-settle",
+]  # fmt: skip
+
+
+class Job:
+    """A pipeline that is started again until it ends well."""
+
+    def __init__(self, store: Path, isolation: str = "process", rows: int = 60) -> None:
+        self.store = store
+        self.faults = store.with_name("faults")
+        self.faults.mkdir()
+        self._words = [sys.executable, str(HERE / "program.py"), str(store), str(rows), isolation]
+        path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
+        self._environment = {
+            **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
+        }  # fmt: skip
+
+    def run(self) -> int:
+        """Run it to its end; return how it ended."""
+        done = subprocess.run(self._words, env=self._environment, capture_output=True, timeout=150)
+        self.output = done.stderr.decode("utf-8", "replace")
+        return done.returncode
+
+    def run_until_done(self, most: int) -> int:
+        """Return how many runs it took."""
+        for runs in range(1, most + 1):
+            if self.run() == 0:
+                return runs
+        raise AssertionError(f"not done after {most} runs: {self.output[-3000:]}")
+
+
+def results(store: Path) -> list[tuple[str, int]]:
+    files = sorted(Path(f"{store}-results").glob("claim=*/part-*.parquet"))
+    rows = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+    return [(row["session"], row["n"]) for row in rows]
+
+
+def in_order(pairs: list[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for session, n in pairs:
+        found.setdefault(session, []).append(n)
+    return found
+
+
+def check(broker: Broker, store: Path, bad: dict[bytes, int]) -> None:
+    """Every good message done once and in its order, every bad one set aside, nothing left."""
+    counts = broker.queue("work").counts
+    assert (counts.total, counts.dead_letter) == (counts.dead_letter, sum(bad.values()))
+    dead = Counter(d.message.body for d in broker.dead_letters("work") if d.message is not None)
+    assert dead == bad
+    emitted = [(m.subject or "", int(m.body)) for m in broker.peek("out", 10_000)]
+    done = results(store)
+    assert len(done) == len(set(done)) == SESSIONS * EACH - sum(bad.values())
+    assert sorted(emitted) == sorted(done)
+    for numbers in in_order(emitted).values():
+        assert numbers == sorted(numbers)
+
+
+def make(store: Path, bad: dict[tuple[int, int], bytes]) -> Broker:
+    broker = lazaretto.connect(store)
+    options = QueueOptions(requires_session=True, policy=PoisonPolicy(receive_retry_count=0))
+    broker.create_queue("work", options)
+    broker.create_queue("out")
+    for n in range(EACH):
+        broker.sender("work").send(
+            [Message(bad.get((s, n), b"%d" % n), session_id=f"s{s}") for s in range(SESSIONS)]
+        )
+    return broker
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"] if SOAK else ["process"])
+def test_killed_at_every_step_each_message_is_settled_once(tmp_path: Path, isolation: str) -> None:
+    store = tmp_path / "store.db"
+    bad = {(1, 3): b"raise", (2, 20): b"raise"} | ({(5, 7): b"exit"} if isolation == "process" else {})
+    job = Job(store, isolation)
+    with make(store, bad) as broker:
+        wanted = SHORT + (LONG if SOAK else [])
+        for name in wanted:
+            (job.faults / name).touch()
+        runs = job.run_until_done(len(wanted) + 2)
+        killed = (job.faults / "killed").read_text().split()
+        assert sorted(killed) == sorted(wanted)
+        assert runs <= sum(not name.startswith("self") for name in wanted) + 3
+        check(broker, store, dict(Counter(bad.values())))
+
+
+def test_a_message_that_kills_the_jvm_is_found_and_set_aside(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    job = Job(store)
+    with make(store, {(3, 11): b"jvm"}) as broker:
+        assert job.run_until_done(7) <= 6
+        check(broker, store, {b"jvm": 1})
+        (letter,) = broker.dead_letters("work")
+        assert letter.reason == "WorkerCrashed"
+        assert 3 <= letter.counters.worker_deaths <= 4

@@ -50,7 +50,7 @@ $(READY): pyproject.toml
 	  || { echo "Lazaretto needs a Python with SQLite 3.35 or newer"; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "Installing into $(VENV) …"
-	@$(PIP) install --editable '.[dev,examples]'
+	@$(PIP) install --editable '.[dev,examples,spark]'
 	@touch $@
 
 $(BENCH_READY): $(READY)

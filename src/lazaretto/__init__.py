@@ -28,6 +28,7 @@ from lazaretto.errors import (
     InvalidMessage,
     InvalidOption,
     InvalidPath,
+    JavaNotFound,
     LazarettoError,
     MessageLockLost,
     MessageNotFound,
@@ -48,6 +49,7 @@ from lazaretto.errors import (
     StoreNotFound,
     StoreReadOnly,
     StoreTooNew,
+    SystemicFailure,
     TransactionError,
 )
 from lazaretto.headers import NegativeAcknowledgement
@@ -88,6 +90,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidOption",
     "InvalidPath",
+    "JavaNotFound",
     "LazarettoError",
     "ManualClock",
     "Message",
@@ -126,6 +129,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreTooNew",
     "SystemClock",
+    "SystemicFailure",
     "TransactionError",
     "connect",
 ]

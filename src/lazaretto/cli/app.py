@@ -10,7 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.cli import breaker, dead_letters, doctor, host, logs, queues, receive, send, sessions
+from lazaretto.cli import (
+    breaker,
+    claims,
+    dead_letters,
+    doctor,
+    host,
+    logs,
+    queues,
+    receive,
+    send,
+    sessions,
+    spark,
+)
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
@@ -62,6 +74,8 @@ app.add_typer(dead_letters.app, name="dead-letters")
 host.add_to(app)
 app.add_typer(breaker.app, name="breaker")
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(claims.app, name="claims")
+app.add_typer(spark.app, name="spark")
 logs.add_to(app)
 doctor.add_to(app)
 

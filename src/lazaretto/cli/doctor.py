@@ -16,6 +16,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
 from lazaretto.entities import QueueDescription
+from lazaretto.spark.doctor import examine as examine_spark
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
@@ -54,6 +55,8 @@ def examine(broker: Broker) -> dict[str, Any]:
     for queue in broker.queues():
         problems += _problems(queue)
         notices += _notices(queue)
+    spark, odd = examine_spark()
+    notices += odd
     return {
         "ok": not problems,
         "lazaretto": lazaretto.__version__,
@@ -64,6 +67,7 @@ def examine(broker: Broker) -> dict[str, Any]:
         "store": facts,
         "integrity": damage or ["ok"],
         "disk_free_bytes": free,
+        "spark": spark,
         "problems": problems,
         "notices": notices,
     }
@@ -119,6 +123,7 @@ def _print(report: dict[str, Any]) -> None:
             ("write-ahead log", output.shown_bytes(facts["log_bytes"])),
             ("free on disk", output.shown_bytes(report["disk_free_bytes"])),
             ("integrity", "; ".join(report["integrity"])),
+            ("spark", ", ".join(f"{name} {version}" for name, version in report["spark"].items())),
         ]
     )
     for kind in ("notices", "problems"):

@@ -1,8 +1,23 @@
 """Queues on Spark: a stream of messages, each settled exactly once, and no poison row stops a job."""
 
-from lazaretto.spark.datasource import register
-from lazaretto.spark.java import find_java
-from lazaretto.spark.pipeline import process
-from lazaretto.spark.session import spark_session
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lazaretto.spark.datasource import register
+    from lazaretto.spark.java import find_java
+    from lazaretto.spark.pipeline import process
+    from lazaretto.spark.session import spark_session
 
 __all__ = ["find_java", "process", "register", "spark_session"]
+
+_HOMES = {"find_java": "java", "process": "pipeline", "register": "datasource", "spark_session": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    # Only when asked for: what looks whether Spark is there must not need it.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -10,7 +10,6 @@ from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
 from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM_DDL
 from lazaretto.spark.options import parse
-from lazaretto.spark.sink import SettlingSource
 from lazaretto.spark.source import ClaimStreamReader
 
 FORMAT = "lazaretto"
@@ -35,6 +34,5 @@ class LazarettoSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats of this package known to a session; one that installs it knows them by itself."""
+    """Make the format known to a session. Spark finds it by itself, unless it is told not to look."""
     spark.dataSource.register(LazarettoSource)
-    spark.dataSource.register(SettlingSource)

@@ -13,10 +13,7 @@ from lazaretto.options import option_set, refuse_unknown, seconds, shown, whole
 from lazaretto.store.claims import MOST_SHARDS
 
 #: Options that Spark itself adds.
-_OF_SPARK = ("path", "checkpointlocation", "__databricks_internal")
-
-#: What a batch read can show.
-VIEWS = ("messages", "dead_letters", "events", "attempts")
+_OF_SPARK = ("path", "checkpointlocation", "queryname")
 
 
 @option_set
@@ -27,7 +24,7 @@ class SparkOptions:
     `store`: a store's URL, or "env:NAME" for one that stands in an environment variable, so that it
     is in no plan and no log. `queue`: its path. `consumer`: the name under which claims are taken.
     `max_rows`, `max_bytes`: of one micro-batch. `shards`: tasks of one micro-batch. `lease`: seconds
-    a claim stays open without a sign of life of its driver. `view`: what a batch read shows.
+    a claim stays open without a sign of life of its driver.
     """
 
     store: str
@@ -37,7 +34,6 @@ class SparkOptions:
     max_bytes: int = 256 * 1024 * 1024
     shards: int = 2
     lease: float = DEFAULT_LEASE
-    view: str = "messages"
 
     def __post_init__(self) -> None:
         for name in ("store", "queue", "consumer"):
@@ -48,10 +44,6 @@ class SparkOptions:
         whole("max_bytes", self.max_bytes, 1, 1 << 50)
         whole("shards", self.shards, 1, MOST_SHARDS)
         object.__setattr__(self, "lease", seconds("lease", self.lease, 1.0, 86_400.0))
-        if self.view not in VIEWS:
-            raise InvalidOption(
-                f"expected option view to be one of {', '.join(VIEWS)}, got {shown(self.view)}"
-            )
 
     def url(self) -> str:
         """Return the store's URL, looked up where it is not told."""

@@ -19,7 +19,7 @@ from lazaretto.isolation import SandboxOptions
 from lazaretto.options import shown
 from lazaretto.spark.columns import CLAIM, MESSAGE
 from lazaretto.spark.options import parse
-from lazaretto.spark.sink import RESULTS, SETTLING
+from lazaretto.spark.sink import RESULTS, SETTLING, SettlingSource
 from lazaretto.spark.task import HandlerSetup, TaskSettings, run_task
 
 ISOLATIONS = ("process", "inline")
@@ -87,6 +87,7 @@ def process(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(settings, batches)
 
+    stream.sparkSession.dataSource.register(SettlingSource)
     told = stream.mapInArrow(run, "claim bigint, epoch bigint, stage string, rows bigint")
     writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)
     if results is not None:

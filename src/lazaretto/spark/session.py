@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from lazaretto.spark.datasource import register
 from lazaretto.spark.java import find_java
 
 #: What must be set, and why. All of it can be overridden.
@@ -20,6 +19,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -33,7 +33,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a session with the formats registered; the one there is, if there is one.
+    """Return a session; the one there is, if there is one.
 
     `settings`: Spark's own, over those of this package. Finds Java, and has workers run this
     Python. Raises JavaNotFound.
@@ -45,6 +45,4 @@ def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()

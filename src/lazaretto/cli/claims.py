@@ -1,0 +1,68 @@
+"""`lazaretto claims`: what consumers have claimed of a queue, and giving it back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lazaretto.claims import Claim
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+
+app = typer.Typer(
+    help="List the claims that pipelines have taken of a queue, and give one back.", rich_markup_mode=None
+)
+
+_COLUMNS = ("consumer", "claim", "state", "messages", "shards", "reads", "created", "lease until", "outcomes")
+
+
+def _row(claim: Claim) -> tuple[object, ...]:
+    return (
+        claim.consumer,
+        claim.number,
+        claim.state,
+        claim.rows,
+        claim.shards or "",
+        claim.reads or "",
+        output.shown_time(claim.created),
+        output.shown_time(claim.lease_until),
+        ", ".join(f"{name} {count}" for name, count in claim.outcomes.items()),
+    )
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    queue: QueueArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the claims of a queue, the latest first: open, settled and revoked."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.claims(queue, limit=limit)
+    if call.json:
+        output.json_array(found)
+    else:
+        output.table(_COLUMNS, map(_row, found), "no claims")
+
+
+@app.command("revoke")
+def revoke(
+    context: typer.Context,
+    queue: QueueArgument,
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Whose claim.")],
+    number: Annotated[int, typer.Argument(metavar="CLAIM", min=1, help="Its number.")],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give the messages of an open claim back, uncharged; the pipeline goes on without them."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        broker.revoke_claim(queue, consumer, number)
+    if call.json:
+        output.json_object({"queue": queue, "consumer": consumer, "number": number, "state": "revoked"})
+    else:
+        output.line(output.safe(f"revoked claim {number} of {consumer}"))

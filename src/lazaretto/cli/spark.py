@@ -1,0 +1,55 @@
+"""`lazaretto spark`: runs pipelines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.exits import CommandError, Exit
+
+app = typer.Typer(help="Run pipelines on Spark.", rich_markup_mode=None)
+
+
+@app.callback()
+def group() -> None:
+    """Run pipelines on Spark."""
+
+
+@app.command("run")
+def run(
+    pipeline: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:FUNCTION", help="Called with the session; returns queries."),
+    ],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's own; may be repeated."),
+    ] = None,
+) -> None:
+    """Build a Spark session with all that a pipeline needs, start its queries, and wait until they end."""
+    try:
+        from lazaretto.spark import spark_session
+    except ImportError as error:
+        raise CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE) from error
+    from lazaretto.host import load_function
+
+    settings = {}
+    for text in setting or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise CommandError("usage", f"expected --conf NAME=VALUE, got {text!r}", Exit.USAGE)
+        settings[name] = value
+    function = load_function(pipeline)
+    spark = spark_session(settings)
+    try:
+        started = function(spark)
+        queries = started if isinstance(started, list | tuple) else [started]
+        for query in queries:
+            if query is not None:
+                query.awaitTermination()
+                rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+                output.line(output.safe(f"{query.name or query.id}: {rows:,} rows"))
+    finally:
+        spark.stop()

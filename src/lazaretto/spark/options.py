@@ -10,6 +10,7 @@ from typing import Any
 from lazaretto.claims import DEFAULT_LEASE, MOST_ROWS
 from lazaretto.errors import InvalidOption
 from lazaretto.options import option_set, refuse_unknown, seconds, shown, whole
+from lazaretto.spark.views import VIEWS
 from lazaretto.store.claims import MOST_SHARDS
 
 #: Options that Spark itself adds.
@@ -24,7 +25,8 @@ class SparkOptions:
     `store`: a store's URL, or "env:NAME" for one that stands in an environment variable, so that it
     is in no plan and no log. `queue`: its path. `consumer`: the name under which claims are taken.
     `max_rows`, `max_bytes`: of one micro-batch. `shards`: tasks of one micro-batch. `lease`: seconds
-    a claim stays open without a sign of life of its driver.
+    a claim stays open without a sign of life of its driver. `view`: what a batch read
+    shows, which a stream does not have.
     """
 
     store: str
@@ -34,12 +36,17 @@ class SparkOptions:
     max_bytes: int = 256 * 1024 * 1024
     shards: int = 2
     lease: float = DEFAULT_LEASE
+    view: str = ""
 
     def __post_init__(self) -> None:
         for name in ("store", "queue", "consumer"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(f"expected option {name} to be text, got {shown(value)}")
+        if self.view and self.view not in VIEWS:
+            raise InvalidOption(
+                f"expected option view to be one of {', '.join(VIEWS)}, got {shown(self.view)}"
+            )
         whole("max_rows", self.max_rows, 1, MOST_ROWS)
         whole("max_bytes", self.max_bytes, 1, 1 << 50)
         whole("shards", self.shards, 1, MOST_SHARDS)

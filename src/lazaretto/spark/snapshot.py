@@ -1,0 +1,82 @@
+"""A batch read: a view of a store, in as many parts as wanted. It locks nothing and charges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from lazaretto.engine.queues import require_queue
+from lazaretto.entities import EntityPath
+from lazaretto.spark.columns import select
+from lazaretto.spark.options import SparkOptions
+from lazaretto.spark.stores import broker_at
+from lazaretto.spark.views import VIEWS, Condition, bounds, condition
+
+
+class RangePartition(InputPartition):
+    """The rows between two keys."""
+
+    def __init__(self, path: str, first: int, last: int) -> None:
+        self.path = path
+        self.first = first
+        self.last = last
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads a view. A part is one snapshot; several parts need not be of the same moment."""
+
+    def __init__(self, options: SparkOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._conditions: list[Condition] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        view = VIEWS[self._options.view]
+        for found in filters:
+            made = condition(view, found)
+            if made is None:
+                yield found
+            else:
+                self._conditions.append(made)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        path = EntityPath.parse(options.queue)
+        with broker_at(options.url()) as broker:
+            queue = broker._store.read(lambda tx: require_queue(tx, path))
+            first, last = bounds(options.view, queue.queue_id, path)
+            file = str(broker.facts()["path"])
+            lowest, highest = _ends(file, options.view, first, last)
+        if lowest is None or highest is None:
+            return [RangePartition(file, first, first)]
+        size = -(-(highest - lowest + 1) // options.shards)
+        starts = range(lowest - 1, highest, size)
+        return [RangePartition(file, start, min(start + size, highest)) for start in starts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        view, options = VIEWS[self._options.view], self._options
+        conditions = list(self._conditions)
+        if options.view == "events":
+            conditions.append(
+                Condition("m.queue = ? COLLATE NOCASE", (EntityPath.parse(options.queue).queue,))
+            )
+        names = self._columns
+        columns = ", ".join(f"{view.columns[name][2]} AS {name}" for name in names)
+        where = "".join(f" AND {one.sql}" for one in conditions)
+        sql = view.sql.replace("[columns]", columns).replace("[conditions]", where)
+        parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
+        yield from select(partition.path, sql, parameters, view.schema(names))
+
+
+def _ends(path: str, view: str, first: int, last: int) -> tuple[int | None, int | None]:
+    """Return the lowest and the highest key that a view has there."""
+    schema = pa.schema([("lowest", pa.int64()), ("highest", pa.int64())])
+    found = [
+        row
+        for batch in select(path, VIEWS[view].ends, (first, last) * 2, schema)
+        for row in batch.to_pylist()
+    ]
+    return found[0]["lowest"], found[0]["highest"]

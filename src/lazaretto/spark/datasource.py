@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
 from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM_DDL
-from lazaretto.spark.options import parse
+from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.snapshot import SnapshotReader
 from lazaretto.spark.source import ClaimStreamReader
 from lazaretto.spark.views import VIEWS
+from lazaretto.spark.writer import COLUMNS, StreamWriter, TableWriter
 
 FORMAT = "lazaretto"
 
@@ -44,6 +51,20 @@ class LazarettoSource(DataSource):
             raise InvalidOption(f"a stream has no views: leave out view={options.view!r}, or use spark.read")
         _refuse_others(schema, [*CLAIM, *MESSAGE], "a stream of messages")
         return ClaimStreamReader(options, list(schema.names))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TableWriter(self._to_write(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(self._to_write(schema, overwrite))
+
+    def _to_write(self, schema: StructType, overwrite: bool) -> SparkOptions:
+        if overwrite:
+            raise InvalidOption("a queue cannot be overwritten, only added to: mode('append')")
+        _refuse_others(schema, COLUMNS, "a message to send")
+        if "body" not in schema.names:
+            raise InvalidOption("a message to send needs the column 'body'")
+        return parse(self.options)
 
 
 def _refuse_others(schema: StructType, known: Iterable[str], what: str) -> None:

@@ -136,6 +136,26 @@ class ClaimTransaction(Protocol):
         """Lock all fresh messages between two keys, for a claim; those before them were taken already."""
         ...
 
+    def insert_outbox(self, stage: str, messages: bytes) -> None:
+        """Keep messages that a task has prepared."""
+        ...
+
+    def outbox(self, stage: str) -> list[bytes]:
+        """Return messages that a task has prepared, in order."""
+        ...
+
+    def delete_outbox(self, stage: str) -> None:
+        """Forget messages that a task has prepared."""
+        ...
+
+    def last_batch(self, writer: str) -> int:
+        """Return the number of a writer's last batch that was sent, -1 if there is none."""
+        ...
+
+    def save_writer(self, writer: str, batch: int) -> None:
+        """Note that a writer's batch was sent."""
+        ...
+
     def last_message(self, queue_id: int) -> int | None:
         """Return the key of the last message there is in a queue itself."""
         ...

@@ -95,6 +95,22 @@ class ClaimTables:
         self._x(SQL["lock_range"], (None, token, self.now, self.worker, first, last, FRESH, self.now))
         self.cursors[queue_id] = last
 
+    def insert_outbox(self, stage: str, messages: bytes) -> None:
+        self._x(SQL["insert_outbox"], (stage, messages, self.now))
+
+    def outbox(self, stage: str) -> list[bytes]:
+        return [messages for (messages,) in self._x(SQL["select_outbox"], (stage,))]
+
+    def delete_outbox(self, stage: str) -> None:
+        self._x(SQL["delete_outbox"], (stage,))
+
+    def last_batch(self, writer: str) -> int:
+        row = self._x(SQL["select_writer"], (writer,)).fetchone()
+        return row[0] if row else -1
+
+    def save_writer(self, writer: str, batch: int) -> None:
+        self._x(SQL["save_writer"], (writer, batch, self.now))
+
     def last_message(self, queue_id: int) -> int | None:
         row = self._x(SQL["select_last_key"], (first_key(queue_id), last_key(queue_id))).fetchone()
         return row[0] if row else None

@@ -714,3 +714,29 @@ WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND s
 -- The sessions that a claim holds.
 UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
 WHERE locked_until IS NOT NULL AND queue_id = ? AND lock_token >= ? AND lock_token < ? RETURNING session_id
+
+-- == the outbox ==
+
+-- name: insert_outbox
+-- Messages that a task has prepared.
+INSERT INTO lazaretto_outbox (stage, messages, staged) VALUES (?, ?, ?)
+
+-- name: select_outbox
+-- Messages that a task has prepared, in their order.
+SELECT messages FROM lazaretto_outbox WHERE stage = ? ORDER BY rowid
+
+-- name: delete_outbox
+-- What a task has prepared and was sent, or will not be.
+DELETE FROM lazaretto_outbox WHERE stage = ?
+
+-- name: delete_old_outbox
+-- What tasks have prepared that were never heard of again.
+DELETE FROM lazaretto_outbox WHERE staged < ?
+
+-- name: select_writer
+-- The last batch of a writer that was sent.
+SELECT batch FROM lazaretto_writers WHERE writer = ?
+
+-- name: save_writer
+-- The last batch of a writer that was sent.
+INSERT OR REPLACE INTO lazaretto_writers (writer, batch, seen) VALUES (?, ?, ?)

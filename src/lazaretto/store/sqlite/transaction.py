@@ -494,6 +494,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
     def forget_history(self, before: int, limit: int) -> bool:
         events = self._x(SQL["delete_old_events"], (before, limit)).rowcount
         self._x(SQL["delete_old_workers"], (before,))
+        self._x(SQL["delete_old_outbox"], (before,))
         ids = self._x(SQL["delete_old_message_ids"], (self.now, limit)).rowcount
         old = [key for (key,) in self._x(SQL["select_resolved"], (before, limit))]
         if old:

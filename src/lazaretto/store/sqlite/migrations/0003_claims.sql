@@ -50,3 +50,16 @@ CREATE TABLE lazaretto_staged (
     outcomes BLOB NOT NULL
 );
 CREATE INDEX lazaretto_staged_of ON lazaretto_staged (claim_token, stage);
+
+-- Messages that a writer's tasks have prepared, and the last batch of each writer that was sent.
+CREATE TABLE lazaretto_outbox (
+    stage TEXT NOT NULL,
+    messages BLOB NOT NULL,
+    staged INTEGER NOT NULL
+);
+CREATE INDEX lazaretto_outbox_of ON lazaretto_outbox (stage);
+CREATE TABLE lazaretto_writers (
+    writer TEXT PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    seen INTEGER NOT NULL
+) WITHOUT ROWID;

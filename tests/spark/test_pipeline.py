@@ -116,6 +116,9 @@ def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeli
         50,
     ]
     assert next(claim.outcomes for claim in broker.claims("work")) == {"completed": 50}
+    metrics = [progress["observedMetrics"]["lazaretto"].asDict() for progress in query.recentProgress]
+    assert sum(metric["completed"] or 0 for metric in metrics) == 250
+    assert metrics[0]["handler_seconds"] > 0
     send(broker, b"7")
     pipeline.run(act)
     assert len(pipeline.rows()) == 251
@@ -251,6 +254,16 @@ class TestBadInput:
                 pipeline.start(act, **options)
         with pytest.raises(InvalidOption, match="lacks the column"):
             process(pipeline.stream().drop("epoch"), act, store="x", queue="work", checkpoint="y")
+
+    def test_a_stream_that_was_repartitioned(self, broker: Broker, pipeline: Pipeline) -> None:
+        send(broker, *[b"%d" % n for n in range(100)])
+        stream, where = pipeline.stream().repartition(4), pipeline.checkpoint
+        query = process(stream, act, store=pipeline.store, queue="work", checkpoint=where)
+        with pytest.raises(Exception, match="repartitioned before process"):
+            query.awaitTermination()
+        assert broker.queue("work").counts.locked == 100
+        pipeline.run(act)
+        assert len(pipeline.rows()) == 100
 
     def test_a_second_driver_ends_the_first(self, broker: Broker, pipeline: Pipeline, tmp_path: Path) -> None:
         send(broker, b"1")

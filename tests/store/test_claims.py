@@ -359,6 +359,10 @@ class TestDrivers:
         clock.advance(61)
         broker.create_queue("work")
         assert broker.claims("work") == []
+        with sqlite3.connect(broker.facts()["path"]) as connection:
+            for table in ("consumers", "claims", "shards", "staged"):
+                assert connection.execute(f"SELECT count(*) FROM lazaretto_{table}").fetchone() == (0,)
+        connection.close()
 
 
 class TestCrashLoops:

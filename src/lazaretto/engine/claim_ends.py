@@ -80,10 +80,8 @@ def expire_claims(tx: Transaction, limit: int) -> int:
     done = 0
     for claim in tx.due_claims(limit):
         queue = tx.queue_by_id(claim.queue_id)
-        if queue is None:
-            tx.forget_shards(claim.token)
-            tx.save_claim(_replace(claim, state=REVOKED, lease_until=None, ended=tx.now))
-            continue
+        # Claims of a queue that is deleted go with it.
+        assert queue is not None
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)
             tx.save_claim(claim)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -18,11 +18,15 @@ from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.isolation import SandboxOptions
 from lazaretto.options import shown
 from lazaretto.spark.columns import CLAIM, MESSAGE
-from lazaretto.spark.options import parse
+from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.sink import RESULTS, SETTLING, SettlingSource
-from lazaretto.spark.task import HandlerSetup, TaskSettings, run_task
+from lazaretto.spark.stores import broker_at
+from lazaretto.spark.task import TOLD_DDL, HandlerSetup, TaskSettings, run_task
+from lazaretto.spark.vectors import VectorSetup
 
-ISOLATIONS = ("process", "inline")
+#: What the query's progress tells of each micro-batch.
+METRICS = ("rows", "completed", "handler_seconds", "results_seconds")
+ISOLATIONS = ("process", "inline", "vectorised")
 
 
 def process(
@@ -46,7 +50,9 @@ def process(
     `stream`: of `format("lazaretto")`, with the same store, queue and consumer. `handler`: a function
     of a message, or of a message and its context, as for the service host; what it returns, a dict or
     None, is a row of `results`. `checkpoint`: a folder of the query's own. `isolation`: "process", or
-    "inline" for trusted code. `results`: a folder, or URI, of Parquet files by claim; `schema`: of its
+    "inline" for trusted code, or "vectorised": the handler is a function of a RecordBatch of messages
+    that returns one of results, a row each, or None; a batch that fails is run again in parts, so it
+    must have no effects of its own. `results`: a folder, or URI, of Parquet files by claim; `schema`: of its
     rows. `trigger`: of the query; default {"availableNow": True}. `breaker`: when failures are an
     outage, which ends the query. `options`: of HandlerOptions: deadline, memory, validator,
     middleware, refork_every.
@@ -66,6 +72,8 @@ def process(
         if isinstance(handler, Handler) and not options
         else Handler(queue, function, **options)
     )
+    if isolation == "vectorised":
+        _refuse_what_vectors_lack(made, store, queue)
     limits = SandboxOptions(
         deadline=made.options.deadline, memory=made.options.memory, refork_every=made.options.refork_every
     )
@@ -75,7 +83,7 @@ def process(
         store=store,
         queue=queue,
         consumer=consumer,
-        setup=HandlerSetup(made),
+        setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
         limits=limits,
         path=tuple(sys.path),
         isolation=isolation,
@@ -88,13 +96,34 @@ def process(
         return run_task(settings, batches)
 
     stream.sparkSession.dataSource.register(SettlingSource)
-    told = stream.mapInArrow(run, "claim bigint, epoch bigint, stage string, rows bigint")
+    told = stream.mapInArrow(run, TOLD_DDL)
+    # In the query's progress, for whoever watches it.
+    told = told.observe(
+        "lazaretto",
+        *(
+            functions.sum(name).alias(name)
+            for name in ("rows", "completed", "handler_seconds", "results_seconds")
+        ),
+    )
     writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)
     if results is not None:
         writer = writer.option(RESULTS, results)
     if name is not None:
         writer = writer.queryName(name)
     return writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True})).start()
+
+
+def _refuse_what_vectors_lack(handler: Handler, store: str, queue: str) -> None:
+    """Raise InvalidOption for what a function of whole batches cannot keep."""
+    if handler.takes_context or handler.options.validator is not None or handler.options.middleware:
+        raise InvalidOption(
+            "a vectorised function gets a batch and nothing else: no context, validator or middleware"
+        )
+    with broker_at(SparkOptions(store=store, queue=queue).url()) as broker:
+        if broker.queue(queue).options.requires_session:
+            raise InvalidOption(
+                f"queue {queue!r} has sessions: a vectorised function does not keep their order"
+            )
 
 
 def _schema(schema: StructType | str | None) -> bytes | None:

@@ -85,6 +85,20 @@ class ResultFile:
             self._write()
         return wrong
 
+    def add_batch(self, numbers: Sequence[int], found: pa.RecordBatch) -> None:
+        """Add the results of messages, a row each. Raises ResultSchemaError, and then adds none."""
+        try:
+            columns = [found.column(field.name).cast(field.type) for field in self._struct]
+        except (pa.ArrowException, KeyError) as error:
+            raise ResultSchemaError(
+                f"the function's result does not fit the schema of results: {error}"
+            ) from error
+        arrays = [pa.array(numbers, pa.int64()), *columns]
+        self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows += len(numbers)
+        if self._rows >= _GROUP:
+            self._write()
+
     def _which(self, results: Sequence[Any]) -> dict[int, Failure]:
         wrong = {}
         for index, result in enumerate(results):

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lazaretto.claims import ClaimConsumer
-from lazaretto.errors import SystemicFailure
+from lazaretto.errors import NotAllowed, SystemicFailure
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.results import remove_claim
 from lazaretto.spark.stores import broker_at
@@ -26,9 +26,9 @@ RESULTS = "results"
 
 
 class Told(WriterCommitMessage):
-    """What a task staged: claim, epoch and stage of each shard. Names and numbers, never outcomes."""
+    """What a task staged: claim, epoch, shard and stage. Names and numbers, never outcomes."""
 
-    def __init__(self, shards: Sequence[tuple[int, int, str | None]]) -> None:
+    def __init__(self, shards: Sequence[tuple[int, int, int | None, str | None]]) -> None:
         self.shards = list(shards)
 
 
@@ -41,7 +41,9 @@ class SettlingWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         found = [
-            (row["claim"], row["epoch"], row["stage"]) for batch in iterator for row in batch.to_pylist()
+            (row["claim"], row["epoch"], row["shard"], row["stage"])
+            for batch in iterator
+            for row in batch.to_pylist()
         ]
         return Told(found)
 
@@ -52,8 +54,11 @@ class SettlingWriter(DataSourceStreamArrowWriter):
         # All tasks of a batch work for one driver.
         epoch = told[0][1]
         options = self._options
-        numbers = sorted({claim for claim, _, _ in told})
-        stages = [stage for _, _, stage in told if stage is not None]
+        numbers = sorted({claim for claim, _, _, _ in told})
+        stages = [stage for _, _, _, stage in told if stage is not None]
+        shards = [shard for _, _, shard, _ in told if shard is not None]
+        if len(set(shards)) < len(shards):
+            raise NotAllowed("the stream was repartitioned before process: one shard is for one task")
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=epoch)
             outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,11 +19,13 @@ from pyspark.sql.streaming.datasource import (
 
 import lazaretto
 from lazaretto.claims import ClaimConsumer
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, read_shard
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.claims import ShardRecord
+
+_log = logging.getLogger(__name__)
 
 _CLAIM = "claim"
 
@@ -74,9 +77,12 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while not pause.wait(self._options.lease / 4):
             try:
                 consumer.renew()
-            except LazarettoError:
-                # Fenced off, or the store is gone: the next call of the query says so.
+            except (BrokerClosed, ClaimFenced, EntityNotFound):
+                # The next call of the query says so.
                 return
+            except LazarettoError as error:
+                # Another time it may be well: the store was busy, or full.
+                _log.warning("the lease of consumer %r is not renewed: %s", consumer.name, error)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's names
         self._attached()

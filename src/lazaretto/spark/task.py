@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lazaretto.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.claims import ClaimConsumer
@@ -31,14 +33,31 @@ from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.spark.parents import Parents
-from lazaretto.spark.results import ResultFile
+from lazaretto.spark.results import ResultFile, ResultSchemaError
 from lazaretto.spark.stores import broker_at
+from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.contract import Store
 
+_COMPLETED = Outcome.COMPLETED.value
 #: Messages that the sandbox is given at once.
 _CHUNK = 2_000
-#: What a task tells the settling sink: the claim, its driver's epoch, the name it staged under, and counts.
-TOLD = pa.schema([("claim", pa.int64()), ("epoch", pa.int64()), ("stage", pa.string()), ("rows", pa.int64())])
+#: What a task tells the settling sink of each shard: where its outcomes stand, and how many there were.
+TOLD = pa.schema(
+    [
+        ("claim", pa.int64()),
+        ("epoch", pa.int64()),
+        ("shard", pa.int64()),
+        ("stage", pa.string()),
+        ("rows", pa.int64()),
+        ("completed", pa.int64()),
+        ("handler_seconds", pa.float64()),
+        ("results_seconds", pa.float64()),
+    ]
+)
+TOLD_DDL = (
+    "claim bigint, epoch bigint, shard bigint, stage string, rows bigint, completed bigint, "
+    "handler_seconds double, results_seconds double"
+)
 
 
 #: How a stage is named that is none: what follows says which failure most messages have had.
@@ -94,7 +113,7 @@ class TaskSettings:
     store: str
     queue: str
     consumer: str
-    setup: HandlerSetup
+    setup: HandlerSetup | VectorSetup
     limits: SandboxOptions
     #: Where the driver finds modules: a worker of the same machine looks there too.
     path: tuple[str, ...]
@@ -131,7 +150,7 @@ def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
 _sandboxes: dict[bytes, Sandbox] = {}
 
 
-def _sandbox(setup: HandlerSetup, options: SandboxOptions) -> Sandbox:
+def _sandbox(setup: HandlerSetup | VectorSetup, options: SandboxOptions) -> Sandbox:
     key = setup.pickled + repr(options).encode()
     sandbox = _sandboxes.get(key)
     if sandbox is None:
@@ -157,7 +176,7 @@ class ShardTask:
         self.stage = uuid.uuid4().hex
         self._base = self._consumer.base_key()
         inline = settings.isolation == "inline" and not careful
-        self._inline = settings.setup.call() if inline else None
+        self._inline = settings.setup.call() if isinstance(settings.setup, HandlerSetup) and inline else None
         self._sandbox = None if inline else _sandbox(settings.setup, settings.limits)
         self._completed: list[int] = []
         self._others: list[StagedRow] = []
@@ -170,12 +189,48 @@ class ShardTask:
 
     def run(self, batch: pa.RecordBatch) -> None:
         """Run a batch of messages."""
+        if isinstance(self._settings.setup, VectorSetup):
+            self._run_vectors(batch)
+            return
         keys, fields, sessions = _messages(batch, self._base)
         self.rows += len(keys)
         step = 1 if self._careful else _CHUNK
         for start in range(0, len(keys), step):
             end = start + step
             self._run_chunk(keys[start:end], fields[start:end], sessions[start:end])
+
+    def _run_vectors(self, batch: pa.RecordBatch) -> None:
+        """Run a batch as a whole, and what fails in parts."""
+        begun = time.monotonic()
+        assert self._sandbox is not None
+        numbers = batch.column("sequence_number").to_pylist()
+        self.rows += len(numbers)
+
+        def mark(first: int) -> None:
+            if self._careful:
+                self._spark.wait_if_dying()
+                self._consumer.mark(self._shard, self._base + numbers[first])
+
+        most = 1 if self._careful else MOST_ROWS
+        for first, count, verdict in run_vectors(self._sandbox, batch, most, mark):
+            part = numbers[first : first + count]
+            keys = [self._base + number for number in part]
+            ends = [ended_of(msgspec.structs.replace(verdict, result=None)) for _ in part]
+            if verdict.result is not None and self._results is not None:
+                try:
+                    self._results.add_batch(part, decode(verdict.result))
+                except ResultSchemaError as error:
+                    failure = failure_of(error)
+                    ends = [Ended(Settlement(Outcome.FAILED, failure))] * count
+            for key, ended in zip(keys, ends, strict=True):
+                if ended.settlement.outcome is Outcome.COMPLETED:
+                    self._completed.append(key)
+                else:
+                    self._others.append(_staged(key, ended))
+            self._look_for_outage(keys, [(ended, None) for ended in ends])
+        if self._careful:
+            self._spark.wait_if_dying()
+        self._seconds["handler"] += time.monotonic() - begun
 
     def _run_chunk(
         self, keys: Sequence[int], fields: Sequence[tuple[Any, ...]], sessions: Sequence[str | None]
@@ -285,6 +340,19 @@ class ShardTask:
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
         self._consumer.stage(self.stage, staged_rows(self._shard, self._completed, self._others, seconds))
 
+    def told(self) -> dict[str, Any]:
+        """Return what the sink is told of the shard."""
+        return {
+            "claim": self.claim,
+            "epoch": self.epoch,
+            "shard": self._shard,
+            "stage": self.stage,
+            "rows": self.rows,
+            "completed": self.rows - sum(row.outcome != _COMPLETED for row in self._others),
+            "handler_seconds": self._seconds["handler"],
+            "results_seconds": self._seconds["results"],
+        }
+
 
 def _staged(key: int, ended: Ended) -> StagedRow:
     settlement, effects = ended.settlement, ended.effects
@@ -338,14 +406,12 @@ def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Itera
     with broker_at(settings.url()) as broker:
         told = _run_shards(settings, broker._store, batches)
     if told:
-        columns = list(zip(*told, strict=True))
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, TOLD, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=TOLD)
+        yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
 
 def _run_shards(
     settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
-) -> list[tuple[int, int, str | None, int]]:
+) -> list[dict[str, Any]]:
     tasks: dict[int, ShardTask] = {}
     ended: list[tuple[int, int]] = []
     try:
@@ -362,11 +428,10 @@ def _run_shards(
             task.finish()
     except Outage as outage:
         # Not raised: Spark would only try the task again.
-        return [(task.claim, task.epoch, f"{OUTAGE}{outage}", 0) for task in tasks.values()]
-    told: list[tuple[int, int, str | None, int]] = [
-        (task.claim, task.epoch, task.stage, task.rows) for task in tasks.values()
+        return [{**task.told(), "stage": f"{OUTAGE}{outage}"} for task in tasks.values()]
+    return [task.told() for task in tasks.values()] + [
+        {"claim": claim, "epoch": epoch} for claim, epoch in ended
     ]
-    return told + [(claim, epoch, None, 0) for claim, epoch in ended]
 
 
 def _by_shard(
@@ -379,6 +444,6 @@ def _by_shard(
         elif len(shards.unique()) == 1:
             part = batch
         else:
-            part = batch.filter(pa.compute.equal(shards, shard))
+            part = batch.filter(pc.equal(shards, shard))
         claim, epoch = part.column("claim")[0].as_py(), part.column("epoch")[0].as_py()
         yield shard, claim, epoch, bool(part.column("careful")[0].as_py()), part

@@ -35,6 +35,12 @@ class ClaimTables:
     def save_consumer(self, record: ConsumerRecord) -> None:
         self._x(SQL["save_consumer"], msgspec.structs.asdict(record))
 
+    def delete_consumers(self, queue_id: int) -> None:
+        """Forget the consumers of a queue that is deleted, with their claims."""
+        for query in ("delete_consumers_staged", "delete_consumers_shards", "delete_consumers_claims"):
+            self._x(SQL[query], (queue_id,))
+        self._x(SQL["delete_consumers"], (queue_id,))
+
     def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
         rows = self._x(SQL["select_claims"], (queue_id, consumer, after, last))
         return [ClaimRecord(*row) for row in rows]

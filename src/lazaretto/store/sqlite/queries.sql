@@ -649,6 +649,24 @@ VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :starte
 -- The shards of a claim that has ended.
 DELETE FROM lazaretto_shards WHERE claim_token = ?
 
+-- name: delete_consumers_staged
+-- What was staged for claims of a queue that is deleted.
+DELETE FROM lazaretto_staged
+WHERE claim_token IN (SELECT token FROM lazaretto_claims WHERE queue_id = ?)
+
+-- name: delete_consumers_shards
+-- The shards of claims of a queue that is deleted.
+DELETE FROM lazaretto_shards
+WHERE claim_token IN (SELECT token FROM lazaretto_claims WHERE queue_id = ?)
+
+-- name: delete_consumers_claims
+-- The claims of a queue that is deleted.
+DELETE FROM lazaretto_claims WHERE queue_id = ?
+
+-- name: delete_consumers
+-- The consumers of a queue that is deleted.
+DELETE FROM lazaretto_consumers WHERE queue_id = ?
+
 -- name: insert_staged
 -- What a task has done.
 INSERT INTO lazaretto_staged (claim_token, stage, outcomes) VALUES (?, ?, ?)

@@ -134,6 +134,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
 
     def delete_queue(self, record: QueueRecord) -> None:
         self._x(SQL["delete_queue"], (record.queue_id,))
+        self.delete_consumers(record.queue_id)
         self._x(SQL["insert_deleted_queue"], (record.queue_id,))
         self._memory.forget()
 

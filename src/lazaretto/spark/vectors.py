@@ -1,0 +1,83 @@
+"""Functions of whole Arrow batches: a batch that fails is halved until the messages to blame stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from lazaretto.errors import HandlerError
+from lazaretto.isolation import Sandbox, Status, Verdict
+from lazaretto.spark.columns import CLAIM
+
+#: Messages that the function is given at once.
+MOST_ROWS = 10_000
+
+
+class VectorSetup:
+    """Called in a sandbox: returns the function of bytes that runs a function of batches there."""
+
+    def __init__(self, function: Callable[[pa.RecordBatch], Any]) -> None:
+        try:
+            self.pickled = cloudpickle.dumps(function)
+        except Exception as error:
+            raise HandlerError(
+                f"{function!r} cannot be sent to another process: {type(error).__name__}: {error}"
+            ) from error
+
+    def __call__(self) -> Callable[[bytes], bytes | None]:
+        function = cloudpickle.loads(self.pickled)
+
+        def run(item: bytes) -> bytes | None:
+            batch = decode(item)
+            found = function(batch)
+            if found is None:
+                return None
+            if not isinstance(found, pa.RecordBatch | pa.Table):
+                raise TypeError(f"expected a RecordBatch, a Table or None, got {type(found).__name__}")
+            if found.num_rows != batch.num_rows:
+                raise ValueError(
+                    f"expected a result of {batch.num_rows} rows, as given, got {found.num_rows}"
+                )
+            return encode(found)
+
+        return run
+
+
+def encode(found: pa.RecordBatch | pa.Table) -> bytes:
+    """Return a batch as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.schema) as writer:
+        writer.write(found)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode(data: bytes) -> pa.RecordBatch:
+    """Return the batch that bytes are."""
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        batches = reader.read_all().combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+def run_vectors(
+    sandbox: Sandbox, batch: pa.RecordBatch, most: int, before: Callable[[int], object]
+) -> Iterator[tuple[int, int, Verdict]]:
+    """Yield first row, number of rows and verdict of parts of a batch, in order.
+
+    A part that fails is run again in halves; one that fails alone is a row. `before` is told the
+    first row of each part that is about to be run.
+    """
+    plain = batch.drop_columns([name for name in batch.schema.names if name in CLAIM])
+    stack = [(start, min(most, plain.num_rows - start)) for start in range(0, plain.num_rows, most)][::-1]
+    while stack:
+        first, count = stack.pop()
+        before(first)
+        (verdict,) = sandbox.run([encode(plain.slice(first, count))])
+        if verdict.status is Status.DONE or count == 1:
+            yield first, count, verdict
+            continue
+        half = count // 2
+        stack += [(first + half, count - half), (first, half)]

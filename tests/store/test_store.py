@@ -294,19 +294,22 @@ class TestStatements:
     """Every statement the store runs stands in one file, with what it is for."""
 
     PACKAGE = Path(lazaretto.__file__).parent
+    FILES = ("queries.sql", "columns.sql")
 
     def test_every_query_is_used(self) -> None:
         code = "".join(file.read_text() for file in self.PACKAGE.rglob("*.py"))
-        unused = [name for name in load_queries("lazaretto.store.sqlite") if f'"{name}"' not in code]
-        assert unused == []
+        known = [name for file in self.FILES for name in load_queries("lazaretto.store.sqlite", file)]
+        assert [name for name in known if f'"{name}"' not in code] == []
 
     def test_every_query_that_is_used_is_there(self) -> None:
         code = "".join(file.read_text() for file in self.PACKAGE.rglob("*.py"))
-        assert set(re.findall(r'SQL\["(\w+)"', code)) <= set(load_queries("lazaretto.store.sqlite"))
+        known = {name for file in self.FILES for name in load_queries("lazaretto.store.sqlite", file)}
+        assert set(re.findall(r'SQL\["(\w+)"', code)) <= known
 
     def test_nothing_is_lost_by_the_loader(self) -> None:
-        text = (self.PACKAGE / "store/sqlite/queries.sql").read_text()
-        assert len(load_queries("lazaretto.store.sqlite")) == text.count("-- name: ")
+        for file in self.FILES:
+            text = (self.PACKAGE / "store/sqlite" / file).read_text()
+            assert len(load_queries("lazaretto.store.sqlite", file)) == text.count("-- name: ")
 
     def test_each_can_be_prepared(self, broker: Broker, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:

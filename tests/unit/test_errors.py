@@ -16,6 +16,7 @@ SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld)]
 #: Codes are promises: programs compare them. A changed or missing line breaks somebody.
 CODES = {
     "BrokerClosed": "closed",
+    "ClaimFenced": "claim_fenced",
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",
     "EntityNotFound": "entity_not_found",
@@ -23,6 +24,7 @@ CODES = {
     "InvalidMessage": "invalid_message",
     "InvalidOption": "invalid_option",
     "InvalidPath": "invalid_path",
+    "JavaNotFound": "java_not_found",
     "LazarettoError": "error",
     "MessageLockLost": "message_lock_lost",
     "MessageNotFound": "message_not_found",
@@ -44,6 +46,7 @@ CODES = {
     "StoreNotFound": "store_not_found",
     "StoreReadOnly": "store_read_only",
     "StoreTooNew": "store_too_new",
+    "SystemicFailure": "systemic_failure",
     "TransactionError": "transaction_error",
 }
 

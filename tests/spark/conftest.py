@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import lazaretto
 from lazaretto import Broker, PoisonPolicy, QueueOptions
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'lazaretto[spark]'")
+if importlib.util.find_spec("pyspark") is None:
+    raise pytest.UsageError("tests/spark needs Spark: `make test` installs it, or pip install -e '.[spark]'")
 
 
 @pytest.fixture(scope="session")

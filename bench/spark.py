@@ -1,0 +1,198 @@
+"""`python -m bench.spark`: the pipeline on Spark beside a plain one, and what its parts can do.
+
+Messages of 1 KiB of JSON; the handler parses the body. A plain pipeline is the same stream through
+`mapInArrow` with a loop and try/except around the handler, into Spark's sink that throws everything
+away: it settles nothing. Every measurement has a fresh copy of the store, and they take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from adbc_driver_sqlite import dbapi
+from rich.console import Console
+from rich.table import Table
+
+import lazaretto
+from lazaretto import Message, PoisonPolicy, QueueOptions
+from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claim_settle import staged_rows
+from lazaretto.spark import process, spark_session
+from lazaretto.spark.columns import MESSAGE, read_shard
+
+_SIZE = 1_024
+_CLAIM = 100_000
+
+
+def parse(message: Any) -> None:
+    """Be the handler."""
+    import json
+
+    json.loads(message.body)
+
+
+def make(path: Path, rows: int, poison: int) -> None:
+    """Make a store with so many messages, one in `poison` of which is no JSON (0: none)."""
+    with lazaretto.connect(path) as broker:
+        broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+        sender = broker.sender("work")
+        for start in range(0, rows, 5_000):
+            sender.send([Message(_body(n, poison)) for n in range(start, min(rows, start + 5_000))])
+
+
+def _body(number: int, poison: int) -> bytes:
+    if poison and number % poison == poison // 2:
+        return b"{" * _SIZE
+    text = json.dumps({"id": number, "kind": "order", "lines": [{"sku": "A-1", "n": 2}], "note": ""})
+    return f'{text[:-2]}{"x" * (_SIZE - len(text))}"}}'.encode()
+
+
+class Stores:
+    """Fresh copies of prepared stores."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+
+    def copy(self, prepared: Path) -> Path:
+        """Return a copy of a store in a folder of its own."""
+        self._number += 1
+        home = self._folder / str(self._number)
+        home.mkdir()
+        return Path(shutil.copy(prepared, home / "store.db"))
+
+
+def _stream(spark: Any, store: Path, rows: int) -> Any:
+    reader = spark.readStream.format("lazaretto").option("store", str(store)).option("queue", "work")
+    return reader.option("maxRows", str(rows)).load()
+
+
+def plain(spark: Any, store: Path, rows: int) -> list[dict[str, Any]]:
+    """Run a loop around the handler; return the query's progress."""
+
+    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import json
+
+        for batch in batches:
+            good = 0
+            for body in batch.column("body").to_pylist():
+                try:
+                    json.loads(body)
+                    good += 1
+                except Exception:
+                    continue
+            yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
+
+    frame = _stream(spark, store, rows).mapInArrow(loop, "good bigint")
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(store.parent / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return list(query.recentProgress)
+
+
+def pipeline(spark: Any, store: Path, rows: int, isolation: str) -> list[dict[str, Any]]:
+    """Run the pipeline; return the query's progress."""
+    query = process(
+        _stream(spark, store, rows), parse, store=str(store), queue="work",
+        checkpoint=str(store.parent / "checkpoint"), isolation=isolation, breaker=None,
+    )  # fmt: skip
+    query.awaitTermination()
+    return list(query.recentProgress)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def reading(store: Path, rows: int) -> tuple[float, float, float]:
+    """Return rows a second of a claim read to Arrow, of Arrow's driver alone, and of settling."""
+    with lazaretto.connect(store) as broker:
+        consumer = ClaimConsumer(broker._store, "work", "bench")
+        consumer.attach()
+        consumer.take(0, max_rows=rows, shards=2)
+        shards = [shard for _, shard in consumer.shards(0, 1)]
+    columns = list(MESSAGE)
+
+    def ours() -> None:
+        for shard in shards:
+            for _ in read_shard(str(store), shard, columns):
+                pass
+
+    def theirs() -> None:
+        sql = (
+            "SELECT key, message_id, session_id, enqueued, expires, deliveries, delivery_count, cycle, "
+            "generation, enqueued_sequence_number, headers, body FROM lazaretto_messages"
+        )
+        with dbapi.connect(f"file:{store}?mode=ro") as connection, connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "10000"})
+            cursor.execute(sql)
+            for _ in cursor.fetch_record_batch():
+                pass
+
+    pairs = [(_timed(ours), _timed(theirs)) for _ in range(5)]
+    with lazaretto.connect(store) as broker:
+        consumer = ClaimConsumer(broker._store, "work", "bench")
+        consumer.attach()
+        for shard in shards:
+            keys = broker._store.read(lambda tx, shard=shard: tx.shard_keys(shard, rows))  # type: ignore[misc]
+            consumer.stage("a", staged_rows(shard.token, keys, [], {}))
+        settling = _timed(lambda: consumer.settle([1], ["a"]))
+    mine, alone = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return rows / mine, rows / alone, rows / settling
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dir", type=Path, default=Path())
+    arguments = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as here:
+        folder, rows = Path(here).absolute(), arguments.rows
+        clean, spoilt, small = (folder / name for name in ("clean.db", "spoilt.db", "small.db"))
+        make(clean, rows, 0)
+        make(spoilt, rows, 1_000)
+        make(small, 20_000, 0)
+        stores = Stores(folder)
+        mine, alone, settling = reading(stores.copy(clean), rows)
+        console.print(f"a claim to Arrow: {mine:,.0f} rows/s, {mine / alone:.2f} of Arrow's driver alone")
+        console.print(f"settling: {settling:,.0f} rows/s")
+
+        spark = spark_session({"spark.driver.memory": "2g"})
+        runs: dict[str, Callable[[], object]] = {
+            "plain mapInArrow": lambda: plain(spark, stores.copy(clean), _CLAIM),
+            "pipeline, process": lambda: pipeline(spark, stores.copy(clean), _CLAIM, "process"),
+            "pipeline, inline": lambda: pipeline(spark, stores.copy(clean), _CLAIM, "inline"),
+            "the same, 0.1 % poison": lambda: pipeline(spark, stores.copy(spoilt), _CLAIM, "process"),
+        }
+        pipeline(spark, stores.copy(small), 5_000, "process")
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(arguments.rounds):
+            for name, run in runs.items():
+                seconds[name].append(_timed(run))
+        table = Table("on Spark", "rows/s", "time to plain")
+        for name, found in seconds.items():
+            ratios = [a / b for a, b in zip(found, seconds["plain mapInArrow"], strict=True)]
+            table.add_row(name, f"{rows / statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}")
+        console.print(table)
+        progress = pipeline(spark, stores.copy(small), 1_000, "process")[3:]
+        batches = [one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]]
+        console.print(f"a warm micro-batch of 1,000 rows: {statistics.median(batches):.0f} ms")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

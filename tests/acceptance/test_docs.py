@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 import subprocess
@@ -80,12 +81,31 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, lines) is not None
 
 
+#: Runs blocks of Python that come as lines of JSON, and answers what each printed, or how it failed.
+_INTERPRETER = """
+import contextlib, io, json, sys, traceback
+names = {"__name__": "__main__"}
+answers = sys.stdout
+for line in sys.stdin:
+    printed, failed = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(json.loads(line), names)
+        except BaseException:
+            failed = traceback.format_exc()
+    print(json.dumps([printed.getvalue(), failed]), file=answers, flush=True)
+"""
+
+
 class Reader:
     """Does what a reader of a page does: types its examples in, one after the other."""
 
     def __init__(self, page: Path, folder: Path) -> None:
         self._page = page
         self._names: dict[str, Any] = {"__name__": "__main__"}
+        # Spark has one session in a process, and it remembers the folder that it was started in.
+        self._apart: subprocess.Popen[str] | None = None
+        self._needs_own = "lazaretto.spark" in page.read_text("utf-8")
         self._printed = ""
         tools = folder / "bin"
         tools.mkdir()
@@ -111,12 +131,33 @@ class Reader:
                 self._console(block)
 
     def _python(self, block: Block) -> None:
+        if self._needs_own:
+            self._printed = self._python_apart(block)
+            return
         # Line numbers in a traceback are the page's.
         code = compile("\n" * (block.line - 1) + block.text, str(self._page), "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(code, self._names)
         self._printed = printed.getvalue()
+
+    def _python_apart(self, block: Block) -> str:
+        if self._apart is None:
+            self._apart = subprocess.Popen(
+                [sys.executable, "-c", _INTERPRETER],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self._apart.stdin is not None
+        assert self._apart.stdout is not None
+        self._apart.stdin.write(json.dumps(block.text) + "\n")
+        self._apart.stdin.flush()
+        printed, failed = json.loads(self._apart.stdout.readline())
+        assert failed is None, f"{named(self._page)}, line {block.line}: {failed}"
+        return str(printed)
 
     def _console(self, block: Block) -> None:
         for command, shown in commands_of(block):
@@ -142,6 +183,8 @@ class Reader:
         return f"{named(self._page)}, line {block.line}: the page shows\n{shown}\nand what came is\n{printed}"
 
     def close(self) -> None:
+        if self._apart is not None:
+            self._apart.communicate("", timeout=60)
         for value in self._names.values():
             if isinstance(value, lazaretto.Broker):
                 value.close()

@@ -10,6 +10,7 @@ import pytest
 
 from lazaretto import Broker, Disposition, InvalidOption, Message, PoisonPolicy, PoisonSession, QueueOptions
 from lazaretto.spark import process
+from lazaretto.spark.pipeline import refuse_remote
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -254,6 +255,12 @@ class TestBadInput:
                 pipeline.start(act, **options)
         with pytest.raises(InvalidOption, match="lacks the column"):
             process(pipeline.stream().drop("epoch"), act, store="x", queue="work", checkpoint="y")
+
+    @pytest.mark.parametrize("master", ["spark://somewhere:7077", "yarn", "k8s://https://somewhere"])
+    def test_executors_elsewhere(self, master: str) -> None:
+        refuse_remote("local[2,4]", "shop.db")
+        with pytest.raises(InvalidOption, match="is on one machine"):
+            refuse_remote(master, "shop.db")
 
     def test_a_stream_that_was_repartitioned(self, broker: Broker, pipeline: Pipeline) -> None:
         send(broker, *[b"%d" % n for n in range(100)])

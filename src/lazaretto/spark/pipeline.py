@@ -78,7 +78,7 @@ def process(
         deadline=made.options.deadline, memory=made.options.memory, refork_every=made.options.refork_every
     )
     said = {"store": store, "queue": queue, "consumer": consumer}
-    parse(said)
+    refuse_remote(stream.sparkSession.sparkContext.master, parse(said).url())
     settings = TaskSettings(
         store=store,
         queue=queue,
@@ -111,6 +111,15 @@ def process(
     if name is not None:
         writer = writer.queryName(name)
     return writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True})).start()
+
+
+def refuse_remote(master: str | None, url: str) -> None:
+    """Raise InvalidOption for a store in a file when executors may run on other machines."""
+    if master is not None and not master.startswith("local"):
+        raise InvalidOption(
+            f"a store in a SQLite file ({url!r}) is on one machine, and Spark's master {master!r} may run "
+            "executors on others, which cannot open it: use a master of local[…]"
+        )
 
 
 def _refuse_what_vectors_lack(handler: Handler, store: str, queue: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from bench.depth import room_for
 from bench.machine import Machine
 from bench.measure import Measurement, Result, Scale, take
 from bench.report import Run, to_json, to_markdown, to_terminal
+from bench.scratch import scratch
 from bench.systems import SYSTEMS
 from bench.tables import number
 from bench.workloads import GROUPS, WORKLOADS
@@ -83,20 +81,6 @@ def _scale(arguments: argparse.Namespace) -> Scale:
     if arguments.seconds is None:
         return scale
     return scale.lasting(arguments.seconds)
-
-
-@contextlib.contextmanager
-def _folder(parent: Path) -> Iterator[Path]:
-    """Make a folder for this run's databases, and remove all trace of it afterwards."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            parent.rmdir()
 
 
 def _plan(systems: Sequence[str], workloads: Sequence[str], rounds: int, scale: Scale) -> list[Measurement]:
@@ -168,7 +152,7 @@ def main() -> int:
 
     results: list[Result] = []
     interrupted = False
-    with _folder(arguments.dir) as folder:
+    with scratch(arguments.dir, "run-") as folder:
         machine = Machine.here(folder)
         if machine.in_memory:
             console.print(

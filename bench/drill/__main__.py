@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from bench.drill.report import Run, System, to_json, to_markdown, to_terminal
 from bench.drill.run import Outcome, take
 from bench.drill.systems import SYSTEMS
 from bench.machine import Machine
+from bench.scratch import scratch
 from lazaretto.errors import InvalidOption
 from lazaretto.options import refuse_unknown
 
@@ -63,20 +61,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextlib.contextmanager
-def _folder(parent: Path) -> Iterator[Path]:
-    """Make a folder for this run's queues, and remove all trace of it afterwards."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=parent))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            parent.rmdir()
-
-
 def _column(name: str) -> System:
     system = SYSTEMS[name]
     why = system.missing()
@@ -120,7 +104,7 @@ def main() -> int:
 
     outcomes: list[Outcome] = []
     interrupted = False
-    with _folder(arguments.dir) as folder:
+    with scratch(arguments.dir, "drill-") as folder:
         machine = Machine.here(folder)
         try:
             outcomes.extend(_run(chosen, systems, folder, progress))

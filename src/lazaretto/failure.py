@@ -16,6 +16,11 @@ from lazaretto.options import shown
 #: Where the code stands that calls handlers.
 _CALLERS = tuple(str(Path(__file__).parent / name) for name in ("host", "isolation", "consume.py"))
 
+#: Types of failures that no handler raises: its deadline was over, its process died, its memory was used up.
+HANDLER_TIMEOUT = "HandlerTimeout"
+WORKER_CRASHED = "WorkerCrashed"
+OUT_OF_MEMORY = "OutOfMemory"
+
 LONGEST_TYPE = 256
 #: Service Bus's limit for a dead letter's reason and description, in characters.
 LONGEST_TEXT = 4096

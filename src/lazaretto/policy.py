@@ -10,6 +10,7 @@ import enum
 from typing import NamedTuple
 
 from lazaretto.errors import InvalidOption
+from lazaretto.failure import WORKER_CRASHED
 from lazaretto.options import member, option_set, seconds, whole
 
 #: A retry count that is never reached.
@@ -256,7 +257,7 @@ def decide(
     deaths = policy.max_worker_deaths
     if deaths is not None and counters.worker_deaths >= deaths:
         return Final(
-            policy.on_poison, "WorkerCrashed", f"{counters.worker_deaths} workers died holding the message."
+            policy.on_poison, WORKER_CRASHED, f"{counters.worker_deaths} workers died holding the message."
         )
     if counters.cycle_attempts <= policy.receive_retry_count:
         return Retry()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -290,7 +290,7 @@ class TestBreaker:
 
 def test_handlers_are_found_in_the_current_folder_of_the_installed_command(cli: Program) -> None:
     send(cli, b"lamp")
-    command = Path(os.sys.executable).with_name("lazaretto")  # type: ignore[attr-defined]
+    command = Path(sys.executable).with_name("lazaretto")
     if not command.exists():
         pytest.skip("lazaretto is not installed here, only on the path")
     done = subprocess.run(

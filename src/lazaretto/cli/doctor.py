@@ -16,7 +16,6 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
 from lazaretto.entities import QueueDescription
-from lazaretto.spark.doctor import examine as examine_spark
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
@@ -42,6 +41,7 @@ def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption =
 def examine(broker: Broker) -> dict[str, Any]:
     """Return all that is known of a store's health; "ok" says whether nothing is wrong."""
     import lazaretto
+    from lazaretto.spark.doctor import examine as examine_spark
 
     facts = dict(broker.facts())
     damage = broker.check()

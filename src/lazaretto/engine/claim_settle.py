@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.engine.attempts import note_commit
 from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, give_back, move_on, revoke, summary_of
-from lazaretto.engine.claims import require_claims, require_epoch
+from lazaretto.engine.claims import require_claims, require_driver
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.send import Send, check_send
 from lazaretto.engine.settle import Settlement, settle_row
@@ -83,8 +83,7 @@ class Stage(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        queue = require_claims(tx, self.path)
-        require_epoch(tx, queue, self.consumer, self.epoch)
+        require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.shard(self.rows.token)
         if shard is not None:
             tx.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
@@ -105,8 +104,7 @@ class SettleClaims(Operation[list[ClaimSummary]]):
     stages: Sequence[str]
 
     def run(self, tx: Transaction) -> list[ClaimSummary]:
-        queue = require_claims(tx, self.path)
-        record = require_epoch(tx, queue, self.consumer, self.epoch)
+        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
         claims = [
             claim
             for number in sorted(self.numbers)
@@ -218,7 +216,7 @@ class RevokeClaims(Operation[int]):
     def run(self, tx: Transaction) -> int:
         queue = require_claims(tx, self.path)
         if self.epoch is not None:
-            require_epoch(tx, queue, self.consumer, self.epoch)
+            require_driver(tx, self.path, self.consumer, self.epoch)
         after, last = (0, LAST_CLAIM) if self.number is None else (self.number - 1, self.number)
         claims = [c for c in tx.claims(queue.queue_id, self.consumer, after, last) if c.state == OPEN]
         if not claims and self.number is not None:

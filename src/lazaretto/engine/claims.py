@@ -55,15 +55,18 @@ def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
     return queue
 
 
-def require_epoch(tx: Transaction, queue: QueueRecord, consumer: str, epoch: int) -> ConsumerRecord:
-    """Return the consumer if this is the driver attached last. Raises ClaimFenced."""
+def require_driver(
+    tx: Transaction, path: EntityPath, consumer: str, epoch: int
+) -> tuple[QueueRecord, ConsumerRecord]:
+    """Return queue and consumer if this is the driver attached last. Raises ClaimFenced."""
+    queue = require_claims(tx, path)
     record = tx.consumer(queue.queue_id, consumer)
     if record is None or record.epoch != epoch:
         raise ClaimFenced(
             f"another driver has attached to consumer {consumer!r} of {queue.path!r} since "
             f"({record.driver if record else 'it is gone'}); this one must not go on"
         )
-    return record
+    return queue, record
 
 
 @dataclasses.dataclass(slots=True)
@@ -150,8 +153,7 @@ class TakeClaim(Operation[int | EntityError | None]):
     last: int | None = None
 
     def run(self, tx: Transaction) -> int | EntityError | None:
-        queue = require_claims(tx, self.path)
-        record = require_epoch(tx, queue, self.consumer, self.epoch)
+        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
         if record.last_claim > self.after:
             return self.after + 1
         refuse_disabled(queue)
@@ -327,8 +329,7 @@ class StartShard(Operation[bool | None]):
     durable = False
 
     def run(self, tx: Transaction) -> bool | None:
-        queue = require_claims(tx, self.path)
-        require_epoch(tx, queue, self.consumer, self.epoch)
+        require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.shard(self.token)
         if shard is None:
             return None
@@ -367,8 +368,7 @@ class RenewClaims(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        queue = require_claims(tx, self.path)
-        require_epoch(tx, queue, self.consumer, self.epoch)
+        queue, _ = require_driver(tx, self.path, self.consumer, self.epoch)
         tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
 
 

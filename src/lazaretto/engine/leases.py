@@ -14,7 +14,7 @@ from lazaretto.engine.receive import Receive
 from lazaretto.engine.sessions import require_session
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, SessionLockLost
-from lazaretto.keys import first_key, main_key
+from lazaretto.keys import main_key
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LeaseRecord, QueueRecord
@@ -117,8 +117,3 @@ def _holds_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> bool:
     except SessionLockLost:
         return False
     return True
-
-
-def next_key(path: EntityPath, queue: QueueRecord) -> int:
-    """Return a key that lies in the subqueue, to wait for messages of it."""
-    return first_key(queue.queue_id, path.subqueue) + 1

@@ -7,7 +7,7 @@ import msgspec
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.dispositions import DISPOSITION_ACTIONS, hold_session
 from lazaretto.entities import PoisonSession
-from lazaretto.failure import Failure
+from lazaretto.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
 from lazaretto.keys import dead_key, in_main, sequence_of
 from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, decide
 from lazaretto.store.contract import Transaction
@@ -23,7 +23,7 @@ _replace = msgspec.structs.replace
 SESSION_POISONED = "SessionPoisoned"
 
 #: Errors that are a dead letter's reason by themselves, when the last attempt ended with one.
-REASONS = ("WorkerCrashed", "HandlerTimeout", "OutOfMemory")
+REASONS = (WORKER_CRASHED, HANDLER_TIMEOUT, OUT_OF_MEMORY)
 
 
 def fail(

@@ -16,14 +16,11 @@ import msgspec
 from lazaretto.engine.attempts import note_rollback, put_back, record_attempt
 from lazaretto.engine.log import note
 from lazaretto.engine.verdicts import fail
-from lazaretto.failure import Failure
+from lazaretto.failure import WORKER_CRASHED, Failure
 from lazaretto.keys import queue_of, sequence_of
 from lazaretto.policy import Outcome, charge
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
-
-#: The error of an attempt whose worker died, and the reason of a dead letter that had too many.
-WORKER_CRASHED = "WorkerCrashed"
 
 
 def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bool) -> None:

@@ -154,14 +154,23 @@ class SandboxSetup:
             ) from error
         self._queue = str(handler.path)
 
-    def __call__(self) -> Callable[[bytes], bytes | None]:
+    @property
+    def key(self) -> object:
+        """Tells whether two setups, copies in other processes too, do the same."""
+        return self._reference, self._pickled, self._queue
+
+    def caller(self) -> Caller:
+        """Return what calls the handler, in the process that this is called in."""
         function, validator, middleware = cloudpickle.loads(self._pickled)
         if self._reference is not None:
             module, name = self._reference
             function = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-        call = Caller(Handler(self._queue, function, validator=validator, middleware=middleware))
+        return Caller(Handler(self._queue, function, validator=validator, middleware=middleware))
+
+    def __call__(self) -> Callable[[bytes], bytes | None]:
+        call = self.caller()
 
         def run(item: bytes) -> bytes | None:
             *fields, past = _unpack(item)

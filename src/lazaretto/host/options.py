@@ -80,6 +80,10 @@ class HandlerOptions:
                 f"got {shown(self.validator)}"
             )
 
+    def limits(self) -> SandboxOptions:
+        """Return the limits of a sandbox that runs the handler."""
+        return SandboxOptions(deadline=self.deadline, memory=self.memory, refork_every=self.refork_every)
+
 
 def _functions(name: str, value: object) -> tuple[Callable[..., object], ...]:
     given = (value,) if callable(value) else value

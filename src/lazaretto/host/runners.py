@@ -9,12 +9,13 @@ from typing import Protocol
 
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import Settlement
-from lazaretto.failure import failure_of
+from lazaretto.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
-from lazaretto.isolation import Sandbox, SandboxOptions
+from lazaretto.isolation import Sandbox
+from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
 
 #: How long after its deadline a handler counts as one that does not come back: one that was
@@ -50,11 +51,7 @@ class ProcessRunner:
     """Runs handlers in a sandbox. `on_output` gets what they print."""
 
     def __init__(self, handler: Handler, on_output: Callable[[bytes], object] | None = None) -> None:
-        options = handler.options
-        sandbox = SandboxOptions(
-            deadline=options.deadline, memory=options.memory, refork_every=options.refork_every
-        )
-        self.sandbox = Sandbox(SandboxSetup(handler), sandbox, on_output=on_output)
+        self.sandbox = Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=on_output)
 
     def start(self, handover: Handover) -> None:
         self.sandbox.start(
@@ -106,15 +103,13 @@ class InlineRunner:
                 break
         return ended + [RELEASED] * (len(handover.messages) - len(ended))
 
-    def _run(self, message: object, handover: Handover) -> Ended:
+    def _run(self, message: ReceivedMessage, handover: Handover) -> Ended:
         try:
-            return ended_with(self._call(message, handover.past.get(message.key)))  # type: ignore[attr-defined,arg-type]
+            return ended_with(self._call(message, handover.past.get(message.key)))
         except DeadlineExceeded as error:
             failure = failure_of(error)
             assert failure is not None
-            return Ended(
-                Settlement(Outcome.EXPIRED, type(failure)("HandlerTimeout", str(error), failure.stack))
-            )
+            return Ended(Settlement(Outcome.EXPIRED, Failure(HANDLER_TIMEOUT, str(error), failure.stack)))
         except BaseException as error:
             # Whatever a handler raises is its message's failure; SystemExit must not end the host.
             return Ended(Settlement(Outcome.FAILED, failure_of(error)))

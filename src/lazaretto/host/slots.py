@@ -199,7 +199,7 @@ class Slot:
                 str(self._path),
                 messages[len(ended)].sequence_number,
             )
-            self._commit([(m, e) for m, e in entries], held.handover.lock.token, None)
+            self._commit(entries, held.handover.lock.token, None)
 
     # -- settling -------------------------------------------------------------------------------
 

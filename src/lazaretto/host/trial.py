@@ -13,7 +13,7 @@ from lazaretto.headers import EMPTY_HEADERS, decode_headers
 from lazaretto.host.calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import ended_of
-from lazaretto.isolation import Sandbox, SandboxOptions
+from lazaretto.isolation import Sandbox
 from lazaretto.messages import PeekedMessage
 from lazaretto.policy import Counters, Final, Outcome, charge, decide
 
@@ -55,10 +55,8 @@ def try_message(broker: Broker, path: str, sequence_number: int, handler: Handle
     """
     parsed = EntityPath.parse(path)
     message = _find(broker, parsed, sequence_number)
-    options = handler.options
-    limits = SandboxOptions(deadline=options.deadline, memory=options.memory)
     output: list[bytes] = []
-    with Sandbox(SandboxSetup(handler), limits, on_output=output.append) as sandbox:
+    with Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=output.append) as sandbox:
         (verdict,) = sandbox.run(pack([message], {}))
     ended = ended_of(verdict)
     failure, effects = ended.settlement.failure, ended.effects

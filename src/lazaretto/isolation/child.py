@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from lazaretto.failure import Failure, failure_of
+from lazaretto.failure import OUT_OF_MEMORY, Failure, failure_of
 from lazaretto.isolation.memory import (
     CURSOR,
     END,
@@ -39,7 +39,7 @@ from lazaretto.isolation.memory import (
     get_items,
     put_record,
 )
-from lazaretto.isolation.verdict import OUT_OF_MEMORY, RESULT_TOO_LARGE
+from lazaretto.isolation.verdict import RESULT_TOO_LARGE
 
 Function = Callable[[bytes], bytes | None]
 

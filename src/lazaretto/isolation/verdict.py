@@ -8,9 +8,8 @@ import signal
 
 import msgspec
 
-HANDLER_TIMEOUT = "HandlerTimeout"
-WORKER_CRASHED = "WorkerCrashed"
-OUT_OF_MEMORY = "OutOfMemory"
+from lazaretto.failure import HANDLER_TIMEOUT, WORKER_CRASHED
+
 RESULT_TOO_LARGE = "ResultTooLarge"
 STOPPED = "Stopped"
 

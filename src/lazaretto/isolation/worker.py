@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from lazaretto.errors import SandboxError, SandboxSetupError
-from lazaretto.failure import Failure
+from lazaretto.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import PAGE, Segment
 from lazaretto.isolation.options import SandboxOptions
-from lazaretto.isolation.verdict import HANDLER_TIMEOUT, WORKER_CRASHED, Death, blame
+from lazaretto.isolation.verdict import Death, blame
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")
 #: How long a process that is to be killed for its deadline gets to write its stack, in seconds.

@@ -5,70 +5,68 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 
+from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.spark.stores import is_open_here
 from lazaretto.store.claims import ShardRecord
 from lazaretto.store.queries import load_queries
 
 SQL = load_queries("lazaretto.store.sqlite", "columns.sql")
 
-#: Messages that are read at once, and bytes of them.
+#: Messages that are read at once.
 BATCH_ROWS = 10_000
 
-_TIME = pa.timestamp("us", tz="UTC")
+
+class Column(NamedTuple):
+    """A column: its type, and the SQL that finds it, of a message called m. Times there are microseconds."""
+
+    kind: pa.DataType
+    sql: str
+
+
+LONG, INT, TEXT, BYTES = pa.int64(), pa.int32(), pa.string(), pa.binary()
+TIME = pa.timestamp("us", tz="UTC")
+NUMBER = f"m.key & {LAST_SEQUENCE}"
 #: What a stream of messages has, after what tells its claim. Whatever users made is bytes.
 MESSAGE = {
-    "sequence_number": pa.int64(),
-    "message_id": pa.string(),
-    "session_id": pa.string(),
-    "enqueued_time": _TIME,
-    "expires_at": _TIME,
-    "attempt": pa.int32(),
-    "delivery_count": pa.int32(),
-    "cycle": pa.int32(),
-    "generation": pa.int32(),
-    "enqueued_sequence_number": pa.int64(),
-    "headers": pa.binary(),
-    "body": pa.binary(),
+    "sequence_number": Column(LONG, NUMBER),
+    "message_id": Column(TEXT, "CAST(m.message_id AS TEXT)"),
+    "session_id": Column(TEXT, "m.session_id"),
+    "enqueued_time": Column(TIME, "m.enqueued"),
+    "expires_at": Column(TIME, "m.expires"),
+    "attempt": Column(INT, "m.deliveries"),
+    "delivery_count": Column(INT, "m.delivery_count"),
+    "cycle": Column(INT, "m.cycle"),
+    "generation": Column(INT, "m.generation"),
+    "enqueued_sequence_number": Column(LONG, "m.enqueued_sequence_number"),
+    "headers": Column(BYTES, "m.headers"),
+    "body": Column(
+        BYTES, "coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))"
+    ),
 }
-CLAIM = {"claim": pa.int64(), "shard": pa.int64(), "epoch": pa.int64(), "careful": pa.bool_()}
-STREAM = pa.schema([*CLAIM.items(), *MESSAGE.items()])
-
-#: In Spark's words.
-STREAM_DDL = (
-    "claim bigint, shard bigint, epoch bigint, careful boolean, sequence_number bigint, message_id string, "
-    "session_id string, enqueued_time timestamp, expires_at timestamp, attempt int, delivery_count int, "
-    "cycle int, generation int, enqueued_sequence_number bigint, headers binary, body binary"
-)
+CLAIM = {"claim": LONG, "shard": LONG, "epoch": LONG, "careful": pa.bool_()}
+STREAM = pa.schema([*CLAIM.items(), *((name, column.kind) for name, column in MESSAGE.items())])
 
 
-def read_shard(path: str, shard: ShardRecord, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def selected(columns: Mapping[str, Column], names: Iterable[str]) -> str:
+    """Return what a query selects to find these columns."""
+    return ", ".join(f"{columns[name].sql} AS {name}" for name in names)
+
+
+def schema_of(columns: Mapping[str, Column], names: Iterable[str]) -> pa.Schema:
+    """Return the schema of these columns."""
+    return pa.schema([(name, columns[name].kind) for name in names])
+
+
+def read_shard(path: str, shard: ShardRecord, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield what a shard holds, in order, with these columns of a message. `path`: of the SQLite file."""
-    sql = SQL["shard_messages"].replace("[columns]", ", ".join(_EXPRESSIONS[name] for name in columns))
-    schema = pa.schema([(name, MESSAGE[name]) for name in columns])
-    yield from select(path, sql, (shard.first, shard.last, shard.token), schema)
-
-
-#: How each column stands in the store. Times there are microseconds.
-_EXPRESSIONS = {
-    "sequence_number": "m.key & 4398046511103 AS sequence_number",
-    "message_id": "CAST(m.message_id AS TEXT) AS message_id",
-    "session_id": "m.session_id AS session_id",
-    "enqueued_time": "m.enqueued AS enqueued_time",
-    "expires_at": "m.expires AS expires_at",
-    "attempt": "m.deliveries AS attempt",
-    "delivery_count": "m.delivery_count AS delivery_count",
-    "cycle": "m.cycle AS cycle",
-    "generation": "m.generation AS generation",
-    "enqueued_sequence_number": "m.enqueued_sequence_number AS enqueued_sequence_number",
-    "headers": "m.headers AS headers",
-    "body": ("coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body"),
-}
+    sql = SQL["shard_messages"].replace("[columns]", selected(MESSAGE, names))
+    yield from select(path, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names))
 
 
 def select(

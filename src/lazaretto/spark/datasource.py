@@ -12,11 +12,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
-from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM_DDL
+from lazaretto.spark.columns import STREAM, schema_of
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.snapshot import SnapshotReader
 from lazaretto.spark.source import ClaimStreamReader
@@ -33,10 +34,11 @@ class LazarettoSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         # Asked for before it is said whether a stream or a table is read: a table has a view.
         view = parse(self.options).view
-        return VIEWS[view].ddl if view else STREAM_DDL
+        columns = VIEWS[view].columns if view else None
+        return from_arrow_schema(STREAM if columns is None else schema_of(columns, columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
@@ -49,7 +51,7 @@ class LazarettoSource(DataSource):
         options = parse(self.options)
         if options.view:
             raise InvalidOption(f"a stream has no views: leave out view={options.view!r}, or use spark.read")
-        _refuse_others(schema, [*CLAIM, *MESSAGE], "a stream of messages")
+        _refuse_others(schema, STREAM.names, "a stream of messages")
         return ClaimStreamReader(options, list(schema.names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -8,20 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, functions
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from lazaretto.breaker import BreakerPolicy
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
-from lazaretto.isolation import SandboxOptions
 from lazaretto.options import shown
-from lazaretto.spark.columns import CLAIM, MESSAGE
+from lazaretto.spark.columns import STREAM
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.sink import RESULTS, SETTLING, SettlingSource
 from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import TOLD_DDL, HandlerSetup, TaskSettings, run_task
+from lazaretto.spark.task import TOLD, HandlerSetup, TaskSettings, run_task
 from lazaretto.spark.vectors import VectorSetup
 
 #: What the query's progress tells of each micro-batch.
@@ -63,7 +62,7 @@ def process(
         )
     if (results is None) != (schema is None):
         raise InvalidOption("expected results and schema together, got one of them")
-    missing = [column for column in (*CLAIM, *MESSAGE) if column not in stream.columns]
+    missing = [column for column in STREAM.names if column not in stream.columns]
     if missing:
         raise InvalidOption(f"the stream lacks the column {missing[0]!r}: load it whole")
     function = handler.function if isinstance(handler, Handler) else handler
@@ -72,21 +71,17 @@ def process(
         if isinstance(handler, Handler) and not options
         else Handler(queue, function, **options)
     )
-    if isolation == "vectorised":
-        _refuse_what_vectors_lack(made, store, queue)
-    limits = SandboxOptions(
-        deadline=made.options.deadline, memory=made.options.memory, refork_every=made.options.refork_every
-    )
     said = {"store": store, "queue": queue, "consumer": consumer}
-    refuse_remote(stream.sparkSession.sparkContext.master, parse(said).url())
+    given = parse(said)
+    if isolation == "vectorised":
+        _refuse_what_vectors_lack(made, given)
+    refuse_remote(stream.sparkSession.sparkContext.master, store)
     settings = TaskSettings(
-        store=store,
-        queue=queue,
-        consumer=consumer,
+        options=given,
         setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
-        limits=limits,
+        limits=made.options.limits(),
         path=tuple(sys.path),
-        isolation=isolation,
+        inline=isolation == "inline",
         results=results,
         schema=_schema(schema),
         breaker=breaker,
@@ -96,14 +91,11 @@ def process(
         return run_task(settings, batches)
 
     stream.sparkSession.dataSource.register(SettlingSource)
-    told = stream.mapInArrow(run, TOLD_DDL)
+    told = stream.mapInArrow(run, from_arrow_schema(TOLD))
     # In the query's progress, for whoever watches it.
     told = told.observe(
         "lazaretto",
-        *(
-            functions.sum(name).alias(name)
-            for name in ("rows", "completed", "handler_seconds", "results_seconds")
-        ),
+        *(functions.sum(name).alias(name) for name in METRICS),
     )
     writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)
     if results is not None:
@@ -113,25 +105,25 @@ def process(
     return writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True})).start()
 
 
-def refuse_remote(master: str | None, url: str) -> None:
+def refuse_remote(master: str | None, store: str) -> None:
     """Raise InvalidOption for a store in a file when executors may run on other machines."""
     if master is not None and not master.startswith("local"):
         raise InvalidOption(
-            f"a store in a SQLite file ({url!r}) is on one machine, and Spark's master {master!r} may run "
+            f"a store in a SQLite file ({store!r}) is on one machine, and Spark's master {master!r} may run "
             "executors on others, which cannot open it: use a master of local[…]"
         )
 
 
-def _refuse_what_vectors_lack(handler: Handler, store: str, queue: str) -> None:
+def _refuse_what_vectors_lack(handler: Handler, options: SparkOptions) -> None:
     """Raise InvalidOption for what a function of whole batches cannot keep."""
     if handler.takes_context or handler.options.validator is not None or handler.options.middleware:
         raise InvalidOption(
             "a vectorised function gets a batch and nothing else: no context, validator or middleware"
         )
-    with broker_at(SparkOptions(store=store, queue=queue).url()) as broker:
-        if broker.queue(queue).options.requires_session:
+    with broker_at(options.url()) as broker:
+        if broker.queue(options.queue).options.requires_session:
             raise InvalidOption(
-                f"queue {queue!r} has sessions: a vectorised function does not keep their order"
+                f"queue {options.queue!r} has sessions: a vectorised function does not keep their order"
             )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import EntityPath
-from lazaretto.spark.columns import select
+from lazaretto.spark.columns import schema_of, select, selected
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.views import VIEWS, Condition, bounds, condition
@@ -63,12 +63,11 @@ class SnapshotReader(DataSourceReader):
             conditions.append(
                 Condition("m.queue = ? COLLATE NOCASE", (EntityPath.parse(options.queue).queue,))
             )
-        names = self._columns
-        columns = ", ".join(f"{view.columns[name][2]} AS {name}" for name in names)
+        columns = selected(view.columns, self._columns)
         where = "".join(f" AND {one.sql}" for one in conditions)
         sql = view.sql.replace("[columns]", columns).replace("[conditions]", where)
         parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
-        yield from select(partition.path, sql, parameters, view.schema(names))
+        yield from select(partition.path, sql, parameters, schema_of(view.columns, self._columns))
 
 
 def _ends(path: str, view: str, first: int, last: int) -> tuple[int | None, int | None]:

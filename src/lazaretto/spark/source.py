@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 import lazaretto
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, LazarettoError
-from lazaretto.spark.columns import CLAIM, MESSAGE, read_shard
+from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM, read_shard
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.claims import ShardRecord
@@ -49,11 +49,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settled = 0
         self._last: int | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_columns": self._columns}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_options"], state["_columns"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process begins anew.
+        return ClaimStreamReader, (self._options, self._columns)
 
     # -- in the driver --------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
         columns = self._columns
-        schema = pa.schema([(name, {**CLAIM, **MESSAGE}[name]) for name in columns])
+        schema = pa.schema([STREAM.field(name) for name in columns])
         careful, path = self._start(partition)
         found = False
         if careful is not None and partition.shard is not None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,16 +21,16 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_settle import StagedRow, staged_rows
 from lazaretto.engine.leases import Past
 from lazaretto.engine.settle import Settlement
-from lazaretto.errors import HandlerError, TransactionError
+from lazaretto.errors import TransactionError
 from lazaretto.failure import Failure, failure_of, shorten
-from lazaretto.host.calls import Caller
+from lazaretto.host.calls import SandboxSetup
 from lazaretto.host.context import Effects, decode_effects, encode_effects
-from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
-from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
+from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import ResultFile, ResultSchemaError
 from lazaretto.spark.stores import broker_at
@@ -54,11 +53,6 @@ TOLD = pa.schema(
         ("results_seconds", pa.float64()),
     ]
 )
-TOLD_DDL = (
-    "claim bigint, epoch bigint, shard bigint, stage string, rows bigint, completed bigint, "
-    "handler_seconds double, results_seconds double"
-)
-
 
 #: How a stage is named that is none: what follows says which failure most messages have had.
 OUTAGE = "outage: "
@@ -68,21 +62,12 @@ class Outage(Exception):
     """Most messages fail in one way: not they are to blame."""
 
 
-class HandlerSetup:
-    """Called in a sandbox: returns the function of bytes that runs a handler there."""
-
-    def __init__(self, handler: Handler) -> None:
-        try:
-            self.pickled = cloudpickle.dumps((handler.function, handler.options, str(handler.path)))
-        except Exception as error:
-            raise HandlerError(
-                f"{handler!r} cannot be sent to another process: {type(error).__name__}: {error}"
-            ) from error
+class HandlerSetup(SandboxSetup):
+    """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
 
     def call(self) -> Callable[[tuple[Any, ...]], tuple[Effects | None, Any]]:
         """Return the function that runs the handler on the fields of a message."""
-        function, options, queue = cloudpickle.loads(self.pickled)
-        call = Caller(Handler(queue, function, options))
+        call = self.caller()
 
         def run(fields: tuple[Any, ...]) -> tuple[Effects | None, Any]:
             message = ReceivedMessage(*fields)
@@ -110,23 +95,15 @@ class HandlerSetup:
 class TaskSettings:
     """What a task needs, sent along with the query: no credentials in it."""
 
-    store: str
-    queue: str
-    consumer: str
+    options: SparkOptions
     setup: HandlerSetup | VectorSetup
     limits: SandboxOptions
     #: Where the driver finds modules: a worker of the same machine looks there too.
     path: tuple[str, ...]
-    isolation: str
+    inline: bool
     results: str | None
     schema: bytes | None
     breaker: BreakerPolicy | None
-
-    def url(self) -> str:
-        """Return the store's URL."""
-        from lazaretto.spark.options import SparkOptions
-
-        return SparkOptions(store=self.store, queue=self.queue).url()
 
 
 def pack_result(effects: Effects | None, result: Any) -> bytes:
@@ -147,11 +124,11 @@ def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
 
 
 #: Sandboxes by what runs in them: a worker that Spark uses again finds its own warm.
-_sandboxes: dict[bytes, Sandbox] = {}
+_sandboxes: dict[tuple[object, SandboxOptions], Sandbox] = {}
 
 
 def _sandbox(setup: HandlerSetup | VectorSetup, options: SandboxOptions) -> Sandbox:
-    key = setup.pickled + repr(options).encode()
+    key = (setup.key, options)
     sandbox = _sandboxes.get(key)
     if sandbox is None:
         for old in _sandboxes.values():
@@ -172,12 +149,14 @@ class ShardTask:
         self.claim = claim
         self.epoch = epoch
         self._shard = shard
-        self._consumer = ClaimConsumer(store, settings.queue, settings.consumer, epoch=epoch)
+        self._consumer = ClaimConsumer(store, settings.options.queue, settings.options.consumer, epoch=epoch)
         self.stage = uuid.uuid4().hex
         self._base = self._consumer.base_key()
-        inline = settings.isolation == "inline" and not careful
-        self._inline = settings.setup.call() if isinstance(settings.setup, HandlerSetup) and inline else None
-        self._sandbox = None if inline else _sandbox(settings.setup, settings.limits)
+        self._inline = self._sandbox = None
+        if settings.inline and not careful and isinstance(settings.setup, HandlerSetup):
+            self._inline = settings.setup.call()
+        else:
+            self._sandbox = _sandbox(settings.setup, settings.limits)
         self._completed: list[int] = []
         self._others: list[StagedRow] = []
         self._failed_sessions: set[str] = set()
@@ -215,19 +194,17 @@ class ShardTask:
         for first, count, verdict in run_vectors(self._sandbox, batch, most, mark):
             part = numbers[first : first + count]
             keys = [self._base + number for number in part]
-            ends = [ended_of(msgspec.structs.replace(verdict, result=None)) for _ in part]
+            ended = ended_of(msgspec.structs.replace(verdict, result=None))
             if verdict.result is not None and self._results is not None:
                 try:
                     self._results.add_batch(part, decode(verdict.result))
                 except ResultSchemaError as error:
-                    failure = failure_of(error)
-                    ends = [Ended(Settlement(Outcome.FAILED, failure))] * count
-            for key, ended in zip(keys, ends, strict=True):
-                if ended.settlement.outcome is Outcome.COMPLETED:
-                    self._completed.append(key)
-                else:
-                    self._others.append(_staged(key, ended))
-            self._look_for_outage(keys, [(ended, None) for ended in ends])
+                    ended = Ended(Settlement(Outcome.FAILED, failure_of(error)))
+            if ended.settlement.outcome is Outcome.COMPLETED:
+                self._completed += keys
+            else:
+                self._others += [_staged(key, ended) for key in keys]
+            self._look_for_outage(keys, [(ended, None)] * count)
         if self._careful:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
@@ -281,10 +258,7 @@ class ShardTask:
                 effects, result = self._inline(one)
                 ends.append((ended_with(effects), result))
             except BaseException as error:
-                failure = failure_of(error)
-                assert failure is not None
-                verdict = Verdict(Status.ERROR, None, failure.type, failure.message, failure.stack)
-                ends.append((ended_of(verdict), None))
+                ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
             if in_order and ends[-1][0].settlement.failure is not None:
                 break
         return ends
@@ -403,7 +377,7 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
 def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run what a task is given, and tell the sink of each shard."""
     sys.path += [entry for entry in settings.path if entry not in sys.path and Path(entry).exists()]
-    with broker_at(settings.url()) as broker:
+    with broker_at(settings.options.url()) as broker:
         told = _run_shards(settings, broker._store, batches)
     if told:
         yield pa.RecordBatch.from_pylist(told, schema=TOLD)

@@ -21,14 +21,19 @@ class VectorSetup:
 
     def __init__(self, function: Callable[[pa.RecordBatch], Any]) -> None:
         try:
-            self.pickled = cloudpickle.dumps(function)
+            self._pickled = cloudpickle.dumps(function)
         except Exception as error:
             raise HandlerError(
                 f"{function!r} cannot be sent to another process: {type(error).__name__}: {error}"
             ) from error
 
+    @property
+    def key(self) -> object:
+        """Tells whether two setups, copies in other processes too, do the same."""
+        return self._pickled
+
     def __call__(self) -> Callable[[bytes], bytes | None]:
-        function = cloudpickle.loads(self.pickled)
+        function = cloudpickle.loads(self._pickled)
 
         def run(item: bytes) -> bytes | None:
             batch = decode(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,68 +14,39 @@ from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidOption
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import shown
-from lazaretto.store.queries import load_queries
+from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, SQL, TEXT, TIME, Column
 from lazaretto.store.records import STATE_NAMES
 
-SQL = load_queries("lazaretto.store.sqlite", "columns.sql")
-
-_TIME = pa.timestamp("us", tz="UTC")
-_NUMBER = "m.key & 4398046511103"
-_BODY = "coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))"
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(STATE_NAMES)) + " END"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """A query with its columns: each its type, in Arrow's and in Spark's words, and its SQL.
-
-    `ends`: the query of the lowest and the highest key, by which a read is divided.
-    """
+    """A query with its columns. `ends`: the query of the lowest and the highest key, which divide a read."""
 
     sql: str
-    columns: Mapping[str, tuple[pa.DataType, str, str]]
+    columns: Mapping[str, Column]
     ends: str
 
-    @property
-    def ddl(self) -> str:
-        """The columns in Spark's words."""
-        return ", ".join(f"{name} {kind}" for name, (_, kind, _) in self.columns.items())
 
-    def schema(self, names: Sequence[str]) -> pa.Schema:
-        """Return these columns in Arrow's words."""
-        return pa.schema([(name, self.columns[name][0]) for name in names])
-
-
-def _long(sql: str) -> tuple[pa.DataType, str, str]:
-    return pa.int64(), "bigint", sql
-
-
-def _text(sql: str) -> tuple[pa.DataType, str, str]:
-    return pa.string(), "string", sql
-
-
-def _bytes(sql: str) -> tuple[pa.DataType, str, str]:
+def _blob(sql: str) -> Column:
     # What users made may be no text, whatever the store calls it.
-    return pa.binary(), "binary", f"CAST({sql} AS BLOB)"
-
-
-def _time(sql: str) -> tuple[pa.DataType, str, str]:
-    return _TIME, "timestamp", sql
+    return Column(BYTES, f"CAST({sql} AS BLOB)")
 
 
 _OF_MESSAGE = {
-    "sequence_number": _long(_NUMBER),
-    "message_id": _text("m.message_id"),
-    "session_id": _text("m.session_id"),
-    "state": _text(_STATE),
-    "enqueued_time": _time("m.enqueued"),
-    "expires_at": _time("m.expires"),
-    "deliveries": _long("m.deliveries"),
-    "delivery_count": _long("m.delivery_count"),
-    "cycle": _long("m.cycle"),
-    "generation": _long("m.generation"),
-    "headers": _bytes("m.headers"),
-    "body": _bytes(_BODY),
+    "sequence_number": MESSAGE["sequence_number"],
+    "message_id": Column(TEXT, "m.message_id"),
+    "session_id": MESSAGE["session_id"],
+    "state": Column(TEXT, _STATE),
+    "enqueued_time": MESSAGE["enqueued_time"],
+    "expires_at": MESSAGE["expires_at"],
+    "deliveries": Column(LONG, "m.deliveries"),
+    "delivery_count": Column(LONG, "m.delivery_count"),
+    "cycle": Column(LONG, "m.cycle"),
+    "generation": Column(LONG, "m.generation"),
+    "headers": _blob(MESSAGE["headers"].sql),
+    "body": _blob(MESSAGE["body"].sql),
 }
 
 VIEWS = {
@@ -84,38 +55,38 @@ VIEWS = {
         SQL["dead_letters_view"],
         {
             **_OF_MESSAGE,
-            "reason": _text("d.reason"),
-            "description": _bytes("d.description"),
-            "error_type": _text("d.error_type"),
-            "error_message": _bytes("d.error_message"),
-            "dead_lettered_time": _time("d.dead_lettered"),
+            "reason": Column(TEXT, "d.reason"),
+            "description": _blob("d.description"),
+            "error_type": Column(TEXT, "d.error_type"),
+            "error_message": _blob("d.error_message"),
+            "dead_lettered_time": Column(TIME, "d.dead_lettered"),
         },
         SQL["messages_ends"],
     ),
     "attempts": View(
         SQL["attempts_view"],
         {
-            "sequence_number": _long(_NUMBER),
-            "number": _long("m.number"),
-            "started": _time("m.started"),
-            "ended": _time("m.ended"),
-            "worker": _text("m.worker"),
-            "outcome": _text("m.outcome"),
-            "error_type": _text("m.error_type"),
-            "error_message": _bytes("m.error_message"),
-            "stack": _bytes("m.stack"),
+            "sequence_number": Column(LONG, NUMBER),
+            "number": Column(LONG, "m.number"),
+            "started": Column(TIME, "m.started"),
+            "ended": Column(TIME, "m.ended"),
+            "worker": Column(TEXT, "m.worker"),
+            "outcome": Column(TEXT, "m.outcome"),
+            "error_type": Column(TEXT, "m.error_type"),
+            "error_message": _blob("m.error_message"),
+            "stack": _blob("m.stack"),
         },
         SQL["attempts_ends"],
     ),
     "events": View(
         SQL["events_view"],
         {
-            "position": _long("m.position"),
-            "time": _time("m.time"),
-            "kind": _text("m.kind"),
-            "queue": _text("m.queue"),
-            "sequence_number": _long("m.sequence_number"),
-            "detail": _bytes("m.detail"),
+            "position": Column(LONG, "m.position"),
+            "time": Column(TIME, "m.time"),
+            "kind": Column(TEXT, "m.kind"),
+            "queue": Column(TEXT, "m.queue"),
+            "sequence_number": Column(LONG, "m.sequence_number"),
+            "detail": _blob("m.detail"),
         },
         SQL["events_ends"],
     ),
@@ -150,9 +121,9 @@ def condition(view: View, found: Any) -> Condition | None:
     """Return one of Spark's filters in SQL, None if it is for Spark to apply."""
     kind = type(found).__name__
     name = ".".join(getattr(found, "attribute", ()))
-    if name not in view.columns or pa.types.is_binary(view.columns[name][0]):
+    if name not in view.columns or pa.types.is_binary(view.columns[name].kind):
         return None
-    sql = view.columns[name][2]
+    sql = view.columns[name].sql
     if kind in ("IsNull", "IsNotNull"):
         return Condition(f"({sql}) IS {'NOT ' if kind == 'IsNotNull' else ''}NULL", ())
     try:

@@ -10,11 +10,8 @@ import msgspec
 
 from lazaretto.keys import first_key, last_key
 from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.queries import load_queries
 from lazaretto.store.records import FRESH
-from lazaretto.store.sqlite.rows import Memory
-
-SQL = load_queries("lazaretto.store.sqlite")
+from lazaretto.store.sqlite.rows import SQL, Memory
 
 
 class ClaimTables:

@@ -1,13 +1,23 @@
-"""Queues as rows: encoding, and what a process remembers of them between commits."""
+"""What a transaction's parts share: the queries, queues as rows, what is remembered between commits."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.store.queries import load_queries
 from lazaretto.store.records import QueueRecord
+
+SQL = load_queries("lazaretto.store.sqlite")
+
+
+def ids(values: Iterable[int]) -> str:
+    """Return numbers as the one parameter that a query takes them in."""
+    return json.dumps(list(values))
 
 
 def encode_options(options: QueueOptions) -> str:

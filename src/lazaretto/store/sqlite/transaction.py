@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,15 +12,12 @@ import msgspec
 from lazaretto.entities import QueueOptions, Subqueue
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
-from lazaretto.store.queries import load_queries, with_rows
+from lazaretto.store.queries import with_rows
 from lazaretto.store.records import (
     FRESH,
     READY,
     SCHEDULED,
     SUSPECT,
-    AttemptRecord,
-    DeadLetterCriteria,
-    DeadLetterRecord,
     HandedRow,
     MessageRow,
     NewMessage,
@@ -29,10 +25,9 @@ from lazaretto.store.records import (
     SessionRecord,
 )
 from lazaretto.store.sqlite.claims import ClaimTables
-from lazaretto.store.sqlite.rows import Memory, encode_options, queue_record
+from lazaretto.store.sqlite.history import HistoryTables
+from lazaretto.store.sqlite.rows import SQL, Memory, encode_options, ids, queue_record
 from lazaretto.store.sqlite.workers import WorkerTables
-
-SQL = load_queries("lazaretto.store.sqlite")
 
 #: Bodies up to this size stand in their message's row. A page holds three such rows.
 INLINE_BODY = 1280
@@ -42,11 +37,7 @@ _INSERTS = {n: with_rows(SQL["insert_messages"], n) for n in range(1, _MOST_ROWS
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-def _ids(values: Iterable[int]) -> str:
-    return json.dumps(list(values))
-
-
-class SqliteTransaction(WorkerTables, ClaimTables):
+class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -146,7 +137,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
         first, last = first_key(queue_id), first_key(queue_id + 1)
         found = self._x(SQL["select_some_keys"], (first, last, limit)).fetchall()
         if found:
-            self._x(SQL["delete_messages"], (_ids(key for key, _ in found),))
+            self._x(SQL["delete_messages"], (ids(key for key, _ in found),))
             self.delete_bodies([body_id for _, body_id in found if body_id is not None])
         else:
             self._x(SQL["delete_attempts_range"], (first, last))
@@ -271,29 +262,29 @@ class SqliteTransaction(WorkerTables, ClaimTables):
         return self._x(SQL["select_session_messages"], values).fetchall()
 
     def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
-        return self._x(SQL["select_messages"], (_ids(keys), state)).fetchall()
+        return self._x(SQL["select_messages"], (ids(keys), state)).fetchall()
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
         lock = (until, token, self.now, self.worker)
         if len(keys) == 1:
             self._x(SQL["lock_one"], (*lock, keys[0]))
         else:
-            self._x(SQL["lock_keys"], (*lock, _ids(keys)))
+            self._x(SQL["lock_keys"], (*lock, ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
-        return {key for (key,) in self._x(SQL["select_locked"], (_ids(keys), token, self.now))}
+        return {key for (key,) in self._x(SQL["select_locked"], (ids(keys), token, self.now))}
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:
         self._keep_high_water(keys)
         if len(keys) == 1:
             cursor = self._x(SQL["delete_one_locked"], (keys[0], token, self.now))
         else:
-            cursor = self._x(SQL["delete_locked"], (_ids(keys), token, self.now))
+            cursor = self._x(SQL["delete_locked"], (ids(keys), token, self.now))
         return cursor.rowcount == len(keys)
 
     def delete_messages(self, keys: Sequence[int]) -> None:
         self._keep_high_water(keys)
-        self._x(SQL["delete_messages"], (_ids(keys),))
+        self._x(SQL["delete_messages"], (ids(keys),))
 
     def _keep_high_water(self, keys: Sequence[int]) -> None:
         """Keep a queue's highest sequence number before the last message that shows it goes."""
@@ -304,7 +295,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
 
     def delete_bodies(self, body_ids: Sequence[int]) -> None:
         if body_ids:
-            self._x(SQL["delete_bodies"], (_ids(body_ids),))
+            self._x(SQL["delete_bodies"], (ids(body_ids),))
 
     def row(self, key: int) -> MessageRow | None:
         row = self._x(SQL["select_row"], (key,)).fetchone()
@@ -329,7 +320,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
         return self._x(SQL["renew_lock"], values).rowcount == 1
 
     def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
-        self._x(SQL["renew_locks"], {"keys": _ids(keys), "token": token, "until": until, "now": self.now})
+        self._x(SQL["renew_locks"], {"keys": ids(keys), "token": token, "until": until, "now": self.now})
 
     def anything_due(self) -> bool:
         return bool(self._x(SQL["anything_due"], (self.now,) * 3).fetchone()[0])
@@ -396,7 +387,7 @@ class SqliteTransaction(WorkerTables, ClaimTables):
         self._x(SQL["hold_session"], values)
 
     def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        released = self._x(SQL["release_sessions"], (_ids(keys),)).fetchall()
+        released = self._x(SQL["release_sessions"], (ids(keys),)).fetchall()
         for queue_id, session_id in released:
             self._x(SQL["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
             self.wake(first_key(queue_id))
@@ -439,91 +430,3 @@ class SqliteTransaction(WorkerTables, ClaimTables):
     ) -> None:
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
         self._x(SQL["insert_message_id"], values)
-
-    # -- attempts and dead letters --------------------------------------------------------------
-
-    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        self._x(SQL["insert_attempt"], {"key": key, **msgspec.structs.asdict(attempt)})
-
-    def trim_attempts(self, key: int, number: int) -> None:
-        self._x(SQL["trim_attempts"], (key, number))
-
-    def attempts(self, key: int) -> list[AttemptRecord]:
-        return [AttemptRecord(*row) for row in self._x(SQL["select_attempts"], (key,))]
-
-    def move_attempts(self, key: int, new_key: int) -> None:
-        self._x(SQL["move_attempts"], (new_key, key))
-
-    def delete_attempts(self, keys: Sequence[int]) -> None:
-        self._x(SQL["delete_attempts"], (_ids(keys),))
-
-    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
-        row: tuple[str, str | None, str | None] | None = self._x(SQL["select_last_error"], (key,)).fetchone()
-        return row
-
-    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        self._x(SQL["insert_dead_letter"], {**msgspec.structs.asdict(record), "now": record.dead_lettered})
-
-    def dead_letter(self, key: int) -> DeadLetterRecord | None:
-        row = self._x(SQL["select_dead_letter"], (key,)).fetchone()
-        return DeadLetterRecord(*row) if row else None
-
-    def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        values = msgspec.structs.asdict(criteria)
-        values["keys"] = None if criteria.keys is None else _ids(criteria.keys)
-        rows = self._x(SQL["select_dead_letters"], {**values, "limit": limit}).fetchall()
-        return [DeadLetterRecord(*row) for row in rows]
-
-    def dead_letter_groups(
-        self, first: int, last: int
-    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        return self._x(SQL["group_dead_letters"], (first, last)).fetchall()
-
-    def resolve_dead_letters(
-        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
-    ) -> None:
-        self._x(
-            SQL["resolve_dead_letters"],
-            {
-                "keys": _ids(keys),
-                "resolution": resolution,
-                "resubmitted_as": resubmitted_as,
-                "now": self.now,
-            },
-        )
-
-    def forget_history(self, before: int, limit: int) -> bool:
-        events = self._x(SQL["delete_old_events"], (before, limit)).rowcount
-        self._x(SQL["delete_old_workers"], (before,))
-        self._x(SQL["delete_old_outbox"], (before,))
-        ids = self._x(SQL["delete_old_message_ids"], (self.now, limit)).rowcount
-        old = [key for (key,) in self._x(SQL["select_resolved"], (before, limit))]
-        if old:
-            self._x(SQL["delete_dead_letters"], (_ids(old),))
-            self._x(SQL["delete_attempts"], (_ids(old),))
-        return max(events, ids, len(old)) >= limit
-
-    # -- events and audit -----------------------------------------------------------------------
-
-    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
-        values = {"time": self.now, "kind": kind, "queue": queue, "detail": detail}
-        self._x(SQL["insert_event"], {**values, "sequence_number": sequence_number})
-        self.wake(0)
-
-    def events(
-        self, after: int, limit: int, *, kind: str | None, queue: str | None
-    ) -> list[tuple[int, int, str, str, int | None, str]]:
-        values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
-        return self._x(SQL["select_events"], values).fetchall()
-
-    def last_event(self) -> int:
-        (position,) = self._x(SQL["last_event"]).fetchone()
-        return int(position)
-
-    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
-        values = {"time": self.now, "actor": actor, "action": action, "queue": queue, "detail": detail}
-        self._x(SQL["insert_audit"], values)
-
-    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
-        values = {"limit": limit, "queue": queue and queue.lower()}
-        return self._x(SQL["select_audit"], values).fetchall()

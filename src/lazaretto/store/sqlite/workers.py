@@ -10,11 +10,8 @@ import msgspec
 
 from lazaretto.keys import first_key
 from lazaretto.store.processes import Process, is_gone, this_process
-from lazaretto.store.queries import load_queries
 from lazaretto.store.records import LeaseRecord, MessageRow
-from lazaretto.store.sqlite.rows import Memory
-
-SQL = load_queries("lazaretto.store.sqlite")
+from lazaretto.store.sqlite.rows import SQL, Memory
 
 #: How long a process that cannot be seen from here may be silent before it counts as dead, in microseconds.
 SILENCE = 30_000_000

@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .PHONY: run test check soak bench drill format clean help
 
 help:
-	@echo "make run     the main job: 336,776 flights through a durable queue"
+	@echo "make run     the main job: 336,776 flights through a queue and Spark"
 	@echo "make test    all tests (short forms of the long ones)"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
@@ -29,7 +29,7 @@ check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 soak: $(READY)
-	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -rA tests/model tests/crash tests/races tests/acceptance
+	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -rA tests/model tests/crash tests/races tests/spark tests/acceptance
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench
@@ -41,7 +41,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/flights/work
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

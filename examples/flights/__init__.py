@@ -1,1 +1,1 @@
-"""The main example: every flight that left New York in 2013, through a queue."""
+"""The main example: every flight that left New York in 2013, through a queue and Spark."""

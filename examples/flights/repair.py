@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from examples.flights.data import Flight
-from examples.flights.handler import UnknownDestination, error_type
+from examples.flights.rules import UnknownDestination, error_type
 from lazaretto import Broker, DeadLetterFilter
 
 #: The airports outside the 50 states that New York has flights to.

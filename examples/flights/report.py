@@ -5,12 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from examples.flights.handler import CAUSES, error_type
-from examples.flights.results import Results
+from examples.flights.rules import CAUSES, error_type, title
 from lazaretto import Broker
 
 
-def show(console: Console, title: str, broker: Broker, queue: str, results: Results, sent: int) -> bool:
+def show(console: Console, heading: str, broker: Broker, queue: str, processed: int, sent: int) -> bool:
     """Print what became of the flights; return whether each of those sent is accounted for once."""
     dead = dict.fromkeys(CAUSES, 0)
     by_type = {error_type(cause): cause for cause in CAUSES}
@@ -21,14 +20,13 @@ def show(console: Console, title: str, broker: Broker, queue: str, results: Resu
             others += group.count
         else:
             dead[cause] += group.count
-    table = Table(title=title, title_justify="left", show_footer=True)
-    processed = results.count()
+    table = Table(title=heading, title_justify="left", show_footer=True)
     total = processed + sum(dead.values()) + others
     table.add_column("", footer="total")
     table.add_column("Flights", justify="right", footer=f"{total:,}")
     table.add_row("processed", f"{processed:,}")
     for cause, count in dead.items():
-        table.add_row(f"dead letters: {cause.__doc__}", f"{count:,}")
+        table.add_row(f"dead letters: {title(cause)}", f"{count:,}")
     if others:
         table.add_row("dead letters: other causes", f"{others:,}")
     console.print()

@@ -1,4 +1,4 @@
-"""The main job does to every flight what the data say: its figures are computed a second time by pandas."""
+"""The flights, on Spark and on a service host: the figures are computed a second time by pandas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pandas  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 
 import lazaretto
 from examples.flights.data import FLIGHTS, Flight, read_airlines, read_airports, read_flights
-from examples.flights.handler import FlightHandler
-from examples.flights.results import Results
+from examples.flights.rules import FlightRules
+from examples.flights_queue.__main__ import FlightHandler
+from examples.flights_queue.results import Results
 from lazaretto import DeadLetterFilter, ManualClock, Message
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +37,13 @@ CAUSES = {
     "NoTimeInTheAir": "no time in the air",
     "UnknownDestination": "unknown destination",
 }
+_ALL = "SELECT * FROM results ORDER BY message_id"
 _LINE = re.compile(r"^[│ ]+(processed|dead letters: [a-z ]+?|total) +│ +([\d,]+) │$", re.MULTILINE)
+_BAR = re.compile(r'"outcome": ?"([a-z ]+)", ?"flights": ?(\d+)')
 
-Row = tuple[str, str, str, str, int | None]
+SPARK, QUEUE = "examples.flights", "examples.flights_queue"
+
+Row = tuple[str, int, str, str, str, int | None, bool]
 
 
 class Expected:
@@ -61,10 +67,12 @@ class Expected:
         rows = pandas.DataFrame(
             {
                 "message_id": flights.time_hour + "/" + number,
+                "month": flights.month,
                 "flight": number,
                 "airline": flights.carrier.map(airlines),
                 "destination": flights.dest.map(names),
                 "arr_delay": flights.arr_delay.astype(object).where(flights.arr_delay.notna(), None),
+                "sent_back": cause == "UnknownDestination",
             }
         )
         self.causes: dict[str, int] = {name: int((cause == name).sum()) for name in CAUSES}
@@ -86,9 +94,12 @@ class Expected:
         return table
 
 
-def run_job(*arguments: str | Path, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+def run_job(
+    program: str, folder: Path, limit: int | None = None, timeout: float = 100.0
+) -> subprocess.CompletedProcess[str]:
+    limited = [] if limit is None else ["--limit", str(limit)]
     return subprocess.run(
-        [sys.executable, "-m", "examples.flights", *map(str, arguments)],
+        [sys.executable, "-m", program, "--folder", str(folder), *limited],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "COLUMNS": "80"},
         capture_output=True,
@@ -103,71 +114,93 @@ def tables_of(output: str) -> list[dict[str, int]]:
     return [{name: int(count.replace(",", "")) for name, count in _LINE.findall(part)} for part in parts]
 
 
-def results_of(store: Path) -> list[Row]:
-    connection = sqlite3.connect(store.with_name(f"{store.stem}-results.db"))
+def results_of(program: str, folder: Path) -> list[Row]:
+    if program == SPARK:
+        files = sorted((folder / "results").glob("claim=*/part-*.parquet"))
+        rows = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+        return sorted(tuple(list(row.values())[1:]) for row in rows)
+    connection = sqlite3.connect(folder / "results.db")
     try:
-        return connection.execute("SELECT * FROM results ORDER BY message_id").fetchall()
+        return [(*row[:-1], bool(row[-1])) for row in connection.execute(_ALL)]
     finally:
         connection.close()
 
 
-def check(store: Path, output: str, expected: Expected) -> None:
+def check(program: str, folder: Path, output: str, expected: Expected) -> None:
     assert tables_of(output) == [expected.first_table, expected.second_table]
-    assert results_of(store) == expected.rows
+    assert results_of(program, folder) == expected.rows
     named = dict(re.findall(r"^Missing airport (\w+), ([\d,]+) flights", output, re.MULTILINE))
     assert {code: int(count.replace(",", "")) for code, count in named.items()} == expected.missing
-    with lazaretto.connect(store, create=False) as broker:
+    with lazaretto.connect(folder / "flights.db", create=False) as broker:
         counts = broker.queue("flights").counts
         dead = {name: count for name, count in expected.causes.items() if name != "UnknownDestination"}
         groups = {g.error_type: g.count for g in broker.dead_letter_groups("flights")}
         assert counts.total == counts.dead_letter == sum(dead.values())
-        assert groups == {f"examples.flights.handler.{name}": count for name, count in dead.items()}
+        assert groups == {f"examples.flights.rules.{name}": count for name, count in dead.items()}
 
 
-def test_the_figures_are_those_that_pandas_computes(tmp_path: Path) -> None:
+def check_chart(folder: Path, expected: Expected) -> None:
+    """The page needs no network, and shows the figures of the results."""
+    assert (folder / "flights.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "flights.html").read_text("utf-8")
+    assert not re.search(r"<(script|link)[^>]*(src|href)=", page)
+    counted: Counter[str] = Counter()
+    for outcome, flights in _BAR.findall(page):
+        counted[outcome] += int(flights)
+    table = {name.removeprefix("dead letters: "): n for name, n in expected.second_table.items() if n}
+    sent_back = expected.causes["UnknownDestination"]
+    table["processed"] -= sent_back
+    table["processed after the repair"] = sent_back
+    assert {**counted, "total": counted.total()} == table
+
+
+@pytest.mark.parametrize("program", [SPARK, QUEUE])
+def test_the_figures_are_those_that_pandas_computes(tmp_path: Path, program: str) -> None:
     expected = Expected(PART)
     assert all(expected.causes.values()), "the part must have a flight for each cause"
     assert set(expected.missing) == set(REPAIRED), "and one to each missing airport"
 
-    done = run_job("--limit", str(PART), "--store", tmp_path / "flights.db")
+    done = run_job(program, tmp_path, PART)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    check(tmp_path / "flights.db", done.stdout, expected)
+    assert done.returncode == 0, done.stderr
+    check(program, tmp_path, done.stdout, expected)
+    if program == SPARK:
+        check_chart(tmp_path, expected)
+    else:
+        assert done.stderr == ""
 
 
 def test_a_second_run_starts_clean(tmp_path: Path) -> None:
-    store = tmp_path / "flights.db"
-    assert run_job("--limit", "2000", "--store", store).returncode == 0
+    assert run_job(QUEUE, tmp_path, 2000).returncode == 0
 
-    done = run_job("--limit", "1000", "--store", store)
+    done = run_job(QUEUE, tmp_path, 1000)
 
     assert (done.returncode, done.stderr) == (0, "")
-    check(store, done.stdout, Expected(1000))
+    check(QUEUE, tmp_path, done.stdout, Expected(1000))
 
 
-def test_a_file_that_is_not_from_an_earlier_run_is_left_alone(tmp_path: Path) -> None:
-    store = tmp_path / "orders.db"
-    store.write_bytes(b"somebody's work")
+@pytest.mark.parametrize("program", [SPARK, QUEUE])
+def test_a_folder_that_is_not_from_an_earlier_run_is_left_alone(tmp_path: Path, program: str) -> None:
+    (tmp_path / "flights.db").write_bytes(b"somebody's work")
 
-    done = run_job("--limit", "10", "--store", store)
+    done = run_job(program, tmp_path, 10)
 
     assert done.returncode != 0
-    assert "this one would be deleted" in done.stderr
-    assert store.read_bytes() == b"somebody's work"
+    assert "this one would be emptied" in done.stderr
+    assert (tmp_path / "flights.db").read_bytes() == b"somebody's work"
 
 
 def test_a_dead_letter_says_which_value_was_wrong_and_what_was_tried(tmp_path: Path) -> None:
-    store = tmp_path / "flights.db"
-    assert run_job("--limit", "1000", "--store", store).returncode == 0
+    assert run_job(QUEUE, tmp_path, 1000).returncode == 0
 
-    with lazaretto.connect(store, create=False) as broker:
-        which = DeadLetterFilter(error_type="examples.flights.handler.NoArrivalTime")
+    with lazaretto.connect(tmp_path / "flights.db", create=False) as broker:
+        which = DeadLetterFilter(error_type="examples.flights.rules.NoArrivalTime")
         (first,) = broker.dead_letters("flights", which, limit=1)
         letter = broker.dead_letter("flights", first.sequence_number)
         assert letter.reason == "MaxDeliveryCountExceeded"
         assert letter.error_message == f"{letter.message_id}: expected an arr_time, got null"
         assert [a.error_type for a in letter.attempts] == [which.error_type] * 2
-        assert all("handler.py" in (a.stack or "") for a in letter.attempts)
+        assert all("rules.py" in (a.stack or "") for a in letter.attempts)
 
 
 def test_a_flight_that_is_delivered_twice_is_in_the_results_once(tmp_path: Path) -> None:
@@ -177,7 +210,7 @@ def test_a_flight_that_is_delivered_twice_is_in_the_results_once(tmp_path: Path)
         lazaretto.connect(tmp_path / "flights.db", clock=clock) as broker,
         Results(tmp_path / "results.db") as results,
     ):
-        handler = FlightHandler(read_airports(), read_airlines(), results)
+        handler = FlightHandler(FlightRules(read_airports(), read_airlines()), results)
         broker.create_queue("flights")
         with broker.sender("flights") as sender:
             sender.send(Message(msgspec.json.encode(flight), message_id=flight.key))
@@ -204,12 +237,13 @@ def test_a_message_is_the_row_of_the_data_with_null_for_what_is_missing() -> Non
 
 
 @pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="the whole year: LAZARETTO_SOAK=1")
-def test_the_whole_year_within_two_minutes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [SPARK, QUEUE])
+def test_the_whole_year_within_three_minutes(tmp_path: Path, program: str) -> None:
     expected = Expected(None)
     assert expected.total == FLIGHTS
     assert list(expected.causes.values()) == [8255, 458, 717, 7537]
 
-    done = run_job("--store", tmp_path / "flights.db", timeout=120.0)
+    done = run_job(program, tmp_path, timeout=180.0)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    check(tmp_path / "flights.db", done.stdout, expected)
+    assert done.returncode == 0, done.stderr
+    check(program, tmp_path, done.stdout, expected)

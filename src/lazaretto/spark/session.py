@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from lazaretto.spark.java import find_java
 
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 #: What must be set, and why. All of it can be overridden.
 SETTINGS: Mapping[str, str] = {
     # A worker that dies is tried again: `local[N]` alone would not.
@@ -19,7 +21,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={_LOGGING}"',
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 import msgspec
 
 from examples.flights.data import Flight
-from examples.flights.results import Results
 from lazaretto import ReceivedMessage
 
 _decode = msgspec.json.Decoder(Flight).decode
@@ -37,24 +37,36 @@ class UnknownDestination(BadFlight):
 CAUSES: tuple[type[BadFlight], ...] = (NeverDeparted, NoArrivalTime, NoTimeInTheAir, UnknownDestination)
 
 
+def title(cause: type[BadFlight]) -> str:
+    """Return what a cause is called in tables and charts."""
+    return cause.__doc__ or cause.__name__
+
+
 def error_type(cause: type[BadFlight]) -> str:
     """Return the name under which the broker keeps errors of this kind."""
     return f"{cause.__module__}.{cause.__qualname__}"
 
 
-class FlightHandler:
-    """Checks a flight strictly and writes it to the results.
+class Result(TypedDict):
+    """A row of the results: minutes late (None: not told), and whether the flight was sent back once."""
 
-    Delivery is at least once: after a crash the same flight may come again. Its row is replaced
-    then, because the message's id is the row's key, so a second delivery changes nothing.
-    """
+    message_id: str
+    month: int
+    flight: str
+    airline: str
+    destination: str
+    arr_delay: int | None
+    sent_back: bool
 
-    def __init__(self, airports: Mapping[str, str], airlines: Mapping[str, str], results: Results) -> None:
-        self._airports = airports
-        self._airlines = airlines
-        self._results = results
 
-    def __call__(self, message: ReceivedMessage) -> None:
+class FlightRules:
+    """Checks a flight strictly and returns its row of the results. Has no effects."""
+
+    def __init__(self, airports: Mapping[str, str], airlines: Mapping[str, str]) -> None:
+        self._airports = dict(airports)
+        self._airlines = dict(airlines)
+
+    def __call__(self, message: ReceivedMessage) -> Result:
         flight = _decode(message.body)
         if flight.dep_time is None:
             raise NeverDeparted(f"{flight.key}: expected a dep_time, got null")
@@ -65,10 +77,12 @@ class FlightHandler:
         destination = self._airports.get(flight.dest)
         if destination is None:
             raise UnknownDestination(f"{flight.key}: expected an airport in the table, got {flight.dest!r}")
-        self._results.write(
-            message.message_id,
-            f"{flight.carrier}{flight.flight}",
-            self._airlines[flight.carrier],
-            destination,
-            flight.arr_delay,
-        )
+        return {
+            "message_id": message.message_id,
+            "month": flight.month,
+            "flight": f"{flight.carrier}{flight.flight}",
+            "airline": self._airlines[flight.carrier],
+            "destination": destination,
+            "arr_delay": flight.arr_delay,
+            "sent_back": message.generation > 0,
+        }

@@ -7,21 +7,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from examples.flights.rules import Result
+
 _TABLE = """
 CREATE TABLE IF NOT EXISTS results (
     message_id TEXT PRIMARY KEY,
+    month INTEGER NOT NULL,
     flight TEXT NOT NULL,
     airline TEXT NOT NULL,
     destination TEXT NOT NULL,
-    arr_delay INTEGER
+    arr_delay INTEGER,
+    sent_back INTEGER NOT NULL
 ) WITHOUT ROWID
 """
 _LOG_PAGES = 10_000
-_WRITE = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)"
+_WRITE = """
+INSERT OR REPLACE INTO results
+VALUES (:message_id, :month, :flight, :airline, :destination, :arr_delay, :sent_back)
+"""
 
 
 class Results:
-    """Flights by message id: airline, destination, minutes late. A context manager.
+    """Flights by message id. A context manager.
 
     Every row is committed by itself, because a handler that returns says that its work is done:
     the broker completes the message then. A row so committed survives the death of this process.
@@ -48,11 +55,9 @@ class Results:
         # The process that handlers run in opens the file for itself, when it first writes.
         return {"_path": self._path, "_opened": None}
 
-    def write(
-        self, message_id: str, flight: str, airline: str, destination: str, arr_delay: int | None
-    ) -> None:
+    def write(self, row: Result) -> None:
         """Write one flight; replace what an earlier delivery of the same message wrote."""
-        self._connection.execute(_WRITE, (message_id, flight, airline, destination, arr_delay))
+        self._connection.execute(_WRITE, row)
 
     def count(self) -> int:
         """Return how many flights are in the table."""

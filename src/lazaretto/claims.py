@@ -68,12 +68,15 @@ class ClaimConsumer:
         self.name = name
         self._lease = seconds("lease", lease, 1.0, 86_400.0)
         self.epoch = epoch if epoch is not None else 0
+        #: Tells it from consumers of the same name in other queues and stores; known when attached.
+        self.identity = 0
 
     def attach(self) -> int:
         """Become the one driver, fencing off the one before; return the last claim that has ended."""
         driver = f"{socket.gethostname()}:{os.getpid()}"
         attached = self._store.run(Attach(self.path, self.name, driver, self._lease))
         self.epoch = attached.epoch
+        self.identity = attached.identity
         return attached.settled
 
     def take(

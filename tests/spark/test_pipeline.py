@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lazaretto import Broker, Disposition, InvalidOption, Message, PoisonPolicy, PoisonSession, QueueOptions
+from lazaretto import (
+    Broker,
+    Disposition,
+    HandlerError,
+    InvalidOption,
+    Message,
+    PoisonPolicy,
+    PoisonSession,
+    QueueOptions,
+)
 from lazaretto.spark import process
 from lazaretto.spark.pipeline import refuse_remote
 
@@ -216,6 +228,49 @@ def test_a_zoo_among_good_messages_fails_no_task(broker: Broker, pipeline: Pipel
     assert broker.queue("work").counts.active == 0
 
 
+class TableSink:
+    """Results in a table, a claim's shard in place of what was there of it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, schema: Any, claim: int, shard: int) -> TablePart:
+        return TablePart(self.path, claim, shard)
+
+    def remove(self, claim: int) -> None:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+            connection.execute("DELETE FROM results WHERE claim = ?", (claim,))
+
+
+class TablePart:
+    def __init__(self, path: str, claim: int, shard: int) -> None:
+        self._path, self._at = path, (claim, shard)
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, batch: Any) -> None:
+        self._rows += batch.to_pylist()
+
+    def close(self) -> None:
+        with contextlib.closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
+            connection.execute("DELETE FROM results WHERE claim = ? AND shard = ?", self._at)
+            rows = [(*self._at, row["sequence_number"], row["n"]) for row in self._rows]
+            connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?)", rows)
+
+
+def test_results_go_where_the_user_wants_them(broker: Broker, pipeline: Pipeline, tmp_path: Path) -> None:
+    sink = TableSink(str(tmp_path / "results.db"))
+    with contextlib.closing(sqlite3.connect(sink.path)) as connection:
+        connection.execute("CREATE TABLE results (claim INTEGER, shard INTEGER, number INTEGER, n INTEGER)")
+        # Left by a run that was killed before it settled, and of a claim that was revoked.
+        connection.execute("INSERT INTO results VALUES (1, 0, 1, 99)")
+        connection.commit()
+        send(broker, *[b"%d" % n for n in range(10)], b"raise", b"odd")
+        pipeline.run(act, results=sink, breaker=None)
+        found = connection.execute("SELECT number, n FROM results ORDER BY number").fetchall()
+    assert found == [(n + 1, n) for n in range(10)]
+    assert broker.queue("work").counts.dead_letter == 2
+
+
 def test_large_bodies_and_none(broker: Broker, pipeline: Pipeline) -> None:
     broker.update_queue("work", max_message_size=100 * 1024 * 1024)
     broker.sender("work").send([Message(b"x" * 90_000_000), Message(b""), Message(b"\x00\xff")])
@@ -271,6 +326,73 @@ class TestBadInput:
         assert broker.queue("work").counts.locked == 100
         pipeline.run(act)
         assert len(pipeline.rows()) == 100
+
+    def test_a_checkpoint_of_another_queue(
+        self, broker: Broker, pipeline: Pipeline, spark: Any, tmp_path: Path
+    ) -> None:
+        send(broker, b"1")
+        pipeline.run(act)
+        broker.sender("out").send(Message(b"2"))
+        stream = spark.readStream.format("lazaretto").option("store", pipeline.store).option("queue", "out")
+        with pytest.raises(Exception, match="checkpoint is not of consumer 'spark' of 'out'"):
+            process(
+                stream.load(), act, store=pipeline.store, queue="out", checkpoint=pipeline.checkpoint
+            ).awaitTermination()
+        assert broker.queue("out").counts.active == 1
+
+    def test_a_store_older_than_the_checkpoint(self, broker: Broker, pipeline: Pipeline) -> None:
+        backup = Path(f"{pipeline.store}-backup")
+        send(broker, b"1")
+        pipeline.run(act)
+        with contextlib.closing(sqlite3.connect(pipeline.store)) as connection:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+        send(broker, b"2")
+        pipeline.run(act)
+        pipeline.store = str(backup)
+        with pytest.raises(Exception, match="the store is older than that"):
+            pipeline.run(act)
+
+    def test_a_handler_that_cannot_be_pickled(self, broker: Broker, pipeline: Pipeline) -> None:
+        lock = threading.Lock()
+
+        def locked(message: Any) -> Any:
+            with lock:
+                return None
+
+        send(broker, b"1")
+        with pytest.raises(HandlerError, match=r"locked.* cannot be sent .*cannot pickle"):
+            pipeline.start(locked)
+        assert broker.queue("work").counts.active == 1
+
+    def test_a_disabled_queue(self, broker: Broker, pipeline: Pipeline) -> None:
+        send(broker, b"1")
+        broker.update_queue("work", policy=PoisonPolicy(disable_after_rollbacks=1))
+        with contextlib.suppress(ZeroDivisionError), broker.transaction() as tx:
+            tx.receive("work")
+            raise ZeroDivisionError
+        with pytest.raises(Exception, match="switched off by consecutive rollbacks"):
+            pipeline.run(act)
+
+    def test_a_store_that_vanishes_meanwhile(self, broker: Broker, pipeline: Pipeline) -> None:
+        send(broker, *[b"%d" % n for n in range(10)])
+        broker.close()
+        store, away = pipeline.store, f"{pipeline.store}-away"
+
+        def slow(message: Any) -> Any:
+            if message.body == b"5" and not Path(away).exists():
+                for end in ("", "-wal", "-shm"):
+                    if Path(store + end).exists():
+                        Path(store + end).rename(away + end)
+            return {"n": int(message.body), "text": None}
+
+        with pytest.raises(Exception, match="there is no store"):
+            pipeline.run(slow, isolation="inline")
+        for end in ("", "-wal", "-shm"):
+            moved = Path(away + end)
+            if moved.exists():
+                moved.rename(store + end)
+        pipeline.run(act)
+        assert [n for _, n, _ in pipeline.rows()] == list(range(10))
 
     def test_a_second_driver_ends_the_first(self, broker: Broker, pipeline: Pipeline, tmp_path: Path) -> None:
         send(broker, b"1")

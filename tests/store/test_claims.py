@@ -406,6 +406,43 @@ class TestCrashLoops:
         )
         assert restarts == 4
 
+    @pytest.mark.parametrize("sessions", [0, 40])
+    def test_what_nobody_can_read_and_live_is_found_in_fewer_and_fewer_messages(
+        self, broker: Broker, queue: str, sessions: int
+    ) -> None:
+        if sessions:
+            broker.delete_queue("work")
+            broker.create_queue("work", QueueOptions(requires_session=True))
+        send(broker, 2_000, sessions=sessions)
+        killer = 1_234
+        deaths = done = last = 0
+        consumer = attached(broker)
+        while (number := consumer.take(last, max_rows=1_000)) is not None:
+            shards = [shard for _, shard in consumer.shards(number - 1, number)]
+            for shard in shards:
+                consumer.start(shard.token, "a task")
+            keys = [sequence_of(key) for part in keys_of(broker, consumer, number) for key in part]
+            if killer in keys:
+                # Dead before a task has begun on any message.
+                deaths += 1
+                assert deaths <= 9
+                consumer = attached(broker)
+                if broker.claims("work")[0].state == "revoked" or not keys_of(broker, consumer, number):
+                    last = number
+                continue
+            stage_all(broker, consumer, number)
+            consumer.settle([number], ["a"])
+            done += len(keys)
+            last = number
+        (letter,) = broker.dead_letters("work")
+        assert (letter.sequence_number, letter.reason) == (killer, "WorkerCrashed")
+        assert done == 1_999
+        assert broker.queue("work").counts.total == 1
+        send(broker, 600, sessions=sessions)
+        number = consumer.take(last, max_rows=1_000)
+        assert number is not None
+        assert [len(keys) for keys in keys_of(broker, consumer, number)] == [600]
+
     def test_two_marks_make_suspects_that_nobody_is_charged_for(self, broker: Broker, queue: str) -> None:
         send(broker, 4)
         consumer = attached(broker)

@@ -18,7 +18,7 @@ from lazaretto.entities import EntityPath
 from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.failure import Failure, failure_of
 from lazaretto.policy import Final, Outcome
-from lazaretto.store.claims import OPEN, SETTLED, ClaimRecord, ShardRecord
+from lazaretto.store.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import NewMessage, QueueRecord
 
@@ -116,7 +116,18 @@ class SettleClaims(Operation[list[ClaimSummary]]):
         ]
         if self.numbers:
             move_on(tx, queue, record.consumer)
+        _widen(tx, queue, record, sum(claim.rows for claim in claims if claim.state == OPEN))
         return summaries
+
+
+def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled: int) -> None:
+    """Let claims be as large as they are wanted, once all is settled that was too much in one."""
+    if not before.narrow or not settled:
+        return
+    record = tx.consumer(queue.queue_id, before.consumer)
+    assert record is not None
+    left = max(record.narrow_left - settled, 0)
+    tx.save_consumer(_replace(record, narrow=record.narrow if left else 0, narrow_left=left))
 
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:

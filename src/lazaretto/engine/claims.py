@@ -15,7 +15,7 @@ import msgspec
 from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of
-from lazaretto.engine.claim_ends import open_claims
+from lazaretto.engine.claim_ends import open_claims, revoke
 from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.workers import blame
@@ -38,13 +38,17 @@ from lazaretto.store.records import SUSPECT, MessageRow, QueueRecord
 _replace = msgspec.structs.replace
 
 _LONGEST_NAME = 128
+#: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
+_MOST_READS = 3
+_NARROWER = 32
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """A driver's hold on a consumer: its epoch, and the last claim that has ended."""
+    """A driver's hold on a consumer: its epoch, the last claim that has ended, and which consumer it is."""
 
     epoch: int
     settled: int
+    identity: int
 
 
 def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
@@ -86,21 +90,51 @@ class Attach(Operation[Attached]):
             )
         sweep(tx, SWEEP)
         before = tx.consumer(queue.queue_id, self.consumer) or ConsumerRecord(queue.queue_id, self.consumer)
-        record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
+        identity = before.identity or tx.random_token()
+        record = _replace(
+            before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now, identity=identity
+        )
         tx.save_consumer(record)
         tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
         for claim in open_claims(tx, record):
-            _judge(tx, claim, before.driver)
-        return Attached(record.epoch, record.settled)
+            if _unreadable(tx, claim):
+                _narrow(tx, queue, self.consumer, claim)
+            else:
+                _judge(tx, claim, before.driver)
+        record = tx.consumer(queue.queue_id, self.consumer) or record
+        return Attached(record.epoch, record.settled, identity)
+
+
+def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
+    """Return whether a claim took its readers down again and again, before they began on a message."""
+    shards = tx.shards(claim.token)
+    most = 1 if claim.rows > 1 and any(shard.careful for shard in shards) else _MOST_READS
+    return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
+
+
+def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
+    """Give a claim back that nobody can read: its messages come again, fewer at a time."""
+    revoke(
+        tx, queue, claim, why=f"its readers went away {max(s.reads for s in tx.shards(claim.token))} times"
+    )
+    record = tx.consumer(queue.queue_id, consumer)
+    assert record is not None
+    narrow = max(claim.rows // _NARROWER, 1)
+    tx.save_consumer(_replace(record, narrow=narrow, narrow_left=max(record.narrow_left, claim.rows)))
 
 
 def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
     """Blame what a driver's tasks worked on, one message at a time each, when it went away.
 
     A message that was the whole claim is charged. Of others it is not sure: they may have been the
-    last before it was noticed; they are tried alone, in claims of their own.
+    last before it was noticed; they are tried alone, in claims of their own. One that is alone because
+    claims with it could not be read is charged for being read, too.
     """
-    started = [shard for shard in tx.shards(claim.token) if shard.started is not None]
+    shards = [
+        _replace(shard, started=shard.first) if shard.careful and shard.reads and claim.rows == 1 else shard
+        for shard in tx.shards(claim.token)
+    ]
+    started = [shard for shard in shards if shard.started is not None]
     for shard in started:
         tx.save_shard(_replace(shard, started=None))
     _blame(tx, started, driver, alone=claim.rows == 1)
@@ -156,6 +190,11 @@ class TakeClaim(Operation[int | EntityError | None]):
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
         if record.last_claim > self.after:
             return self.after + 1
+        if record.last_claim < self.after:
+            raise NotAllowed(
+                f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, and claims "
+                f"after {self.after} are asked for: the store is older than that, or another one"
+            )
         refuse_disabled(queue)
         sweep(tx, SWEEP)
         queue = require_queue(tx, self.path)
@@ -166,7 +205,8 @@ class TakeClaim(Operation[int | EntityError | None]):
         if breaker is not None and breaker.status is BreakerStatus.HELD_OPEN:
             return None
         token = tx.random_token() & ~(MOST_SHARDS - 1)
-        taken = _Taker(tx, queue, token, self).take()
+        most = min(self.max_rows, record.narrow) if record.narrow else self.max_rows
+        taken = _Taker(tx, queue, token, dataclasses.replace(self, max_rows=most)).take()
         if not taken:
             return None
         claim = ClaimRecord(
@@ -182,7 +222,7 @@ class TakeClaim(Operation[int | EntityError | None]):
         )
         tx.save_claim(claim)
         for shard, _size in taken:
-            tx.save_shard(shard)
+            tx.save_shard(_replace(shard, careful=record.narrow > 0))
         tx.save_consumer(_replace(record, last_claim=claim.number))
         return claim.number
 
@@ -338,7 +378,7 @@ class StartShard(Operation[bool | None]):
             _blame(tx, [shard], self.worker, alone=True)
         tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=self.epoch, started=None))
         first = held_row(tx, shard, shard.first)
-        return shard.reads > 0 or (first is not None and first.suspect > 0)
+        return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
 
 
 @dataclasses.dataclass(slots=True)

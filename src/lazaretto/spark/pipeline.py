@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,15 +16,18 @@ from lazaretto.breaker import BreakerPolicy
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.options import shown
+from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM
 from lazaretto.spark.options import SparkOptions, parse
-from lazaretto.spark.sink import RESULTS, SETTLING, SettlingSource
+from lazaretto.spark.results import ParquetResults, ResultSink
+from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, HandlerSetup, TaskSettings, run_task
 from lazaretto.spark.vectors import VectorSetup
 
 #: What the query's progress tells of each micro-batch.
 METRICS = ("rows", "completed", "handler_seconds", "results_seconds")
+_starting = threading.Lock()
 ISOLATIONS = ("process", "inline", "vectorised")
 
 
@@ -37,7 +40,7 @@ def process(
     checkpoint: str,
     consumer: str = "spark",
     isolation: str = "process",
-    results: str | None = None,
+    results: str | ResultSink | None = None,
     schema: StructType | str | None = None,
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -51,8 +54,9 @@ def process(
     None, is a row of `results`. `checkpoint`: a folder of the query's own. `isolation`: "process", or
     "inline" for trusted code, or "vectorised": the handler is a function of a RecordBatch of messages
     that returns one of results, a row each, or None; a batch that fails is run again in parts, so it
-    must have no effects of its own. `results`: a folder, or URI, of Parquet files by claim; `schema`: of its
-    rows. `trigger`: of the query; default {"availableNow": True}. `breaker`: when failures are an
+    must have no effects of its own. `results`: a folder, or URI, of Parquet files by claim, or a
+    ResultSink; `schema`:
+    of its rows. `trigger`: of the query; default {"availableNow": True}. `breaker`: when failures are an
     outage, which ends the query. `options`: of HandlerOptions: deadline, memory, validator,
     middleware, refork_every.
     """
@@ -71,26 +75,27 @@ def process(
         if isinstance(handler, Handler) and not options
         else Handler(queue, function, **options)
     )
+    sink = ParquetResults(results) if isinstance(results, str) else results
     said = {"store": store, "queue": queue, "consumer": consumer}
     given = parse(said)
     if isolation == "vectorised":
         _refuse_what_vectors_lack(made, given)
     refuse_remote(stream.sparkSession.sparkContext.master, store)
-    settings = TaskSettings(
-        options=given,
-        setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
-        limits=made.options.limits(),
-        path=tuple(sys.path),
-        inline=isolation == "inline",
-        results=results,
-        schema=_schema(schema),
-        breaker=breaker,
+    carried = Carried(
+        TaskSettings(
+            options=given,
+            setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
+            limits=made.options.limits(),
+            inline=isolation == "inline",
+            results=sink,
+            schema=_schema(schema),
+            breaker=breaker,
+        )
     )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(settings, batches)
+        return run_task(carried.open(), batches)
 
-    stream.sparkSession.dataSource.register(SettlingSource)
     told = stream.mapInArrow(run, from_arrow_schema(TOLD))
     # In the query's progress, for whoever watches it.
     told = told.observe(
@@ -98,11 +103,13 @@ def process(
         *(functions.sum(name).alias(name) for name in METRICS),
     )
     writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)
-    if results is not None:
-        writer = writer.option(RESULTS, results)
     if name is not None:
         writer = writer.queryName(name)
-    return writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True})).start()
+    writer = writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True}))
+    with _starting:
+        # The name stands for the sink that was registered last: it is looked up at the start.
+        stream.sparkSession.dataSource.register(settling_into(sink))
+        return writer.start()
 
 
 def refuse_remote(master: str | None, store: str) -> None:

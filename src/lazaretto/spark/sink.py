@@ -14,15 +14,15 @@ from pyspark.sql.types import StructType
 
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import NotAllowed, SystemicFailure
+from lazaretto.spark.carried import Carried
 from lazaretto.spark.options import SparkOptions, parse
-from lazaretto.spark.results import remove_claim
+from lazaretto.spark.results import ResultSink
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import OUTAGE
 from lazaretto.store.claims import REVOKED
 
-#: The name of the format, and the option that is the sink's own.
+#: The name of the format.
 SETTLING = "lazaretto-settle"
-RESULTS = "results"
 
 
 class Told(WriterCommitMessage):
@@ -35,7 +35,7 @@ class Told(WriterCommitMessage):
 class SettlingWriter(DataSourceStreamArrowWriter):
     """Settles the claims of a micro-batch."""
 
-    def __init__(self, options: SparkOptions, results: str | None) -> None:
+    def __init__(self, options: SparkOptions, results: ResultSink | None) -> None:
         self._options = options
         self._results = results
 
@@ -71,7 +71,7 @@ class SettlingWriter(DataSourceStreamArrowWriter):
             summaries = consumer.settle(numbers, stages)
         for summary in summaries:
             if summary.state == REVOKED and self._results is not None:
-                remove_claim(self._results, summary.number)
+                self._results.remove(summary.number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         # What was staged is never named, and goes with the claim.
@@ -81,11 +81,22 @@ class SettlingWriter(DataSourceStreamArrowWriter):
 class SettlingSource(DataSource):
     """The sink of `process`. It is not meant to be used by itself."""
 
+    #: Where results go. Not an option: those are text, and seen in plans.
+    results: Carried[ResultSink | None] = Carried(None)
+
     @classmethod
     def name(cls) -> str:
         return SETTLING
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        options = dict(self.options)
-        results = options.pop(RESULTS, None)
-        return SettlingWriter(parse(options), results)
+        return SettlingWriter(parse(self.options), self.results.open())
+
+
+def settling_into(results: ResultSink | None) -> type[SettlingSource]:
+    """Return the sink for a query whose results go there."""
+
+    class Settling(SettlingSource):
+        pass
+
+    Settling.results = Carried(results)
+    return Settling

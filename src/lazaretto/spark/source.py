@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 import lazaretto
 from lazaretto.claims import ClaimConsumer
-from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, LazarettoError
+from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM, read_shard
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
@@ -27,7 +27,9 @@ from lazaretto.store.claims import ShardRecord
 
 _log = logging.getLogger(__name__)
 
-_CLAIM = "claim"
+#: What an offset says: the number of a claim, and whose.
+_CLAIM, _WHOSE = "claim", "consumer"
+Offset = dict[str, int]
 
 
 class ShardPartition(InputPartition):
@@ -82,9 +84,23 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Another time it may be well: the store was busy, or full.
                 _log.warning("the lease of consumer %r is not renewed: %s", consumer.name, error)
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's names
+    def _offset(self, claim: int) -> Offset:
+        return {_CLAIM: claim, _WHOSE: self._attached().identity}
+
+    def _claim(self, offset: Offset) -> int:
+        """Return the claim that an offset names. Raises InvalidOption: it is another consumer's."""
+        if offset.get(_WHOSE) != self._attached().identity:
+            options = self._options
+            raise InvalidOption(
+                f"the checkpoint is not of consumer {options.consumer!r} of {options.queue!r} in this store: "
+                "it was made with another queue, consumer or store, or the queue was made anew; name "
+                "another folder as checkpoint"
+            )
+        return offset[_CLAIM]
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names
         self._attached()
-        return {_CLAIM: self._settled}
+        return self._offset(self._settled)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_rows)
@@ -92,7 +108,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last = self._attached().last_sequence()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         options = self._options
         max_rows, max_bytes = options.max_rows, options.max_bytes
         if isinstance(limit, ReadMaxRows):
@@ -102,13 +118,13 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadAllAvailable):
             max_rows, max_bytes = 10_000_000, 1 << 50
         taken = self._attached().take(
-            start[_CLAIM], max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
+            self._claim(start), max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
         )
-        return start if taken is None else {_CLAIM: taken}
+        return start if taken is None else self._offset(taken)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         consumer = self._attached()
-        first, last = start[_CLAIM], end[_CLAIM]
+        first, last = self._claim(start), self._claim(end)
         found = consumer.shards(first, last)
         parts: list[InputPartition] = [
             ShardPartition(claim.number, consumer.epoch, shard) for claim, shard in found
@@ -121,9 +137,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         return parts
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         # Called late, or never: this only forgets. The one before is kept, for whoever asks again.
-        self._attached().trim(end[_CLAIM] - 1)
+        self._attached().trim(self._claim(end) - 1)
 
     # -- in tasks -------------------------------------------------------------------------------
 

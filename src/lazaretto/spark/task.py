@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import marshal
 import pickle
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,7 +30,7 @@ from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
-from lazaretto.spark.results import ResultFile, ResultSchemaError
+from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.contract import Store
@@ -98,10 +96,8 @@ class TaskSettings:
     options: SparkOptions
     setup: HandlerSetup | VectorSetup
     limits: SandboxOptions
-    #: Where the driver finds modules: a worker of the same machine looks there too.
-    path: tuple[str, ...]
     inline: bool
-    results: str | None
+    results: ResultSink | None
     schema: bytes | None
     breaker: BreakerPolicy | None
 
@@ -162,7 +158,7 @@ class ShardTask:
         self._failed_sessions: set[str] = set()
         self._spark = Parents()
         self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
-        self._results = ResultFile.at(settings.results, settings.schema, claim, shard)
+        self._results = Results.of(settings.results, settings.schema, claim, shard)
         self._seconds = {"handler": 0.0, "results": 0.0}
         self.rows = 0
 
@@ -376,7 +372,6 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
 
 def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run what a task is given, and tell the sink of each shard."""
-    sys.path += [entry for entry in settings.path if entry not in sys.path and Path(entry).exists()]
     with broker_at(settings.options.url()) as broker:
         told = _run_shards(settings, broker._store, batches)
     if told:

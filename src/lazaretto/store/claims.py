@@ -17,7 +17,11 @@ OPEN, SETTLED, REVOKED = "open", "settled", "revoked"
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True):
-    """Who takes claims of a queue: the driver attached last, the last claim, and the last that has ended."""
+    """Who takes claims of a queue: the driver attached last, the last claim, and the last that has ended.
+
+    `narrow`: messages of a claim at most (0: no limit), until `narrow_left` more are settled.
+    `identity`: tells it from consumers of the same name in other queues and stores.
+    """
 
     queue_id: int
     consumer: str
@@ -26,6 +30,9 @@ class ConsumerRecord(msgspec.Struct, frozen=True):
     settled: int = 0
     driver: str = ""
     attached: int = 0
+    narrow: int = 0
+    narrow_left: int = 0
+    identity: int = 0
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -48,7 +55,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     """What one task reads: the messages between two keys that are locked under `token`.
 
     `reads`: how often it was read, the last time in `read_epoch`. `started`: the key of the message
-    that is being worked on, where it is one at a time.
+    that is being worked on, where it is one at a time. `careful`: that is so from the first time on.
     """
 
     token: int
@@ -59,6 +66,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     reads: int = 0
     read_epoch: int | None = None
     started: int | None = None
+    careful: bool = False
 
 
 class ClaimTransaction(Protocol):

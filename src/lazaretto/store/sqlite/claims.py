@@ -14,6 +14,11 @@ from lazaretto.store.records import FRESH
 from lazaretto.store.sqlite.rows import SQL, Memory
 
 
+def _shard(row: Sequence[Any]) -> ShardRecord:
+    *fields, careful = row
+    return msgspec.structs.replace(ShardRecord(*fields), careful=bool(careful))
+
+
 class ClaimTables:
     """What a transaction does with claims."""
 
@@ -59,11 +64,11 @@ class ClaimTables:
         self._x(SQL["delete_claims"], (queue_id, consumer, last))
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
-        return [ShardRecord(*row) for row in self._x(SQL["select_shards"], (claim_token,))]
+        return [_shard(row) for row in self._x(SQL["select_shards"], (claim_token,))]
 
     def shard(self, token: int) -> ShardRecord | None:
         row = self._x(SQL["select_shard"], (token,)).fetchone()
-        return ShardRecord(*row) if row else None
+        return _shard(row) if row else None
 
     def save_shard(self, record: ShardRecord) -> None:
         self._x(SQL["save_shard"], msgspec.structs.asdict(record))

@@ -582,15 +582,14 @@ WHERE (:queue IS NULL OR lower(queue) = :queue) ORDER BY position DESC LIMIT :li
 
 -- name: select_consumer
 -- A consumer of claims.
-SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached
+SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity
 FROM lazaretto_consumers WHERE queue_id = ? AND consumer = ?
 
 -- name: save_consumer
 -- How a consumer of claims stands.
-INSERT INTO lazaretto_consumers (queue_id, consumer, epoch, last_claim, settled, driver, attached)
-VALUES (:queue_id, :consumer, :epoch, :last_claim, :settled, :driver, :attached)
-ON CONFLICT (queue_id, consumer) DO UPDATE SET epoch = excluded.epoch, last_claim = excluded.last_claim,
-    settled = excluded.settled, driver = excluded.driver, attached = excluded.attached
+INSERT OR REPLACE INTO lazaretto_consumers
+    (queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity)
+VALUES (:queue_id, :consumer, :epoch, :last_claim, :settled, :driver, :attached, :narrow, :narrow_left, :identity)
 
 -- name: select_claims
 -- A consumer's claims between two numbers.
@@ -632,18 +631,18 @@ SELECT min(lease_until) FROM lazaretto_claims WHERE lease_until IS NOT NULL
 
 -- name: select_shards
 -- The shards of a claim.
-SELECT token, claim_token, first, last, rows, reads, read_epoch, started
+SELECT token, claim_token, first, last, rows, reads, read_epoch, started, careful
 FROM lazaretto_shards WHERE claim_token = ? ORDER BY token
 
 -- name: select_shard
 -- One shard.
-SELECT token, claim_token, first, last, rows, reads, read_epoch, started
+SELECT token, claim_token, first, last, rows, reads, read_epoch, started, careful
 FROM lazaretto_shards WHERE token = ?
 
 -- name: save_shard
 -- How a shard stands.
-INSERT OR REPLACE INTO lazaretto_shards (token, claim_token, first, last, rows, reads, read_epoch, started)
-VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started)
+INSERT OR REPLACE INTO lazaretto_shards (token, claim_token, first, last, rows, reads, read_epoch, started, careful)
+VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started, :careful)
 
 -- name: delete_shards
 -- The shards of a claim that has ended.

@@ -1,0 +1,35 @@
+"""What a driver sends to its tasks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import cloudpickle
+
+from lazaretto.errors import InvalidOption
+
+T = TypeVar("T")
+
+
+class Carried(Generic[T]):
+    """A value on its way to other processes, with where the driver finds modules.
+
+    A worker of the same machine looks there too, before it makes the value anew.
+    """
+
+    def __init__(self, value: T) -> None:
+        try:
+            self._pickled = cloudpickle.dumps(value)
+        except Exception as error:
+            raise InvalidOption(
+                f"{value!r} cannot be sent to another process: {type(error).__name__}: {error}"
+            ) from error
+        self._path = tuple(sys.path)
+
+    def open(self) -> T:
+        """Return the value, in the process that this is called in."""
+        sys.path += [entry for entry in self._path if entry not in sys.path and Path(entry).exists()]
+        value: Any = cloudpickle.loads(self._pickled)
+        return value  # type: ignore[no-any-return]

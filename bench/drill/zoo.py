@@ -223,6 +223,14 @@ def subprocess_stays() -> None:
     subprocess.Popen(["sleep", "60"])
 
 
+#: Why a queue sets a message aside, by how a sandbox says that it ended.
+REASONS = {
+    "error": "MaxDeliveryCountExceeded",
+    "crash": "WorkerCrashed",
+    "timeout": "HandlerTimeout",
+    "memory": "OutOfMemory",
+}
+
 #: Kind, its status, the error's type, and what the stack must name (None: no stack is asked for).
 ZOO: dict[str, tuple[Callable[[], Any], str, str | None, str | None]] = {
     f.__name__: (f, status, error, stack)

@@ -14,12 +14,6 @@ from .serving import send, serve
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 TOTAL = 10_000 if SOAK else 3_000
-REASONS = {
-    "error": "MaxDeliveryCountExceeded",
-    "crash": "WorkerCrashed",
-    "timeout": "HandlerTimeout",
-    "memory": "OutOfMemory",
-}
 
 
 def act(message: ReceivedMessage, context: HandlerContext) -> None:
@@ -47,7 +41,7 @@ def test_every_good_one_is_done_once_and_every_bad_one_is_set_aside(broker: Brok
     for n, kind in bad.items():
         _, status, error, stack = zoo.ZOO[kind]
         letter = broker.dead_letter("work", numbers[n])
-        assert letter.reason == REASONS[status], kind
+        assert letter.reason == zoo.REASONS[status], kind
         assert (letter.error_type or "").endswith(error or "?"), kind
         assert len(letter.attempts) == 2, kind
         assert stack is None or all(stack in (a.stack or "") for a in letter.attempts), kind

@@ -29,8 +29,8 @@ def act(message: Any, context: Any) -> Any:
 
 
 def main() -> None:
-    """Work a queue off: store, rows of a claim, isolation."""
-    store, rows, isolation = sys.argv[1:]
+    """Work a queue off: store, rows of a claim, isolation, shards."""
+    store, rows, isolation, shards = sys.argv[1:]
     spark = spark_session({"spark.driver.memory": "600m"})
     spark.sparkContext.setLogLevel("OFF")
     folder = Path(os.environ["LAZARETTO_FAULTS"])
@@ -39,7 +39,7 @@ def main() -> None:
     (folder / "driver.pid").write_text(str(os.getpid()))
     reader = spark.readStream.format("lazaretto").option("store", store).option("queue", "work")
     process(
-        reader.option("maxRows", rows).load(),
+        reader.option("maxRows", rows).option("shards", shards).load(),
         act,
         store=store,
         queue="work",

@@ -18,22 +18,24 @@ HERE = Path(__file__).parent
 SOAK = "LAZARETTO_SOAK" in os.environ
 SESSIONS, EACH = 8, 25
 #: What is killed where. A JVM that dies takes all of Spark's processes along.
-SHORT = ["jvm-after-take", "self-before-stage", "jvm-before-stage", "jvm-before-settle", "jvm-after-settle"]
+SHORT = ["jvm-after-take", "self-before-stage", "jvm-before-stage", "jvm-in-settle", "jvm-after-settle"]
 LONG = [
     "jvm-before-take", "jvm-before-start", "jvm-after-start", "driver-after-start", "self-after-start",
     "jvm-after-stage", "self-after-stage", "driver-before-stage", "self-before-settle",
-    "driver-before-settle", "self-after-settle", "driver-after-settle",
+    "driver-before-settle", "self-after-settle", "driver-after-settle", "jvm-during-read",
+    "self-during-read", "driver-during-read", "jvm-in-stage", "self-in-stage", "jvm-before-settle",
+    "self-in-settle", "driver-in-settle",
 ]  # fmt: skip
 
 
 class Job:
     """A pipeline that is started again until it ends well."""
 
-    def __init__(self, store: Path, isolation: str = "process", rows: int = 60) -> None:
+    def __init__(self, store: Path, isolation: str = "process", shards: int = 2) -> None:
         self.store = store
         self.faults = store.with_name("faults")
         self.faults.mkdir()
-        self._words = [sys.executable, str(HERE / "program.py"), str(store), str(rows), isolation]
+        self._words = [sys.executable, str(HERE / "program.py"), str(store), "60", isolation, str(shards)]
         path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
         self._environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
@@ -92,11 +94,15 @@ def make(store: Path, bad: dict[tuple[int, int], bytes]) -> Broker:
     return broker
 
 
-@pytest.mark.parametrize("isolation", ["process", "inline"] if SOAK else ["process"])
-def test_killed_at_every_step_each_message_is_settled_once(tmp_path: Path, isolation: str) -> None:
+@pytest.mark.parametrize(
+    ("isolation", "shards"), [("process", 2), ("process", 1), ("inline", 2)] if SOAK else [("process", 2)]
+)
+def test_killed_at_every_step_each_message_is_settled_once(
+    tmp_path: Path, isolation: str, shards: int
+) -> None:
     store = tmp_path / "store.db"
     bad = {(1, 3): b"raise", (2, 20): b"raise"} | ({(5, 7): b"exit"} if isolation == "process" else {})
-    job = Job(store, isolation)
+    job = Job(store, isolation, shards)
     with make(store, bad) as broker:
         wanted = SHORT + (LONG if SOAK else [])
         for name in wanted:

@@ -1,8 +1,9 @@
-"""The processes of a sandbox: a warm template, and the runner that it forks to run the items.
+"""The processes of a sandbox: a guard, a warm template, and the runner that it forks to run the items.
 
 Started by sandbox.py as a new interpreter, so that nothing is ever forked from a process with threads.
 The template loads the function once. When the runner dies, the template cleans up after it and forks
-the next one, which is ready in milliseconds.
+the next one, which is ready in milliseconds. A template that has threads by then runs the items itself.
+The guard does nothing but wait: whoever kills its parent in there does not kill the user's process.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ Function = Callable[[bytes], bytes | None]
 
 #: Kinds of records.
 RESULT, ERROR, MEMORY = range(3)
-#: Notices to the parent: a byte, then a number. READY: pid. ROUND_OVER: 1 if this runner leaves then.
-#: DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
+#: Notices to the parent: a byte, then a number. READY: pid, negative if no fork replaces it. ROUND_OVER:
+#: 1 if this runner leaves then. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
 READY, ROUND_OVER, DIED, FAILED = b"r", b"o", b"d", b"f"
 #: Commands to the runner: items, first item, bytes, whether to stop at the first failure.
 COMMAND = struct.Struct("<qqqq")
@@ -75,6 +76,7 @@ class Start(msgspec.Struct):
     memory: int | None
     max_result: int
     refork_every: int | None
+    guard: bool
     fork: bool
 
 
@@ -97,6 +99,8 @@ class Child:
     def main(self) -> None:
         """Load the function, then keep a runner alive until the parent hangs up."""
         _die_with(self._start.parent)
+        if self._start.guard:
+            self._be_guarded()
         faulthandler.enable(file=self._start.stack_fd, all_threads=True)
         try:
             pickled = os.pread(self._start.setup_fd, os.fstat(self._start.setup_fd).st_size, 0)
@@ -124,6 +128,26 @@ class Child:
                 os._exit(0)
             self._notify(DIED, status)
 
+    def _be_guarded(self) -> None:
+        """Go on as a child of this process, which waits and then ends as the child has ended."""
+        guard = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _die_with(guard)
+            return
+        start = self._start
+        for fd in (start.command_fd, start.notice_fd, start.control_fd, start.items_fd, start.records_fd):
+            os.close(fd)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        code = os.waitstatus_to_exitcode(_bury(pid))
+        if code < 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with contextlib.suppress(OSError):
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+
     def _say_failed(self, error: BaseException) -> None:
         found = failure_of(error)
         size = self._records.put(0, msgspec.msgpack.encode(found))
@@ -143,7 +167,7 @@ class Child:
         """Run rounds of items until the parent hangs up. Never returns."""
         code = 99
         try:
-            if self._start.fork:
+            if self._start.guard:
                 _die_with(os.getppid())
                 with contextlib.suppress(OSError):
                     os.setsid()
@@ -154,7 +178,7 @@ class Child:
             faulthandler.enable(file=self._start.stack_fd, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=self._start.stack_fd, all_threads=True)
             if _threads() > 1 or not self._start.fork:
-                self._notify(READY, os.getpid())
+                self._notify(READY, -os.getpid())
             code = self._rounds(function)
         finally:
             os._exit(code)

@@ -80,7 +80,7 @@ def _kill_marked(mark: bytes) -> None:
 
 
 class Worker:
-    """A template and its runner, or a runner alone. `on_output` gets what they print.
+    """A guard, a template and its runner, or a runner without one. `on_output` gets what they print.
 
     `segments`: control page, setup, items, records. Raises SandboxSetupError, SandboxError.
     """
@@ -99,6 +99,7 @@ class Worker:
         self._runner: int | None = None
         self._pidfd: int | None = None
         self._gone = False
+        self._forks = True
         try:
             self._launch()
         except BaseException:
@@ -108,7 +109,7 @@ class Worker:
     @property
     def forks(self) -> bool:
         """Return whether a dead runner is replaced by a fork."""
-        return self._process is None or self._runner != self._process.pid
+        return self._forks
 
     # -- talking --------------------------------------------------------------------------------
 
@@ -199,6 +200,7 @@ class Worker:
             memory=options.memory,
             max_result=options.max_result,
             refork_every=options.refork_every,
+            guard=CAN_FORK,
             fork=CAN_FORK and options.mode != "spawn",
         )
         arguments = (msgspec.json.encode(words).decode() for words in (start, sys.path))
@@ -218,10 +220,10 @@ class Worker:
         while True:
             kind, number = self.notice(min(0.05, max(0.0, end - time.monotonic())))
             if kind == child.READY:
-                self._runner = number
+                self._runner, self._forks = abs(number), number > 0
                 self._close_pidfd()
                 with contextlib.suppress(AttributeError, OSError):
-                    self._pidfd = os.pidfd_open(number)
+                    self._pidfd = os.pidfd_open(self._runner)
                 return
             if kind == child.FAILED:
                 self._records.reach(number)

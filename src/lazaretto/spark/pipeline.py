@@ -16,13 +16,14 @@ from lazaretto.breaker import BreakerPolicy
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.options import shown
+from lazaretto.spark.calls import HandlerSetup
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.results import ParquetResults, ResultSink
 from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import TOLD, HandlerSetup, TaskSettings, run_task
+from lazaretto.spark.task import TOLD, TaskSettings, run_task
 from lazaretto.spark.vectors import VectorSetup
 
 #: What the query's progress tells of each micro-batch.

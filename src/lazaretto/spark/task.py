@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import marshal
-import pickle
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,17 +16,13 @@ import pyarrow.compute as pc
 from lazaretto.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_settle import StagedRow, staged_rows
-from lazaretto.engine.leases import Past
 from lazaretto.engine.settle import Settlement
-from lazaretto.errors import TransactionError
 from lazaretto.failure import Failure, failure_of, shorten
-from lazaretto.host.calls import SandboxSetup
-from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.keys import LAST_SEQUENCE
-from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
+from lazaretto.spark.calls import HandlerSetup, unpack_result
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
@@ -60,35 +55,6 @@ class Outage(Exception):
     """Most messages fail in one way: not they are to blame."""
 
 
-class HandlerSetup(SandboxSetup):
-    """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
-
-    def call(self) -> Callable[[tuple[Any, ...]], tuple[Effects | None, Any]]:
-        """Return the function that runs the handler on the fields of a message."""
-        call = self.caller()
-
-        def run(fields: tuple[Any, ...]) -> tuple[Effects | None, Any]:
-            message = ReceivedMessage(*fields)
-            past = Past(0) if message.deliveries > 1 else None
-            effects = call(message, past)
-            if effects is not None and effects.statements:
-                raise TransactionError("SQL of the handler's own is not possible in a Spark pipeline")
-            return effects, call.returned
-
-        return run
-
-    def __call__(self) -> Callable[[bytes], bytes | None]:
-        run = self.call()
-
-        def run_bytes(item: bytes) -> bytes | None:
-            effects, result = run(marshal.loads(item))  # noqa: S302 - from our parent
-            if effects is None and result is None:
-                return None
-            return pack_result(effects, result)
-
-        return run_bytes
-
-
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
     """What a task needs, sent along with the query: no credentials in it."""
@@ -100,23 +66,6 @@ class TaskSettings:
     results: ResultSink | None
     schema: bytes | None
     breaker: BreakerPolicy | None
-
-
-def pack_result(effects: Effects | None, result: Any) -> bytes:
-    """Return what a handler asked for and returned, as bytes."""
-    told = None if effects is None else encode_effects(effects)
-    try:
-        return b"m" + marshal.dumps((told, result))
-    except ValueError:
-        return b"p" + pickle.dumps((told, result))
-
-
-def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
-    """Return what `pack_result` was given."""
-    # From our own sandbox, whose code is the user's as ours is.
-    load = marshal.loads if packed[:1] == b"m" else pickle.loads
-    told, result = load(packed[1:])
-    return None if told is None else decode_effects(told), result
 
 
 #: Sandboxes by what runs in them: a worker that Spark uses again finds its own warm.

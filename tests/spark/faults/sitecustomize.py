@@ -6,8 +6,10 @@ that is there.
 
 import contextlib
 import functools
+import importlib.util
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ def _fault(point: str) -> None:
 
 def _install() -> None:
     from lazaretto.claims import ClaimConsumer
+    from lazaretto.engine.claim_settle import SettleClaims, Stage
 
     def around(name: str) -> None:
         original = getattr(ClaimConsumer, name)
@@ -47,6 +50,53 @@ def _install() -> None:
     for name in ("take", "start", "stage", "settle"):
         around(name)
 
+    def within(operation: Any, point: str) -> None:
+        """Die when all is done, and nothing is committed."""
+        original = operation.run
+
+        def run(self: Any, tx: Any) -> Any:
+            answer = original(self, tx)
+            _fault(point)
+            return answer
+
+        operation.run = run
+
+    within(Stage, "in-stage")
+    within(SettleClaims, "in-settle")
+
+
+def _install_in_reader(source: Any) -> None:
+    original = source.read_shard
+
+    def read_shard(*arguments: Any) -> Any:
+        for batch in original(*arguments):
+            yield batch
+            _fault("during-read")
+
+    source.read_shard = read_shard
+
+
+class _Finder:
+    """Waits for the module of the reader: importing it here would import Spark into every process."""
+
+    name = "lazaretto.spark.source"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            _install_in_reader(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
 
 if _FOLDER:
     _install()
+    sys.meta_path.insert(0, _Finder())

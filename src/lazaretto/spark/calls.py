@@ -1,0 +1,60 @@
+"""The handler in its sandbox. Imports no Spark and no Arrow: their threads would keep it from forking."""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from lazaretto.engine.leases import Past
+from lazaretto.errors import TransactionError
+from lazaretto.host.calls import SandboxSetup
+from lazaretto.host.context import Effects, decode_effects, encode_effects
+from lazaretto.messages import ReceivedMessage
+
+
+class HandlerSetup(SandboxSetup):
+    """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
+
+    def call(self) -> Callable[[tuple[Any, ...]], tuple[Effects | None, Any]]:
+        """Return the function that runs the handler on the fields of a message."""
+        call = self.caller()
+
+        def run(fields: tuple[Any, ...]) -> tuple[Effects | None, Any]:
+            message = ReceivedMessage(*fields)
+            past = Past(0) if message.deliveries > 1 else None
+            effects = call(message, past)
+            if effects is not None and effects.statements:
+                raise TransactionError("SQL of the handler's own is not possible in a Spark pipeline")
+            return effects, call.returned
+
+        return run
+
+    def __call__(self) -> Callable[[bytes], bytes | None]:
+        run = self.call()
+
+        def run_bytes(item: bytes) -> bytes | None:
+            effects, result = run(marshal.loads(item))  # noqa: S302 - from our parent
+            if effects is None and result is None:
+                return None
+            return pack_result(effects, result)
+
+        return run_bytes
+
+
+def pack_result(effects: Effects | None, result: Any) -> bytes:
+    """Return what a handler asked for and returned, as bytes."""
+    told = None if effects is None else encode_effects(effects)
+    try:
+        return b"m" + marshal.dumps((told, result))
+    except ValueError:
+        return b"p" + pickle.dumps((told, result))
+
+
+def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
+    """Return what `pack_result` was given."""
+    # From our own sandbox, whose code is the user's as ours is.
+    load = marshal.loads if packed[:1] == b"m" else pickle.loads
+    told, result = load(packed[1:])
+    return None if told is None else decode_effects(told), result

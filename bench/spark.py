@@ -31,6 +31,10 @@ from lazaretto.spark.columns import MESSAGE, read_shard
 
 _SIZE = 1_024
 _CLAIM = 100_000
+_SMALL = 40_000
+
+Progress = list[dict[str, Any]]
+Run = Callable[[Path], object]
 
 
 def parse(message: Any) -> None:
@@ -57,18 +61,22 @@ def _body(number: int, poison: int) -> bytes:
 
 
 class Stores:
-    """Fresh copies of prepared stores."""
+    """Fresh copies of prepared stores, each in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._number = 0
 
-    def copy(self, prepared: Path) -> Path:
-        """Return a copy of a store in a folder of its own."""
+    def home(self) -> Path:
+        """Return a new folder."""
         self._number += 1
-        home = self._folder / str(self._number)
+        home = self.folder / str(self._number)
         home.mkdir()
-        return Path(shutil.copy(prepared, home / "store.db"))
+        return home
+
+    def copy(self, prepared: Path) -> Path:
+        """Return a copy of a store."""
+        return Path(shutil.copy(prepared, self.home() / "store.db"))
 
 
 def _stream(spark: Any, store: Path, rows: int) -> Any:
@@ -76,8 +84,15 @@ def _stream(spark: Any, store: Path, rows: int) -> Any:
     return reader.option("maxRows", str(rows)).load()
 
 
-def plain(spark: Any, store: Path, rows: int) -> list[dict[str, Any]]:
-    """Run a loop around the handler; return the query's progress."""
+def _run(writer: Any, store: Path) -> Progress:
+    query = writer.option("checkpointLocation", str(store.parent / "checkpoint"))
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return list(query.recentProgress)
+
+
+def plain(spark: Any, store: Path, rows: int) -> Progress:
+    """Run a loop around the handler in each task; return the query's progress."""
 
     def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import json
@@ -93,17 +108,53 @@ def plain(spark: Any, store: Path, rows: int) -> list[dict[str, Any]]:
             yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
 
     frame = _stream(spark, store, rows).mapInArrow(loop, "good bigint")
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(store.parent / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return list(query.recentProgress)
+    return _run(frame.writeStream.format("noop"), store)
 
 
-def pipeline(spark: Any, store: Path, rows: int, isolation: str) -> list[dict[str, Any]]:
+def pool(spark: Any, store: Path, rows: int) -> Progress:
+    """Run the handler in a process beside each task, a row at a time, as Beam's use_subprocess does."""
+
+    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import concurrent.futures
+        import json
+        import multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+            for batch in batches:
+                good = 0
+                for body in batch.column("body").to_pylist():
+                    try:
+                        executor.submit(json.loads, body).result(5)
+                        good += 1
+                    except Exception:
+                        continue
+                yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
+
+    frame = _stream(spark, store, rows).mapInArrow(loop, "good bigint")
+    return _run(frame.writeStream.format("noop"), store)
+
+
+def each_batch(spark: Any, store: Path, rows: int) -> Progress:
+    """Run the handler in the driver, on every row of a micro-batch."""
+
+    def handle(frame: Any, _number: int) -> None:
+        bad = []
+        for row in frame.select("sequence_number", "body").toLocalIterator():
+            try:
+                json.loads(row.body)
+            except Exception as error:
+                bad.append((row.sequence_number, str(error)))
+
+    return _run(_stream(spark, store, rows).writeStream.foreachBatch(handle), store)
+
+
+def pipeline(spark: Any, store: Path, rows: int, isolation: str, *, direct: bool = True) -> Progress:
     """Run the pipeline; return the query's progress."""
+    size: dict[str, Any] = {"max_rows": rows} if direct else {}
     query = process(
-        _stream(spark, store, rows), parse, store=str(store), queue="work",
-        checkpoint=str(store.parent / "checkpoint"), isolation=isolation, breaker=None,
+        spark if direct else _stream(spark, store, rows), parse, store=str(store), queue="work",
+        checkpoint=str(store.parent / "checkpoint"), isolation=isolation, breaker=None, **size,
     )  # fmt: skip
     query.awaitTermination()
     return list(query.recentProgress)
@@ -152,11 +203,27 @@ def reading(store: Path, rows: int) -> tuple[float, float, float]:
     return rows / mine, rows / alone, rows / settling
 
 
+def grow(spark: Any, stores: Stores, most: int, console: Console) -> None:
+    """Print what a message costs in queues of different lengths."""
+    table = Table("messages", "rows/s", "µs a message")
+    rows = 10_000
+    while rows <= most:
+        prepared = stores.folder / f"{rows}.db"
+        make(prepared, rows, 0)
+        store = prepared.rename(stores.home() / "store.db")
+        seconds = _timed(lambda store=store: pipeline(spark, store, _CLAIM, "process"))  # type: ignore[misc]
+        table.add_row(f"{rows:,}", f"{rows / seconds:,.0f}", f"{seconds / rows * 1e6:.1f}")
+        shutil.rmtree(store.parent)
+        rows = {10_000: 100_000, 100_000: 1_000_000, 1_000_000: 5_000_000}.get(rows, most + 1)
+    console.print(table)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--grow", type=int, default=0, metavar="N", help="queues of up to N messages too")
     parser.add_argument("--dir", type=Path, default=Path())
     arguments = parser.parse_args()
     console = Console()
@@ -165,32 +232,42 @@ def main() -> None:
         clean, spoilt, small = (folder / name for name in ("clean.db", "spoilt.db", "small.db"))
         make(clean, rows, 0)
         make(spoilt, rows, 1_000)
-        make(small, 20_000, 0)
+        make(small, _SMALL, 0)
         stores = Stores(folder)
         mine, alone, settling = reading(stores.copy(clean), rows)
         console.print(f"a claim to Arrow: {mine:,.0f} rows/s, {mine / alone:.2f} of Arrow's driver alone")
         console.print(f"settling: {settling:,.0f} rows/s")
 
         spark = spark_session({"spark.driver.memory": "2g"})
-        runs: dict[str, Callable[[], object]] = {
-            "plain mapInArrow": lambda: plain(spark, stores.copy(clean), _CLAIM),
-            "pipeline, process": lambda: pipeline(spark, stores.copy(clean), _CLAIM, "process"),
-            "pipeline, inline": lambda: pipeline(spark, stores.copy(clean), _CLAIM, "inline"),
-            "the same, 0.1 % poison": lambda: pipeline(spark, stores.copy(spoilt), _CLAIM, "process"),
-        }
+        # Those that take long get fewer messages; a rate is what is compared.
+        runs: dict[str, tuple[Path, int, Run]] = {
+            "plain mapInArrow": (clean, rows, lambda store: plain(spark, store, _CLAIM)),
+            "pipeline, isolated": (clean, rows, lambda store: pipeline(spark, store, _CLAIM, "process")),
+            "the same, 0.1 % poison": (spoilt, rows, lambda store: pipeline(spark, store, _CLAIM, "process")),
+            "pipeline, inline": (clean, rows, lambda store: pipeline(spark, store, _CLAIM, "inline")),
+            "pipeline on a stream, isolated": (
+                clean, rows, lambda store: pipeline(spark, store, _CLAIM, "process", direct=False),
+            ),
+            "foreachBatch, try/except": (small, _SMALL, lambda store: each_batch(spark, store, _CLAIM)),
+            "a process pool, row by row": (small, _SMALL, lambda store: pool(spark, store, _CLAIM)),
+        }  # fmt: skip
         pipeline(spark, stores.copy(small), 5_000, "process")
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        each: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(arguments.rounds):
-            for name, run in runs.items():
-                seconds[name].append(_timed(run))
+            for name, (prepared, count, run) in runs.items():
+                store = stores.copy(prepared)
+                each[name].append(_timed(lambda run=run, store=store: run(store)) / count)  # type: ignore[misc]
+                shutil.rmtree(store.parent)
         table = Table("on Spark", "rows/s", "time to plain")
-        for name, found in seconds.items():
-            ratios = [a / b for a, b in zip(found, seconds["plain mapInArrow"], strict=True)]
-            table.add_row(name, f"{rows / statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}")
+        for name, found in each.items():
+            ratios = [a / b for a, b in zip(found, each["plain mapInArrow"], strict=True)]
+            table.add_row(name, f"{1 / statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}")
         console.print(table)
         progress = pipeline(spark, stores.copy(small), 1_000, "process")[3:]
         batches = [one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]]
         console.print(f"a warm micro-batch of 1,000 rows: {statistics.median(batches):.0f} ms")
+        if arguments.grow:
+            grow(spark, stores, arguments.grow, console)
         spark.stop()
 
 

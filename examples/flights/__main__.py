@@ -39,9 +39,8 @@ class SparkWork:
         self._airlines = read_airlines()
 
     def process(self, airports: Mapping[str, str], total: int, step: Step) -> None:
-        reader = self._spark.readStream.format("lazaretto").option("store", self._store)
         query = process(
-            reader.option("queue", job.QUEUE).option("maxRows", str(CLAIM)).load(),
+            self._spark,
             FlightRules(airports, self._airlines),
             store=self._store,
             queue=job.QUEUE,
@@ -49,6 +48,7 @@ class SparkWork:
             results=self.results,
             schema=SCHEMA,
             breaker=None,
+            max_rows=CLAIM,
         )
         while query.isActive:
             query.awaitTermination(_LOOK)

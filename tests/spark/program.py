@@ -29,8 +29,8 @@ def act(message: Any, context: Any) -> Any:
 
 
 def main() -> None:
-    """Work a queue off: store, rows of a claim, isolation, shards."""
-    store, rows, isolation, shards = sys.argv[1:]
+    """Work a queue off: store, rows of a claim, isolation, shards, whether Spark loads the messages."""
+    store, rows, isolation, shards, loads = sys.argv[1:]
     spark = spark_session({"spark.driver.memory": "600m"})
     spark.sparkContext.setLogLevel("OFF")
     folder = Path(os.environ["LAZARETTO_FAULTS"])
@@ -38,8 +38,10 @@ def main() -> None:
     (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     (folder / "driver.pid").write_text(str(os.getpid()))
     reader = spark.readStream.format("lazaretto").option("store", store).option("queue", "work")
+    size: dict[str, Any] = {"max_rows": rows, "shards": shards}
+    source: Any = reader.options(**size).load() if loads == "stream" else spark
     process(
-        reader.option("maxRows", rows).option("shards", shards).load(),
+        source,
         act,
         store=store,
         queue="work",
@@ -48,6 +50,7 @@ def main() -> None:
         schema="n bigint, session string",
         isolation=isolation,
         deadline=20,
+        **({} if loads == "stream" else size),
     ).awaitTermination()
     spark.stop()
 

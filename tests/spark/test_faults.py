@@ -31,11 +31,21 @@ LONG = [
 class Job:
     """A pipeline that is started again until it ends well."""
 
-    def __init__(self, store: Path, isolation: str = "process", shards: int = 2) -> None:
+    def __init__(
+        self, store: Path, isolation: str = "process", shards: int = 2, source: str = "direct"
+    ) -> None:
         self.store = store
         self.faults = store.with_name("faults")
-        self.faults.mkdir()
-        self._words = [sys.executable, str(HERE / "program.py"), str(store), "60", isolation, str(shards)]
+        (self.faults / "killed").mkdir(parents=True)
+        self._words = [
+            sys.executable,
+            str(HERE / "program.py"),
+            str(store),
+            "60",
+            isolation,
+            str(shards),
+            source,
+        ]
         path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
         self._environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
@@ -95,20 +105,24 @@ def make(store: Path, bad: dict[tuple[int, int], bytes]) -> Broker:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "shards"), [("process", 2), ("process", 1), ("inline", 2)] if SOAK else [("process", 2)]
+    ("isolation", "shards", "source"),
+    [
+        ("process", 2, "direct"),
+        *([("process", 1, "stream"), ("inline", 2, "stream"), ("inline", 1, "direct")] if SOAK else []),
+    ],
 )
 def test_killed_at_every_step_each_message_is_settled_once(
-    tmp_path: Path, isolation: str, shards: int
+    tmp_path: Path, isolation: str, shards: int, source: str
 ) -> None:
     store = tmp_path / "store.db"
     bad = {(1, 3): b"raise", (2, 20): b"raise"} | ({(5, 7): b"exit"} if isolation == "process" else {})
-    job = Job(store, isolation, shards)
+    job = Job(store, isolation, shards, source)
     with make(store, bad) as broker:
         wanted = SHORT + (LONG if SOAK else [])
         for name in wanted:
             (job.faults / name).touch()
         runs = job.run_until_done(len(wanted) + 2)
-        killed = (job.faults / "killed").read_text().split()
+        killed = [file.name for file in (job.faults / "killed").iterdir()]
         assert sorted(killed) == sorted(wanted)
         assert runs <= sum(not name.startswith("self") for name in wanted) + 3
         check(broker, store, dict(Counter(bad.values())))

@@ -31,10 +31,11 @@ SCHEMA = "n bigint, text string"
 
 
 class Pipeline:
-    """Runs pipelines on the queue `work`, each with the same checkpoint."""
+    """Runs pipelines on the queue `work`, each with the same checkpoint. `direct`: tasks read messages."""
 
-    def __init__(self, spark: Any, store: Path) -> None:
+    def __init__(self, spark: Any, store: Path, *, direct: bool) -> None:
         self._spark = spark
+        self.direct = direct
         self.store = str(store)
         self.checkpoint = str(store.with_name("checkpoint"))
         self.results = str(store.with_name("results"))
@@ -47,8 +48,11 @@ class Pipeline:
 
     def start(self, handler: Any, *, stream: dict[str, Any] | None = None, **options: Any) -> Any:
         given = {"results": self.results, "schema": SCHEMA, "deadline": 5, **options}
+        source = self._spark if self.direct else self.stream(**(stream or {}))
+        if self.direct:
+            given |= stream or {}
         return process(
-            self.stream(**(stream or {})), handler, store=self.store, queue="work",
+            source, handler, store=self.store, queue="work",
             checkpoint=self.checkpoint, **given,
         )  # fmt: skip
 
@@ -63,8 +67,12 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: Any, store: Path, broker: Broker) -> Pipeline:
-    return Pipeline(spark, store)
+def pipeline(spark: Any, store: Path, broker: Broker, request: pytest.FixtureRequest) -> Pipeline:
+    """A pipeline: tasks read messages, or with the parameter "stream" a stream that Spark loads."""
+    return Pipeline(spark, store, direct=getattr(request, "param", "direct") == "direct")
+
+
+both_sources = pytest.mark.parametrize("pipeline", ["direct", "stream"], indirect=True)
 
 
 def send(broker: Broker, *bodies: bytes, **fields: Any) -> list[int]:
@@ -117,25 +125,22 @@ def _message(body: bytes) -> Any:
     return Message(body)
 
 
+@both_sources
 def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeline: Pipeline) -> None:
     numbers = broker.sender("work").send([Message(b"%d" % n, subject=f"s{n}") for n in range(250)])
-    query = pipeline.run(act, stream={"maxRows": "100"})
+    query = pipeline.run(act, stream={"max_rows": 100})
     assert pipeline.rows() == [(number, n, f"s{n}") for n, number in enumerate(numbers)]
     assert broker.queue("work").counts.total == 0
-    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [
-        100,
-        100,
-        50,
-    ]
     assert next(claim.outcomes for claim in broker.claims("work")) == {"completed": 50}
     metrics = [progress["observedMetrics"]["lazaretto"].asDict() for progress in query.recentProgress]
-    assert sum(metric["completed"] or 0 for metric in metrics) == 250
+    assert [metric["completed"] for metric in metrics if metric["rows"]] == [100, 100, 50]
     assert metrics[0]["handler_seconds"] > 0
     send(broker, b"7")
     pipeline.run(act)
     assert len(pipeline.rows()) == 251
 
 
+@both_sources
 @pytest.mark.parametrize("isolation", ["process", "inline"])
 def test_each_way_to_end(broker: Broker, pipeline: Pipeline, isolation: str) -> None:
     fine = [b"emit", b"nothing", b"", b"defer"]
@@ -181,6 +186,7 @@ def test_what_fails_is_tried_again_as_the_queue_says(broker: Broker, pipeline: P
     assert len(pipeline.rows()) == 1
 
 
+@both_sources
 def test_sessions_stay_in_order_behind_what_fails(spark: Any, broker: Broker, pipeline: Pipeline) -> None:
     broker.delete_queue("work")
     policy = PoisonPolicy(receive_retry_count=0)
@@ -200,6 +206,7 @@ def test_sessions_stay_in_order_behind_what_fails(spark: Any, broker: Broker, pi
     assert [held.session_id for held in broker.held_sessions("work")] == ["s3", "s1"]
 
 
+@both_sources
 def test_an_outage_ends_the_query_and_costs_nothing(broker: Broker, pipeline: Pipeline) -> None:
     def down(message: Any) -> None:
         raise ConnectionError("the database is down")
@@ -257,6 +264,7 @@ def test_results_go_where_the_user_wants_them(broker: Broker, pipeline: Pipeline
     assert broker.queue("work").counts.dead_letter == 2
 
 
+@both_sources
 def test_large_bodies_and_none(broker: Broker, pipeline: Pipeline) -> None:
     broker.update_queue("work", max_message_size=100 * 1024 * 1024)
     broker.sender("work").send([Message(b"x" * 90_000_000), Message(b""), Message(b"\x00\xff")])
@@ -283,6 +291,7 @@ class TestBadInput:
     def test_options_that_are_wrong(
         self, broker: Broker, pipeline: Pipeline, options: dict[str, str], text: str
     ) -> None:
+        pipeline.direct = False
         with pytest.raises(Exception, match=text):
             pipeline.start(act, stream=options).awaitTermination()
 
@@ -291,9 +300,13 @@ class TestBadInput:
             ({"isolation": "magic"}, "isolation"),
             ({"results": None}, "results and schema together"),
             ({"deadlin": 3}, "did you mean 'deadline'"),
+            ({"max_rows": 0}, "max_rows"),
+            ({"shards": "many"}, "expected option shards to be a number"),
         ):
             with pytest.raises(InvalidOption, match=text):
                 pipeline.start(act, **options)
+        with pytest.raises(InvalidOption, match="max_rows is for the stream"):
+            process(pipeline.stream(), act, store="x", queue="work", checkpoint="y", max_rows=5)
         with pytest.raises(InvalidOption, match="lacks the column"):
             process(pipeline.stream().drop("epoch"), act, store="x", queue="work", checkpoint="y")
 

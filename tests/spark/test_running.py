@@ -21,9 +21,8 @@ def book(message):
     return {"n": int(message.body)}
 
 def start(spark):
-    stream = spark.readStream.format("lazaretto").option("store", "env:SHOP").option("queue", "work").load()
     return process(
-        stream, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
+        spark, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
         schema="n bigint", name="booking",
     )
 """

@@ -70,10 +70,9 @@ class TestHalving:
 
 
 def start(spark: Any, store: Path, function: Any, **options: Any) -> Any:
-    reader = spark.readStream.format("lazaretto").option("store", str(store)).option("queue", "work")
     given = {"results": f"{store}-results", "schema": "n bigint", "deadline": 2, **options}
     return process(
-        reader.load(), function, store=str(store), queue="work", checkpoint=f"{store}-checkpoint",
+        spark, function, store=str(store), queue="work", checkpoint=f"{store}-checkpoint",
         isolation="vectorised", **given,
     )  # fmt: skip
 

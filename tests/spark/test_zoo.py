@@ -43,7 +43,7 @@ def test_a_zoo_among_good_messages_fails_no_task(broker: Broker, spark: Any, sto
     ]
     failed = failed_tasks(spark)
     query = process(
-        spark.readStream.format("lazaretto").option("store", str(store)).option("queue", "work").load(),
+        spark,
         act,
         store=str(store),
         queue="work",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,7 +49,13 @@ def run(
         for query in queries:
             if query is not None:
                 query.awaitTermination()
-                rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+                rows = sum(map(_rows, query.recentProgress))
                 output.line(output.safe(f"{query.name or query.id}: {rows:,} rows"))
     finally:
         spark.stop()
+
+
+def _rows(progress: Any) -> int:
+    """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
+    told = progress["observedMetrics"].get("lazaretto")
+    return int(progress["numInputRows"] if told is None else told["rows"] or 0)

@@ -47,7 +47,8 @@ Function = Callable[[bytes], bytes | None]
 #: Kinds of records.
 RESULT, ERROR, MEMORY = range(3)
 #: Notices to the parent: a byte, then a number. READY: pid, negative if no fork replaces it. ROUND_OVER:
-#: 1 if this runner leaves then. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
+#: 1 if this runner leaves then. DIED: wait status. FAILED: how many bytes of msgpack the setup's error
+#: has in the records.
 READY, ROUND_OVER, DIED, FAILED = b"r", b"o", b"d", b"f"
 #: Commands to the runner: items, first item, bytes, whether to stop at the first failure.
 COMMAND = struct.Struct("<qqqq")

@@ -50,6 +50,8 @@ MESSAGE = {
     ),
 }
 CLAIM = {"claim": LONG, "shard": LONG, "epoch": LONG, "careful": pa.bool_()}
+#: A stream of shards alone: whoever gets them reads the messages.
+SHARDS = pa.schema([(name, CLAIM[name]) for name in ("claim", "shard", "epoch")])
 STREAM = pa.schema([*CLAIM.items(), *((name, column.kind) for name, column in MESSAGE.items())])
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
-from lazaretto.spark.columns import STREAM, schema_of
+from lazaretto.spark.columns import SHARDS, STREAM, schema_of
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.snapshot import SnapshotReader
 from lazaretto.spark.source import ClaimStreamReader
@@ -36,9 +36,11 @@ class LazarettoSource(DataSource):
 
     def schema(self) -> StructType:
         # Asked for before it is said whether a stream or a table is read: a table has a view.
-        view = parse(self.options).view
-        columns = VIEWS[view].columns if view else None
-        return from_arrow_schema(STREAM if columns is None else schema_of(columns, columns))
+        options = parse(self.options)
+        if options.view:
+            columns = VIEWS[options.view].columns
+            return from_arrow_schema(schema_of(columns, columns))
+        return from_arrow_schema(SHARDS if options.shards_only else STREAM)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)

@@ -13,6 +13,8 @@ from lazaretto.options import option_set, refuse_unknown, seconds, shown, whole
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.claims import MOST_SHARDS
 
+#: Options of a stream of claims.
+STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")
 #: Options that Spark itself adds.
 _OF_SPARK = ("path", "checkpointlocation", "queryname")
 
@@ -26,7 +28,7 @@ class SparkOptions:
     is in no plan and no log. `queue`: its path. `consumer`: the name under which claims are taken.
     `max_rows`, `max_bytes`: of one micro-batch. `shards`: tasks of one micro-batch. `lease`: seconds
     a claim stays open without a sign of life of its driver. `view`: what a batch read
-    shows, which a stream does not have.
+    shows, which a stream does not have. `shards_only`: a stream has a row for each shard, without messages.
     """
 
     store: str
@@ -37,6 +39,7 @@ class SparkOptions:
     shards: int = 2
     lease: float = DEFAULT_LEASE
     view: str = ""
+    shards_only: bool = False
 
     def __post_init__(self) -> None:
         for name in ("store", "queue", "consumer"):
@@ -65,7 +68,11 @@ class SparkOptions:
         return url
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _flag}
 _FIELDS = {field.name: _READERS[str(field.type)] for field in dataclasses.fields(SparkOptions)}
 
 
@@ -84,6 +91,8 @@ def parse(options: Mapping[str, str]) -> SparkOptions:
             continue
         try:
             values[known] = _FIELDS[known](text)
+        except KeyError:
+            raise InvalidOption(f"expected option {known} to be true or false, got {shown(text)}") from None
         except ValueError:
             raise InvalidOption(f"expected option {known} to be a number, got {shown(text)}") from None
     missing = [name for name in ("store", "queue") if name not in values]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -19,11 +19,13 @@ from lazaretto.options import shown
 from lazaretto.spark.calls import HandlerSetup
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM
-from lazaretto.spark.options import SparkOptions, parse
+from lazaretto.spark.datasource import FORMAT, register
+from lazaretto.spark.options import STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.results import ParquetResults, ResultSink
+from lazaretto.spark.shards import run_task
 from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import TOLD, TaskSettings, run_task
+from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
 
 #: What the query's progress tells of each micro-batch.
@@ -33,7 +35,7 @@ ISOLATIONS = ("process", "inline", "vectorised")
 
 
 def process(
-    stream: DataFrame,
+    source: SparkSession | DataFrame,
     handler: HandlerFunction | Handler,
     *,
     store: str,
@@ -48,18 +50,19 @@ def process(
     breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 - frozen
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that runs a handler on each message of a stream and settles it.
+    """Start a query that runs a handler on each message of a queue and settles it.
 
-    `stream`: of `format("lazaretto")`, with the same store, queue and consumer. `handler`: a function
+    `source`: a session; tasks then read the messages themselves. Or a stream of `format("lazaretto")` with
+    the same store, queue and consumer, for what Spark is to do with messages first. `handler`: a function
     of a message, or of a message and its context, as for the service host; what it returns, a dict or
     None, is a row of `results`. `checkpoint`: a folder of the query's own. `isolation`: "process", or
     "inline" for trusted code, or "vectorised": the handler is a function of a RecordBatch of messages
     that returns one of results, a row each, or None; a batch that fails is run again in parts, so it
     must have no effects of its own. `results`: a folder, or URI, of Parquet files by claim, or a
-    ResultSink; `schema`:
-    of its rows. `trigger`: of the query; default {"availableNow": True}. `breaker`: when failures are an
-    outage, which ends the query. `options`: of HandlerOptions: deadline, memory, validator,
-    middleware, refork_every.
+    ResultSink; `schema`: of its rows. `trigger`: of the query; default {"availableNow": True}. `breaker`:
+    when failures are an outage, which ends the query. `options`: of HandlerOptions (deadline, memory,
+    validator, middleware, refork_every), and with a session those of the stream (max_rows, max_bytes,
+    shards, lease).
     """
     if isolation not in ISOLATIONS:
         raise InvalidOption(
@@ -67,9 +70,8 @@ def process(
         )
     if (results is None) != (schema is None):
         raise InvalidOption("expected results and schema together, got one of them")
-    missing = [column for column in STREAM.names if column not in stream.columns]
-    if missing:
-        raise InvalidOption(f"the stream lacks the column {missing[0]!r}: load it whole")
+    said = {"store": store, "queue": queue, "consumer": consumer}
+    stream = _stream(source, said, options)
     function = handler.function if isinstance(handler, Handler) else handler
     made = (
         Handler(queue, function, handler.options)
@@ -77,7 +79,6 @@ def process(
         else Handler(queue, function, **options)
     )
     sink = ParquetResults(results) if isinstance(results, str) else results
-    said = {"store": store, "queue": queue, "consumer": consumer}
     given = parse(said)
     if isolation == "vectorised":
         _refuse_what_vectors_lack(made, given)
@@ -111,6 +112,22 @@ def process(
         # The name stands for the sink that was registered last: it is looked up at the start.
         stream.sparkSession.dataSource.register(settling_into(sink))
         return writer.start()
+
+
+def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: dict[str, Any]) -> DataFrame:
+    """Return the stream to work on; take what is its own out of the options."""
+    own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
+    if isinstance(source, DataFrame):
+        if own:
+            raise InvalidOption(f"{next(iter(own))} is for the stream: give it where that is loaded")
+        missing = [column for column in STREAM.names if column not in source.columns]
+        if missing:
+            raise InvalidOption(f"the stream lacks the column {missing[0]!r}: load it whole")
+        return source
+    register(source)
+    options_of_stream = {**said, **own, "shards_only": "true"}
+    parse(options_of_stream)
+    return source.readStream.format(FORMAT).options(**options_of_stream).load()
 
 
 def refuse_remote(master: str | None, store: str) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 import lazaretto
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
-from lazaretto.spark.columns import CLAIM, MESSAGE, STREAM, read_shard
+from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.claims import ShardRecord
@@ -145,6 +145,10 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
+        if self._options.shards_only:
+            token = None if partition.shard is None else partition.shard.token
+            yield _row({"claim": partition.claim, "epoch": partition.epoch, "shard": token}, SHARDS)
+            return
         columns = self._columns
         schema = pa.schema([STREAM.field(name) for name in columns])
         careful, path = self._start(partition)
@@ -168,10 +172,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         if not found:
             # One row without a message: whoever settles has to hear of the claim.
-            known = {"claim": partition.claim, "epoch": partition.epoch}
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([known.get(name)], schema.field(name).type) for name in columns], schema=schema
-            )
+            yield _row({"claim": partition.claim, "epoch": partition.epoch}, schema)
 
     def _start(self, partition: ShardPartition) -> tuple[bool | None, str]:
         """Say that the shard is read; return whether to be careful with it, and where the file is."""
@@ -181,3 +182,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=partition.epoch)
             return consumer.start(partition.shard.token, "a task"), str(broker.facts()["path"])
+
+
+def _row(values: dict[str, int | None], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of one row; columns without a value are null."""
+    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

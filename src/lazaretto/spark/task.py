@@ -6,16 +6,14 @@ import dataclasses
 import marshal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lazaretto.breaker import BreakerPolicy, BreakerWindow
-from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claim_settle import StagedRow, staged_rows
+from lazaretto.engine.claim_settle import StagedRow, StagedRows, staged_rows
 from lazaretto.engine.settle import Settlement
 from lazaretto.failure import Failure, failure_of, shorten
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
@@ -26,9 +24,7 @@ from lazaretto.spark.calls import HandlerSetup, unpack_result
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
-from lazaretto.spark.stores import broker_at
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
-from lazaretto.store.contract import Store
 
 _COMPLETED = Outcome.COMPLETED.value
 #: Messages that the sandbox is given at once.
@@ -83,22 +79,27 @@ def _sandbox(setup: HandlerSetup | VectorSetup, options: SandboxOptions) -> Sand
     return sandbox
 
 
+Mark = Callable[[int | None], None]
+
+
 class ShardTask:
-    """Runs one shard's messages, as they come in batches."""
+    """Runs one shard's messages, as they come in batches. `base`: the key that their numbers are added to.
+
+    `mark`: told of each message before it is begun, which makes it one at a time; None: not careful.
+    """
 
     def __init__(
-        self, settings: TaskSettings, store: Store, claim: int, shard: int, epoch: int, careful: bool
+        self, settings: TaskSettings, claim: int, shard: int, epoch: int, base: int, mark: Mark | None
     ) -> None:
         self._settings = settings
-        self._careful = careful
+        self._mark = mark
         self.claim = claim
         self.epoch = epoch
         self._shard = shard
-        self._consumer = ClaimConsumer(store, settings.options.queue, settings.options.consumer, epoch=epoch)
         self.stage = uuid.uuid4().hex
-        self._base = self._consumer.base_key()
+        self._base = base
         self._inline = self._sandbox = None
-        if settings.inline and not careful and isinstance(settings.setup, HandlerSetup):
+        if settings.inline and mark is None and isinstance(settings.setup, HandlerSetup):
             self._inline = settings.setup.call()
         else:
             self._sandbox = _sandbox(settings.setup, settings.limits)
@@ -118,7 +119,7 @@ class ShardTask:
             return
         keys, fields, sessions = _messages(batch, self._base)
         self.rows += len(keys)
-        step = 1 if self._careful else _CHUNK
+        step = 1 if self._mark else _CHUNK
         for start in range(0, len(keys), step):
             end = start + step
             self._run_chunk(keys[start:end], fields[start:end], sessions[start:end])
@@ -131,11 +132,11 @@ class ShardTask:
         self.rows += len(numbers)
 
         def mark(first: int) -> None:
-            if self._careful:
+            if self._mark is not None:
                 self._spark.wait_if_dying()
-                self._consumer.mark(self._shard, self._base + numbers[first])
+                self._mark(self._base + numbers[first])
 
-        most = 1 if self._careful else MOST_ROWS
+        most = 1 if self._mark else MOST_ROWS
         for first, count, verdict in run_vectors(self._sandbox, batch, most, mark):
             part = numbers[first : first + count]
             keys = [self._base + number for number in part]
@@ -150,7 +151,7 @@ class ShardTask:
             else:
                 self._others += [_staged(key, ended) for key in keys]
             self._look_for_outage(keys, [(ended, None)] * count)
-        if self._careful:
+        if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
 
@@ -168,10 +169,10 @@ class ShardTask:
             left = [index for index in left if sessions[index] not in self._failed_sessions]
             if not left:
                 break
-            if self._careful:
-                self._consumer.mark(self._shard, keys[left[0]])
+            if self._mark is not None:
+                self._mark(keys[left[0]])
             ends = self._run_some([fields[index] for index in left], in_order)
-            if self._careful:
+            if self._mark is not None:
                 # Whoever it has taken down must not be told that it is over.
                 self._spark.wait_if_dying()
             self._keep([keys[index] for index in left], ends, [sessions[index] for index in left])
@@ -227,7 +228,7 @@ class ShardTask:
         self._look_for_outage(keys, ends)
 
     def _look_for_outage(self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]]) -> None:
-        if self._window is None or self._careful:
+        if self._window is None or self._mark is not None:
             return
         prints = [(keys[index], ended.fingerprint) for index, (ended, _) in enumerate(ends)]
         if self._window.note(prints, time.monotonic()) is not None:
@@ -248,16 +249,31 @@ class ShardTask:
         self._seconds["results"] += time.monotonic() - begun
         return {at[index]: failure for index, failure in wrong.items()}
 
-    def finish(self) -> None:
-        """Write the results, and stage what came of the messages."""
-        if self._careful and self.rows > 1:
-            self._consumer.mark(self._shard, None)
+    def finish(self) -> StagedRows:
+        """Write the results; return what is to be staged."""
+        if self._mark is not None and self.rows > 1:
+            self._mark(None)
         begun = time.monotonic()
         if self._results is not None:
             self._results.close()
         self._seconds["results"] += time.monotonic() - begun
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
-        self._consumer.stage(self.stage, staged_rows(self._shard, self._completed, self._others, seconds))
+        return staged_rows(self._shard, self._completed, self._others, seconds)
+
+    def work(self, batches: Iterator[pa.RecordBatch]) -> StagedRows | None:
+        """Run all of it; return what is to be staged, None if it is an outage, which the sink is told of."""
+        try:
+            for batch in batches:
+                self.run(batch)
+            return self.finish()
+        except Outage as outage:
+            # Not raised: Spark would only try the task again.
+            self.end_as_outage(outage)
+            return None
+
+    def end_as_outage(self, outage: Outage) -> None:
+        """Have the sink told of an outage instead of outcomes."""
+        self.stage = f"{OUTAGE}{outage}"
 
     def told(self) -> dict[str, Any]:
         """Return what the sink is told of the shard."""
@@ -317,51 +333,3 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
         )
     )
     return keys, fields, column["session_id"].to_pylist()
-
-
-def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run what a task is given, and tell the sink of each shard."""
-    with broker_at(settings.options.url()) as broker:
-        told = _run_shards(settings, broker._store, batches)
-    if told:
-        yield pa.RecordBatch.from_pylist(told, schema=TOLD)
-
-
-def _run_shards(
-    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
-) -> list[dict[str, Any]]:
-    tasks: dict[int, ShardTask] = {}
-    ended: list[tuple[int, int]] = []
-    try:
-        for batch in batches:
-            # A partition holds one shard, unless the stream was repartitioned.
-            for shard, claim, epoch, careful, part in _by_shard(batch):
-                if shard is None:
-                    ended.append((claim, epoch))
-                    continue
-                if shard not in tasks:
-                    tasks[shard] = ShardTask(settings, store, claim, shard, epoch, careful)
-                tasks[shard].run(part)
-        for task in tasks.values():
-            task.finish()
-    except Outage as outage:
-        # Not raised: Spark would only try the task again.
-        return [{**task.told(), "stage": f"{OUTAGE}{outage}"} for task in tasks.values()]
-    return [task.told() for task in tasks.values()] + [
-        {"claim": claim, "epoch": epoch} for claim, epoch in ended
-    ]
-
-
-def _by_shard(
-    batch: pa.RecordBatch,
-) -> Iterator[tuple[int | None, int, int, bool, pa.RecordBatch]]:
-    shards = batch.column("shard")
-    for shard in shards.unique().to_pylist():
-        if shard is None:
-            part = batch.filter(shards.is_null())
-        elif len(shards.unique()) == 1:
-            part = batch
-        else:
-            part = batch.filter(pc.equal(shards, shard))
-        claim, epoch = part.column("claim")[0].as_py(), part.column("epoch")[0].as_py()
-        yield shard, claim, epoch, bool(part.column("careful")[0].as_py()), part

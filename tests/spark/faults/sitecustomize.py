@@ -21,11 +21,9 @@ def _fault(point: str) -> None:
     folder = Path(_FOLDER or "")
     for target in ("jvm", "driver", "self"):
         with contextlib.suppress(FileNotFoundError):
-            # Whoever removes the file does it.
-            (folder / f"{target}-{point}").unlink()
+            # Whoever moves the file does it.
+            (folder / f"{target}-{point}").rename(folder / "killed" / f"{target}-{point}")
             pid = os.getpid() if target == "self" else int((folder / f"{target}.pid").read_text())
-            with (folder / "killed").open("a") as file:
-                file.write(f"{target}-{point}\n")
             os.kill(pid, signal.SIGKILL)
             time.sleep(30)
 
@@ -77,9 +75,10 @@ def _install_in_reader(source: Any) -> None:
 
 
 class _Finder:
-    """Waits for the module of the reader: importing it here would import Spark into every process."""
+    """Waits for a module that reads: importing it here would import Spark into every process."""
 
-    name = "lazaretto.spark.source"
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -99,4 +98,4 @@ class _Finder:
 
 if _FOLDER:
     _install()
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path[:0] = [_Finder("lazaretto.spark.source"), _Finder("lazaretto.spark.shards")]

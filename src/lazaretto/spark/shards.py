@@ -1,0 +1,109 @@
+"""What a task of the pipeline is given: shards to read, or their messages."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazaretto.claims import ClaimConsumer
+from lazaretto.spark.columns import MESSAGE, read_shard
+from lazaretto.spark.stores import broker_at
+from lazaretto.spark.task import TOLD, Outage, ShardTask, TaskSettings
+from lazaretto.store.contract import Store
+
+
+def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run what a task is given, and tell the sink of each shard."""
+    first = next(batches, None)
+    if first is None:
+        return
+    batches = itertools.chain([first], batches)
+    if "body" in first.schema.names:
+        with broker_at(settings.options.url()) as broker:
+            told = _run_messages(settings, broker._store, batches)
+    else:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        told = [_run_shard(settings, row["claim"], row["epoch"], row["shard"]) for row in rows]
+    if told:
+        yield pa.RecordBatch.from_pylist(told, schema=TOLD)
+
+
+def _consumer(settings: TaskSettings, store: Store, epoch: int) -> ClaimConsumer:
+    return ClaimConsumer(store, settings.options.queue, settings.options.consumer, epoch=epoch)
+
+
+def _task(
+    settings: TaskSettings, consumer: ClaimConsumer, claim: int, shard: int, careful: bool
+) -> ShardTask:
+    mark = functools.partial(consumer.mark, shard) if careful else None
+    return ShardTask(settings, claim, shard, consumer.epoch, consumer.base_key(), mark)
+
+
+def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None) -> dict[str, Any]:
+    """Read a shard and run its messages; return what the sink is told."""
+    url = settings.options.url()
+    with broker_at(url) as broker:
+        consumer = _consumer(settings, broker._store, epoch)
+        careful = None if token is None else consumer.start(token, "a task")
+        shard = None if token is None else consumer.shard(token)
+        if careful is None or shard is None:
+            # The claim has ended: there is nothing to do.
+            return {"claim": claim, "epoch": epoch}
+        task = _task(settings, consumer, claim, shard.token, careful)
+        batches = read_shard(str(broker.facts()["path"]), shard, list(MESSAGE))
+        if careful:
+            staged = task.work(batches)
+            if staged is not None:
+                consumer.stage(task.stage, staged)
+            return task.told()
+    # Arrow's driver must not meet another SQLite in this process: the broker is closed meanwhile.
+    staged = task.work(batches)
+    if staged is not None:
+        with broker_at(url) as broker:
+            _consumer(settings, broker._store, epoch).stage(task.stage, staged)
+    return task.told()
+
+
+def _run_messages(
+    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
+) -> list[dict[str, Any]]:
+    """Run messages that come through Spark; return what the sink is told."""
+    tasks: dict[int, ShardTask] = {}
+    ended: list[dict[str, Any]] = []
+    try:
+        for batch in batches:
+            # A partition holds one shard, unless the stream was repartitioned.
+            for shard, claim, epoch, careful, part in _by_shard(batch):
+                if shard is None:
+                    ended.append({"claim": claim, "epoch": epoch})
+                    continue
+                if shard not in tasks:
+                    tasks[shard] = _task(settings, _consumer(settings, store, epoch), claim, shard, careful)
+                tasks[shard].run(part)
+        for task in tasks.values():
+            _consumer(settings, store, task.epoch).stage(task.stage, task.finish())
+    except Outage as outage:
+        # Not raised: Spark would only try the task again.
+        for task in tasks.values():
+            task.end_as_outage(outage)
+    return [*(task.told() for task in tasks.values()), *ended]
+
+
+def _by_shard(
+    batch: pa.RecordBatch,
+) -> Iterator[tuple[int | None, int, int, bool, pa.RecordBatch]]:
+    shards = batch.column("shard")
+    for shard in shards.unique().to_pylist():
+        if shard is None:
+            part = batch.filter(shards.is_null())
+        elif len(shards.unique()) == 1:
+            part = batch
+        else:
+            part = batch.filter(pc.equal(shards, shard))
+        claim, epoch = part.column("claim")[0].as_py(), part.column("epoch")[0].as_py()
+        yield shard, claim, epoch, bool(part.column("careful")[0].as_py()), part

@@ -24,6 +24,8 @@ from lazaretto.errors import (
     EntityError,
     EntityExists,
     EntityNotFound,
+    FilterError,
+    FilterSyntaxError,
     HandlerError,
     InvalidMessage,
     InvalidOption,
@@ -52,6 +54,7 @@ from lazaretto.errors import (
     SystemicFailure,
     TransactionError,
 )
+from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from lazaretto.headers import NegativeAcknowledgement
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
@@ -75,6 +78,7 @@ __all__ = [
     "Claim",
     "ClaimFenced",
     "ConsumeReport",
+    "CorrelationFilter",
     "Counters",
     "DeadLetter",
     "DeadLetterFilter",
@@ -84,6 +88,9 @@ __all__ = [
     "EntityExists",
     "EntityNotFound",
     "Event",
+    "FalseFilter",
+    "FilterError",
+    "FilterSyntaxError",
     "Growth",
     "HandlerError",
     "HeldSession",
@@ -113,6 +120,7 @@ __all__ = [
     "ReceivedMessage",
     "Receiver",
     "ResubmitReport",
+    "Rule",
     "SandboxError",
     "SandboxSetupError",
     "Sender",
@@ -120,6 +128,8 @@ __all__ = [
     "SessionDescription",
     "SessionHeld",
     "SessionLockLost",
+    "SqlAction",
+    "SqlFilter",
     "StoreBusy",
     "StoreCorrupt",
     "StoreError",
@@ -131,5 +141,6 @@ __all__ = [
     "SystemClock",
     "SystemicFailure",
     "TransactionError",
+    "TrueFilter",
     "connect",
 ]

@@ -194,6 +194,26 @@ class SystemicFailure(LazarettoError):
     code = "systemic_failure"
 
 
+class FilterSyntaxError(LazarettoError, ValueError):
+    """A filter or action of a rule cannot be understood.
+
+    `line`, `column`: where, counted from 1.
+    """
+
+    code = "filter_syntax"
+
+    def __init__(self, message: str | None = None, line: int = 1, column: int = 1) -> None:
+        super().__init__(None if message is None else f"line {line}, column {column}: {message}")
+        self.line = line
+        self.column = column
+
+
+class FilterError(LazarettoError):
+    """A filter or action of a rule cannot be evaluated on this message."""
+
+    code = "filter_error"
+
+
 class HandlerError(LazarettoError):
     """A handler cannot be used: it cannot be imported, or has the wrong signature."""
 

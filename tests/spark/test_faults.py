@@ -16,7 +16,7 @@ from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 
 HERE = Path(__file__).parent
 SOAK = "LAZARETTO_SOAK" in os.environ
-SESSIONS, EACH = 8, 25
+SESSIONS, EACH = 8, 50 if SOAK else 25
 #: What is killed where. A JVM that dies takes all of Spark's processes along.
 SHORT = ["jvm-after-take", "self-before-stage", "jvm-before-stage", "jvm-in-settle", "jvm-after-settle"]
 LONG = [
@@ -37,11 +37,12 @@ class Job:
         self.store = store
         self.faults = store.with_name("faults")
         (self.faults / "killed").mkdir(parents=True)
+        (self.faults / "calm").touch()
         self._words = [
             sys.executable,
             str(HERE / "program.py"),
             str(store),
-            "60",
+            "10",
             isolation,
             str(shards),
             source,

@@ -1,7 +1,8 @@
 """On the path of a pipeline's processes: kills them at named points, once for each file in a folder.
 
 A file `jvm-POINT` kills Spark's JVM there, `driver-POINT` the Python driver, `self-POINT` the process
-that is there.
+that is there. Once something was killed, a claim has to be settled before the next is: whoever is at work
+at one death after the other is to blame, and here nobody is.
 """
 
 import contextlib
@@ -19,10 +20,13 @@ _FOLDER = os.environ.get("LAZARETTO_FAULTS")
 
 def _fault(point: str) -> None:
     folder = Path(_FOLDER or "")
+    if not (folder / "calm").exists():
+        return
     for target in ("jvm", "driver", "self"):
         with contextlib.suppress(FileNotFoundError):
             # Whoever moves the file does it.
             (folder / f"{target}-{point}").rename(folder / "killed" / f"{target}-{point}")
+            (folder / "calm").unlink(missing_ok=True)
             pid = os.getpid() if target == "self" else int((folder / f"{target}.pid").read_text())
             os.kill(pid, signal.SIGKILL)
             time.sleep(30)
@@ -39,6 +43,8 @@ def _install() -> None:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             _fault(f"before-{name}")
             answer = original(self, *arguments, **named)
+            if name == "settle":
+                Path(_FOLDER or "", "calm").touch()
             if name != "take" or answer is not None:
                 _fault(f"after-{name}")
             return answer

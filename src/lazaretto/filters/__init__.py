@@ -1,0 +1,1 @@
+"""Filters and actions of a topic's rules. Pure: no store, no clock."""

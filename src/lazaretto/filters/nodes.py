@@ -1,0 +1,364 @@
+"""What the parser makes of filters and actions: functions, each knowing whether it is a condition."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lark import Token, Transformer, v_args
+
+from lazaretto.errors import FilterError, FilterSyntaxError
+from lazaretto.filters.values import (
+    COMPARISONS,
+    KINDS,
+    Truth,
+    Value,
+    check_escape,
+    compare,
+    compute,
+    conjoin,
+    disjoin,
+    kind_of,
+    like,
+    negate,
+)
+from lazaretto.filters.view import SETTABLE, SYSTEM, MessageView, system_field
+from lazaretto.options import suggestion
+
+#: How deep parentheses and operators may be nested.
+DEEPEST = 60
+_MOST = (1 << 63) - 1
+_NOTHING: Any = object()
+
+
+class Place(NamedTuple):
+    """Where something stands in the text, counted from 1."""
+
+    line: int
+    column: int
+
+
+class Property(NamedTuple):
+    """A property: of the system (the field), or the user's (a name in lower case, and as it was written)."""
+
+    system: bool
+    name: str
+    written: str
+
+
+class Node(NamedTuple):
+    """A part of an expression. `constant`: its value, if it is always the same."""
+
+    run: Callable[[MessageView], Any]
+    condition: bool
+    depth: int
+    place: Place
+    constant: Any = _NOTHING
+    property: Property | None = None
+
+
+class Action(NamedTuple):
+    """SET (with a value) or REMOVE of a property."""
+
+    property: Property
+    value: Callable[[MessageView], Value] | None
+
+
+def _wrong(place: Place, text: str) -> FilterSyntaxError:
+    return FilterSyntaxError(text, place.line, place.column)
+
+
+def _at(token: Token) -> Place:
+    return Place(token.line or 1, token.column or 1)
+
+
+def _value(node: Node) -> Node:
+    if node.condition:
+        raise _wrong(node.place, "expected a value, got a condition")
+    return node
+
+
+def _condition(node: Node) -> Node:
+    if not node.condition:
+        raise _wrong(
+            node.place, "expected a condition, got a value: compare it with something, = TRUE perhaps"
+        )
+    return node
+
+
+def _deeper(run: Callable[[MessageView], Any], condition: bool, *parts: Node) -> Node:
+    depth = max(part.depth for part in parts) + 1
+    if depth > DEEPEST:
+        raise _wrong(parts[0].place, f"expected at most {DEEPEST} levels of nesting")
+    return Node(run, condition, depth, parts[0].place)
+
+
+def _unquoted(token: Token) -> str:
+    text = str(token)
+    if token.type == "BRACKETED":
+        return text[1:-1].replace("]]", "]")
+    return text[1:-1].replace('""', '"') if token.type == "QUOTED" else text
+
+
+@v_args(inline=True)
+class Builder(Transformer[Token, Any]):
+    """Called by the parser for every part, from the inside out: so that no text needs a deep stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parameters: Mapping[str, Value] = {}
+
+    def give(self, parameters: Mapping[str, Value]) -> None:
+        """Set the values of parameters for the next text."""
+        self._parameters = {name.lower().removeprefix("@"): value for name, value in parameters.items()}
+
+    # -- whole texts ----------------------------------------------------------------------------
+
+    def filter(self, node: Node) -> Callable[[MessageView], Truth]:
+        return _condition(node).run
+
+    def actions(self, *actions: Action) -> tuple[Action, ...]:
+        return actions
+
+    def set_(self, _word: Token, node: Node, sign: Token, value: Node) -> Action:
+        if str(sign) != "=":
+            raise _wrong(_at(sign), f"expected '=', got {str(sign)!r}")
+        target = node.property
+        assert target is not None
+        if target.system and target.name not in SETTABLE:
+            raise _wrong(node.place, f"the system property {target.written} cannot be set")
+        return Action(target, _value(value).run)
+
+    def remove(self, _word: Token, node: Node) -> Action:
+        assert node.property is not None
+        if node.property.system:
+            raise _wrong(node.place, "a system property cannot be removed")
+        return Action(node.property, None)
+
+    # -- conditions -----------------------------------------------------------------------------
+
+    def or_(self, *parts: Node) -> Node:
+        nodes = [_condition(node) for node in parts[::2]]
+        return _deeper(disjoin([node.run for node in nodes]), True, *nodes)
+
+    def and_(self, *parts: Node) -> Node:
+        nodes = [_condition(node) for node in parts[::2]]
+        return _deeper(conjoin([node.run for node in nodes]), True, *nodes)
+
+    def negation(self, _sign: Token, node: Node) -> Node:
+        run = _condition(node).run
+
+        def negation(view: MessageView) -> Truth:
+            found = run(view)
+            return None if found is None else not found
+
+        return _deeper(negation, True, node)
+
+    def compare(self, left: Node, sign: Token, right: Node) -> Node:
+        return _deeper(_comparison(_value(left), str(sign), _value(right)), True, left, right)
+
+    def like(self, left: Node, _like: Token, pattern: Node, *escape: Any) -> Node:
+        return self._like(left, pattern, escape, wanted=True)
+
+    def not_like(self, left: Node, _not: Token, _like: Token, pattern: Node, *escape: Any) -> Node:
+        return self._like(left, pattern, escape, wanted=False)
+
+    def _like(self, left: Node, pattern: Node, escape: Sequence[Any], *, wanted: bool) -> Node:
+        told = [_value(node) for node in escape if isinstance(node, Node)]
+        value, of = _value(left).run, _value(pattern).run
+        by = told[0].run if told else None
+        if told and told[0].constant is not _NOTHING:
+            try:
+                check_escape(told[0].constant)
+            except FilterError as error:
+                raise _wrong(told[0].place, str(error)) from None
+
+        def matches(view: MessageView) -> Truth:
+            found = like(value(view), of(view), None if by is None else by(view))
+            return None if found is None else found is wanted
+
+        return _deeper(matches, True, left, pattern, *told)
+
+    def in_(self, left: Node, _in: Token, *choices: Node) -> Node:
+        return self._in(left, choices, wanted=True)
+
+    def not_in(self, left: Node, _not: Token, _in: Token, *choices: Node) -> Node:
+        return self._in(left, choices, wanted=False)
+
+    def _in(self, left: Node, choices: Sequence[Node], *, wanted: bool) -> Node:
+        nodes = [_value(node) for node in choices]
+        run = _membership(_value(left), nodes)
+
+        def contained(view: MessageView) -> Truth:
+            found = run(view)
+            return None if found is None else found is wanted
+
+        return _deeper(contained if not wanted else run, True, left, *nodes)
+
+    def is_null(self, node: Node, *_words: Token) -> Node:
+        return self._null(node, wanted=True)
+
+    def is_not_null(self, node: Node, *_words: Token) -> Node:
+        return self._null(node, wanted=False)
+
+    def _null(self, node: Node, *, wanted: bool) -> Node:
+        if node.property is None:
+            raise _wrong(node.place, "expected a property before IS NULL")
+        run = node.run
+        return _deeper(lambda view: (run(view) is None) is wanted, True, node)
+
+    def exists(self, _word: Token, node: Node) -> Node:
+        target, run = node.property, node.run
+        assert target is not None
+        if target.system:
+            return _deeper(lambda view: run(view) is not None, True, node)
+        name = target.name
+        return _deeper(lambda view: name in view.user, True, node)
+
+    def parenthesis(self, node: Node) -> Node:
+        return _deeper(node.run, node.condition, node)._replace(constant=node.constant)
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def sum(self, *parts: Any) -> Node:
+        return self._chain(parts)
+
+    def product(self, *parts: Any) -> Node:
+        return self._chain(parts)
+
+    def _chain(self, parts: Sequence[Any]) -> Node:
+        nodes = [_value(node) for node in parts[::2]]
+        first, rest = nodes[0].run, [node.run for node in nodes[1:]]
+        steps = list(zip(map(str, parts[1::2]), rest, strict=True))
+
+        def chain(view: MessageView) -> Value:
+            found = first(view)
+            for sign, run in steps:
+                found = compute(sign, found, run(view))
+            return found
+
+        return _deeper(chain, False, *nodes)
+
+    def signed(self, sign: Token, node: Node) -> Node:
+        run = _value(node).run
+        if str(sign) == "-":
+            if node.constant is not _NOTHING and node.constant is not None:
+                return self._constant(negate(node.constant), _at(sign))
+            return _deeper(lambda view: negate(run(view)), False, node)
+        return _deeper(lambda view: compute("+", 0, run(view)), False, node)
+
+    def _constant(self, value: Value, place: Place) -> Node:
+        return Node(lambda view: value, False, 1, place, value)
+
+    def integer(self, token: Token) -> Node:
+        value = int(token) if len(token) < 20 else _MOST + 1
+        if value > _MOST:
+            raise _wrong(_at(token), "expected a whole number of at most 64 bits")
+        return self._constant(value, _at(token))
+
+    def decimal(self, token: Token) -> Node:
+        return self._constant(float(token), _at(token))
+
+    def string(self, token: Token) -> Node:
+        return self._constant(str(token)[1:-1].replace("''", "'"), _at(token))
+
+    def true(self, token: Token) -> Node:
+        return self._constant(True, _at(token))
+
+    def false(self, token: Token) -> Node:
+        return self._constant(False, _at(token))
+
+    def parameter(self, token: Token) -> Node:
+        name = str(token)[1:].lower()
+        if name not in self._parameters:
+            raise _wrong(_at(token), f"no value is given for the parameter {token}")
+        return self._constant(self._parameters[name], _at(token))
+
+    def newid(self, token: Token) -> Node:
+        return Node(lambda view: uuid.uuid4(), False, 1, _at(token))
+
+    def property_named(self, token: Token, node: Node) -> Node:
+        run = _value(node).run
+
+        def find(view: MessageView) -> Value:
+            name = run(view)
+            return view.user.get(name.lower()) if type(name) is str else None
+
+        return _deeper(find, False, node)._replace(place=_at(token))
+
+    def name(self, token: Token) -> Token:
+        return token
+
+    def user_property(self, token: Token) -> Node:
+        return _user_property(_unquoted(token), _at(token))
+
+    def scoped_property(self, scope: Token, token: Token) -> Node:
+        where, written = _unquoted(scope).lower(), _unquoted(token)
+        if where == "user":
+            return _user_property(written, _at(scope))
+        if where != "sys":
+            raise _wrong(_at(scope), f"expected the scope sys or user, got {_unquoted(scope)}")
+        field = system_field(written)
+        if field is None:
+            known = sorted(SYSTEM)
+            raise _wrong(
+                _at(token), f"no system property is called {written!r}{suggestion(written.lower(), known)}"
+            )
+        return Node(
+            lambda view: view.system(field), False, 1, _at(scope), property=Property(True, field, written)
+        )
+
+
+def _user_property(written: str, place: Place) -> Node:
+    name = written.lower()
+    return Node(lambda view: view.user.get(name), False, 1, place, property=Property(False, name, written))
+
+
+def _comparison(left: Node, sign: str, right: Node) -> Callable[[MessageView], Truth]:
+    """Return a comparison; the usual one, of a property with a constant, without looking at kinds twice."""
+    fixed, target = right.constant, left.property
+    if target is not None and not target.system and type(fixed) in (int, float, str):
+        name, holds = target.name, COMPARISONS[sign]
+        fits = (str,) if type(fixed) is str else (int, float)
+
+        def simple(view: MessageView) -> Truth:
+            value = view.user.get(name)
+            return holds(value, fixed) if type(value) in fits else compare(sign, value, fixed)
+
+        return simple
+    first, second = left.run, right.run
+    return lambda view: compare(sign, first(view), second(view))
+
+
+def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], Truth]:
+    run, runs = left.run, [node.run for node in choices]
+
+    def search(view: MessageView, value: Value) -> Truth:
+        answer: Truth = False
+        for choice in runs:
+            found = compare("=", value, choice(view))
+            if found:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    constants = [node.constant for node in choices]
+    kinds = {kind_of(value) for value in constants}
+    if len(kinds) == 1 and all(type(value) in KINDS for value in constants):
+        known, kind = frozenset(constants), kinds.pop()
+
+        def look_up(view: MessageView) -> Truth:
+            value = run(view)
+            if value is None:
+                return None
+            return value in known if kind_of(value) == kind else search(view, value)
+
+        return look_up
+
+    def contained(view: MessageView) -> Truth:
+        value = run(view)
+        return None if value is None else search(view, value)
+
+    return contained

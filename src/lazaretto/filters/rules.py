@@ -1,0 +1,228 @@
+"""Rules of a subscription: which messages it gets, and with what changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lazaretto.errors import FilterError, InvalidOption
+from lazaretto.filters.values import KINDS, Value
+from lazaretto.filters.view import MessageView
+from lazaretto.options import option_set, shown
+
+if TYPE_CHECKING:
+    from lazaretto.filters.nodes import Action
+
+#: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
+DEFAULT_RULE = "$Default"
+RULE_NAME = "RuleName"
+LONGEST_NAME = 50
+
+
+def _sql() -> Any:
+    # Only who has such a filter pays for the parser.
+    return importlib.import_module("lazaretto.filters.sql")
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrueFilter:
+    """Every message."""
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class FalseFilter:
+    """No message."""
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationFilter:
+    """Messages whose properties are equal to all that are given, in value and kind; text with its case."""
+
+    correlation_id: str | None = None
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    subject: str | None = None
+    session_id: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    properties: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for (scope, name), value in self.wanted().items():
+            if type(value) is not str if scope == "sys" else type(value) not in KINDS:
+                raise InvalidOption(f"a correlation filter cannot compare {name} with {shown(value)}")
+        if not self.wanted():
+            raise InvalidOption(
+                "a correlation filter needs at least one property; for all messages: TrueFilter()"
+            )
+
+    def wanted(self) -> dict[tuple[str, str], Value]:
+        """Return what is wanted, by scope and name."""
+        found: dict[tuple[str, str], Value] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "properties" and value is not None:
+                found["sys", field.name] = value
+        for name, value in self.properties.items():
+            found["user", name.lower()] = value
+        return found
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """Messages that an expression is true for; `parameters`: of its `@names`. Raises FilterSyntaxError."""
+
+    expression: str
+    parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _sql().compile_filter(self.expression, self.parameters)
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class SqlAction:
+    """What is changed on the copy: `SET` and `REMOVE`. Raises FilterSyntaxError."""
+
+    expression: str
+    parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.compiled()
+
+    def compiled(self) -> Sequence[Action]:
+        """Return its parts. Raises FilterSyntaxError."""
+        actions: Sequence[Action] = _sql().compile_action(self.expression, self.parameters)
+        return actions
+
+
+Filter = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A filter under a name, and what is done to the copies of messages that match."""
+
+    name: str = DEFAULT_RULE
+    filter: Filter = TrueFilter()
+    action: SqlAction | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= LONGEST_NAME:
+            raise InvalidOption(
+                f"expected a rule's name to be text of 1 to {LONGEST_NAME} characters, got {shown(self.name)}"
+            )
+        if not isinstance(self.filter, Filter):
+            raise InvalidOption(
+                "expected filter to be a TrueFilter, FalseFilter, CorrelationFilter or SqlFilter, "
+                f"got {shown(self.filter)}"
+            )
+        if self.action is not None and not isinstance(self.action, SqlAction):
+            raise InvalidOption(f"expected action to be a SqlAction or None, got {shown(self.action)}")
+
+
+def equals(value: Value, wanted: Value) -> bool:
+    """Return whether two values are equal and of one kind, as correlation filters compare."""
+    return type(value) is type(wanted) and bool(value == wanted)
+
+
+def _matcher(wanted: Filter) -> Callable[[MessageView], bool]:
+    match wanted:
+        case TrueFilter():
+            return lambda view: True
+        case FalseFilter():
+            return lambda view: False
+        case SqlFilter():
+            condition = _sql().compile_filter(wanted.expression, wanted.parameters)
+            return lambda view: condition(view) is True
+        case CorrelationFilter():
+            pairs = list(wanted.wanted().items())
+            return lambda view: all(equals(view.get(*name), value) for name, value in pairs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a message that a subscription gets. `changed`: what an action left of it; None: as it is."""
+
+    rule: str
+    changed: MessageView | None = None
+
+
+class CompiledRules:
+    """The rules of one subscription, ready to be asked."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._plain = [(rule.name, _matcher(rule.filter)) for rule in rules if rule.action is None]
+        self._acting = [
+            (
+                rule.name,
+                _matcher(rule.filter),
+                _sql().compile_action(rule.action.expression, rule.action.parameters),
+            )
+            for rule in rules
+            if rule.action is not None
+        ]
+
+    def copies(self, view: MessageView) -> list[Copy]:
+        """Return the copies of a message. Raises FilterError.
+
+        One for all rules without an action that match, and one for each that has one, as in Service Bus.
+        """
+        found = []
+        for name, matches in self._plain:
+            if matches(view):
+                found.append(Copy(name))
+                break
+        found += [
+            Copy(name, apply(actions, view, name)) for name, matches, actions in self._acting if matches(view)
+        ]
+        return found
+
+
+def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageView:
+    """Return a message as an action leaves it. Raises FilterError."""
+    headers = msgspec.structs.replace(view.headers, properties=dict(view.headers.properties))
+    written = {name.lower(): name for name in headers.properties}
+    seen = view.with_headers(headers, view.message_id)
+    for action in actions:
+        target = action.property
+        if action.value is None:
+            headers.properties.pop(written.pop(target.name, target.written), None)
+        else:
+            value = action.value(seen)
+            if target.system:
+                _check_system(target.name, value)
+                if target.name == "message_id":
+                    seen = seen.with_headers(headers, value)
+                else:
+                    setattr(headers, target.name, value)
+            else:
+                if value is not None and type(value) not in KINDS:
+                    raise FilterError(f"the property {target.written} cannot hold {type(value).__name__}")
+                headers.properties[written.setdefault(target.name, target.written)] = value
+        # A part of an action sees what those before it did.
+        seen = seen.with_headers(headers, seen.message_id)
+    headers.properties[written.get(RULE_NAME.lower(), RULE_NAME)] = rule
+    return seen.with_headers(headers, seen.message_id)
+
+
+_LONGEST_SYSTEM = 128
+_IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
+
+
+def _check_system(field: str, value: Any) -> None:
+    if value is not None and type(value) is not str:
+        raise FilterError(f"expected text for the system property {field}, got {type(value).__name__}")
+    if field in _IDS and value is not None and not 0 < len(value) <= _LONGEST_SYSTEM:
+        raise FilterError(f"expected {field} of 1 to {_LONGEST_SYSTEM} characters, got {len(value)}")

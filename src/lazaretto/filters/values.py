@@ -1,0 +1,192 @@
+"""Values of filters: what may be compared and computed with what. None is unknown, and stays unknown.
+
+As in Service Bus, whose rules are those of C#: numbers of both kinds go together, nothing else does;
+whole numbers have 64 bits, and are divided towards zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from lazaretto.errors import FilterError
+
+Value = Any
+#: True, False, or None: unknown.
+Truth = bool | None
+
+_NUMBER, _TEXT, _FLAG, _BYTES, _ID, _TIME = "a number", "text", "a boolean", "bytes", "a UUID", "a time"
+KINDS: dict[type, str] = {
+    int: _NUMBER, float: _NUMBER, str: _TEXT, bool: _FLAG, bytes: _BYTES, uuid.UUID: _ID, datetime: _TIME,
+}  # fmt: skip
+_ORDERED = frozenset({_NUMBER, _TEXT, _TIME})
+
+Compare = Callable[[Any, Any], bool]
+COMPARISONS: dict[str, Compare] = {
+    "=": operator.eq, "<>": operator.ne, "!=": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_EQUALITIES = frozenset({"=", "<>", "!="})
+_LOW, _HIGH = -(1 << 63), (1 << 63) - 1
+
+
+def kind_of(value: Value) -> str:
+    """Return what kind of value it is, as an error tells it."""
+    return KINDS.get(type(value), type(value).__name__)
+
+
+def compare(sign: str, left: Value, right: Value) -> Truth:
+    """Compare two values. Raises FilterError where they are not of one kind."""
+    if left is None or right is None:
+        return None
+    kind = kind_of(left)
+    if kind != kind_of(right):
+        raise FilterError(f"expected two values of one kind around {sign}, got {kind} and {kind_of(right)}")
+    if sign not in _EQUALITIES and kind not in _ORDERED:
+        raise FilterError(f"{kind} has no order: expected = or <>, got {sign}")
+    return COMPARISONS[sign](left, right)
+
+
+def conjoin(truths: list[Callable[[Any], Truth]]) -> Callable[[Any], Truth]:
+    """Return AND of conditions: false if one is, else unknown if one is."""
+
+    def conjunction(view: Any) -> Truth:
+        answer: Truth = True
+        for truth in truths:
+            found = truth(view)
+            if found is False:
+                return False
+            if found is None:
+                answer = None
+        return answer
+
+    return conjunction
+
+
+def disjoin(truths: list[Callable[[Any], Truth]]) -> Callable[[Any], Truth]:
+    """Return OR of conditions: true if one is, else unknown if one is."""
+
+    def disjunction(view: Any) -> Truth:
+        answer: Truth = False
+        for truth in truths:
+            found = truth(view)
+            if found is True:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    return disjunction
+
+
+def compute(sign: str, left: Value, right: Value) -> Value:
+    """Compute with two values. Raises FilterError for what cannot be computed."""
+    if left is None or right is None:
+        return None
+    if sign == "+" and type(left) is str and type(right) is str:
+        return left + right
+    for value in (left, right):
+        if kind_of(value) != _NUMBER:
+            raise FilterError(f"expected numbers around {sign}, got {kind_of(left)} and {kind_of(right)}")
+    if type(left) is int and type(right) is int:
+        return _whole(sign, left, right)
+    return _fraction(sign, float(left), float(right))
+
+
+def _whole(sign: str, left: int, right: int) -> int:
+    if sign in "/%":
+        if right == 0:
+            raise FilterError("a whole number was divided by zero")
+        quotient = abs(left) // abs(right)
+        quotient = quotient if (left < 0) == (right < 0) else -quotient
+        found = quotient if sign == "/" else left - quotient * right
+    else:
+        found = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign](left, right)
+    if not _LOW <= found <= _HIGH:
+        raise FilterError(f"the result of {sign} does not fit in 64 bits")
+    return int(found)
+
+
+def _fraction(sign: str, left: float, right: float) -> float:
+    if sign in "/%" and right == 0.0:
+        if sign == "%" or left == 0.0 or math.isnan(left):
+            return math.nan
+        return math.copysign(math.inf, left) * math.copysign(1.0, right)
+    if sign == "%":
+        return math.fmod(left, right) if math.isfinite(left) else math.nan
+    computed = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+    return float(computed[sign](left, right))
+
+
+def negate(value: Value) -> Value:
+    """Return the number with the other sign."""
+    if value is None:
+        return None
+    if kind_of(value) != _NUMBER:
+        raise FilterError(f"expected a number behind -, got {kind_of(value)}")
+    if value == _LOW:
+        raise FilterError("the result of - does not fit in 64 bits")
+    return -value
+
+
+def like(value: Value, pattern: Value, escape: Value) -> Truth:
+    """Return whether a text is like a pattern of % (any text) and _ (any character)."""
+    if value is None or pattern is None:
+        return None
+    for what, given in (("before LIKE", value), ("as its pattern", pattern)):
+        if type(given) is not str:
+            raise FilterError(f"expected text {what}, got {kind_of(given)}")
+    return _matcher(pattern, check_escape(escape))(value)
+
+
+def check_escape(escape: Value) -> str | None:
+    """Return an escape character. Raises FilterError if it is none."""
+    if escape is not None and (type(escape) is not str or len(escape) != 1):
+        raise FilterError("expected one character behind ESCAPE")
+    return escape
+
+
+@functools.lru_cache(1024)
+def _matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
+    """Return what matches a pattern.
+
+    Its parts between % are looked for one after the other, each as early as can be: so that no
+    pattern takes longer than its length times the text's.
+    """
+    parts: list[list[str]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            following = next(characters, None)
+            if following is None:
+                raise FilterError("expected a character behind the escape character, the pattern ends")
+            parts[-1].append(re.escape(following))
+        elif character == "%":
+            parts.append([])
+        else:
+            parts[-1].append("." if character == "_" else re.escape(character))
+    first, *rest = [re.compile("".join(part), re.DOTALL) for part in parts]
+    if not rest:
+        return lambda text: first.fullmatch(text) is not None
+    *middle, last = rest
+    size = len(parts[-1])
+
+    def matches(text: str) -> bool:
+        found = first.match(text)
+        if found is None:
+            return False
+        at = found.end()
+        for part in middle:
+            found = part.search(text, at)
+            if found is None:
+                return False
+            at = found.end()
+        return len(text) - size >= at and last.match(text, len(text) - size) is not None
+
+    return matches

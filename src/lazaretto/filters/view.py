@@ -1,0 +1,73 @@
+"""A message as filters and actions see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lazaretto.clock import to_datetime
+from lazaretto.headers import EMPTY_HEADERS, Headers
+
+#: Properties of the system: Service Bus's names and ours, without case and underscores, by the field.
+_NAMES = {
+    "message_id": ("messageid",), "session_id": ("sessionid",), "subject": ("subject", "label"),
+    "correlation_id": ("correlationid",), "to": ("to",), "reply_to": ("replyto",),
+    "reply_to_session_id": ("replytosessionid",), "content_type": ("contenttype",),
+    "partition_key": ("partitionkey",), "time_to_live": ("timetolive",),
+    "scheduled_enqueue_time": ("scheduledenqueuetime", "scheduledenqueuetimeutc"),
+    "enqueued_time": ("enqueuedtime", "enqueuedtimeutc"), "size": ("size",),
+}  # fmt: skip
+SYSTEM = {name: field for field, names in _NAMES.items() for name in names}
+#: Those that an action may set: all of them text.
+SETTABLE = frozenset({
+    "message_id", "session_id", "subject", "correlation_id", "to", "reply_to", "reply_to_session_id",
+    "content_type", "partition_key",
+})  # fmt: skip
+
+
+def system_field(name: str) -> str | None:
+    """Return the field that a name of a system property stands for."""
+    return SYSTEM.get(name.lower().replace("_", ""))
+
+
+class MessageView:
+    """A message's properties, by names without case. `enqueued`: microseconds; `size`: bytes of the body."""
+
+    __slots__ = ("_enqueued", "_size", "headers", "message_id", "user")
+
+    def __init__(
+        self,
+        headers: Headers = EMPTY_HEADERS,
+        message_id: str | None = None,
+        *,
+        enqueued: int = 0,
+        size: int = 0,
+    ) -> None:
+        self.headers = headers
+        self.message_id = message_id
+        self._enqueued = enqueued
+        self._size = size
+        self.user: Mapping[str, Any] = {name.lower(): value for name, value in headers.properties.items()}
+
+    def with_headers(self, headers: Headers, message_id: str | None) -> MessageView:
+        """Return the message with other headers."""
+        return MessageView(headers, message_id, enqueued=self._enqueued, size=self._size)
+
+    def get(self, scope: str, name: str) -> Any:
+        """Return a property: of the system by its field, of the user by its name in lower case."""
+        return self.system(name) if scope == "sys" else self.user.get(name)
+
+    def system(self, field: str) -> Any:
+        """Return a property of the system; None: not set."""
+        if field == "message_id":
+            return self.message_id
+        if field == "size":
+            return self._size
+        if field == "enqueued_time":
+            return to_datetime(self._enqueued)
+        value = getattr(self.headers, field)
+        if value is None:
+            return None
+        if field == "time_to_live":
+            return value / 1_000_000
+        return to_datetime(value) if field == "scheduled_enqueue_time" else value

@@ -7,6 +7,7 @@ from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
 from lazaretto.engine.log import AuditEntry, Event
+from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
 from lazaretto.entities import (
     BreakerDescription,
     HeldSession,
@@ -17,6 +18,7 @@ from lazaretto.entities import (
     QueueOptions,
     QueueStatus,
     SessionDescription,
+    TopicOptions,
 )
 from lazaretto.errors import (
     BrokerClosed,
@@ -138,8 +140,11 @@ __all__ = [
     "StoreNotFound",
     "StoreReadOnly",
     "StoreTooNew",
+    "SubscriptionDescription",
     "SystemClock",
     "SystemicFailure",
+    "TopicDescription",
+    "TopicOptions",
     "TransactionError",
     "TrueFilter",
     "connect",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +32,7 @@ from lazaretto.engine.dead_letters import (
     show_dead_letter,
 )
 from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
-from lazaretto.engine.log import AuditEntry, Event, read_audit, read_events
+from lazaretto.engine.log import AuditEntry, Event, actor_name, read_audit, read_events
 from lazaretto.engine.queues import (
     CreateQueue,
     DeleteQueue,
@@ -42,12 +40,14 @@ from lazaretto.engine.queues import (
     ResumeQueue,
     UpdateQueue,
     describe,
+    refuse_topic,
     require_queue,
 )
 from lazaretto.engine.workers import Leave
 from lazaretto.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     BreakerDescription,
+    EntityKind,
     EntityPath,
     HeldSession,
     QueueDescription,
@@ -62,7 +62,9 @@ from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender
+from lazaretto.store.contract import Transaction
 from lazaretto.store.sqlite.store import SqliteStore
+from lazaretto.topics import BrokerTopics
 from lazaretto.transaction import BrokerTransaction
 
 _SQLITE = "sqlite:///"
@@ -117,20 +119,15 @@ def _sqlite_path(url: str | os.PathLike[str]) -> Path:
     return Path(text)
 
 
-def _actor() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}@{socket.gethostname()}"
-
-
-class Broker:
+class Broker(BrokerTopics):
     """A store and everything it offers. Threads may share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
     `orders;poison`, `orders;retry`); they compare without case. `actor` is who the audit log says
     did something; the user of this process if None.
     """
+
+    _store: SqliteStore
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -155,19 +152,27 @@ class Broker:
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
         parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: describe(tx, require_queue(tx, parsed)))
+
+        def find(tx: Transaction) -> QueueDescription:
+            record = require_queue(tx, parsed)
+            refuse_topic(record, "broker.topic(…) describes it")
+            return describe(tx, record)
+
+        return self._store.read(find)
 
     def queues(self) -> list[QueueDescription]:
         """Return all queues by path, the system's dead-letter queue among them."""
-        return self._store.read(lambda tx: [describe(tx, queue) for queue in tx.queues()])
+        return self._store.read(
+            lambda tx: [describe(tx, queue) for queue in tx.queues() if queue.kind is EntityKind.QUEUE]
+        )
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
         """Change some of a queue's options, by the names they have in QueueOptions."""
-        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or _actor()))
+        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or actor_name()))
 
     def delete_queue(self, path: str, *, actor: str | None = None) -> None:
         """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(EntityPath.parse(path), actor or _actor()))
+        self._store.run(DeleteQueue(EntityPath.parse(path), actor or actor_name()))
 
     def resume_queue(
         self, path: str, verdict: str | None = None, *, actor: str | None = None
@@ -177,7 +182,7 @@ class Broker:
         A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
         again), "move", "drop" or "reject".
         """
-        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or _actor()))
+        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or actor_name()))
 
     def breaker(self, path: str) -> BreakerDescription:
         """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
@@ -189,7 +194,7 @@ class Broker:
 
         "auto" lets it decide by itself again, from closed.
         """
-        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or _actor()))
+        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or actor_name()))
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class Broker:
         returns to its place) or "skip" (the session goes on behind it). Raises EntityError if it is
         not held back.
         """
-        self._store.run(ResumeSession(EntityPath.parse(path), session_id, verdict, actor or _actor()))
+        self._store.run(ResumeSession(EntityPath.parse(path), session_id, verdict, actor or actor_name()))
 
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
         """Return the claims taken of a queue, the latest first."""
@@ -260,7 +265,7 @@ class Broker:
 
     def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
         """Give an open claim's messages back, uncharged. Raises EntityError if it is not open."""
-        self._store.run(RevokeClaims(EntityPath.parse(path), consumer, number, actor=actor or _actor()))
+        self._store.run(RevokeClaims(EntityPath.parse(path), consumer, number, actor=actor or actor_name()))
 
     def consume(
         self,
@@ -374,7 +379,7 @@ class Broker:
         report = ResubmitReport({}, [])
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Resubmit(parsed, chunk, actor or _actor(), detail, edit))
+            done = self._store.run(Resubmit(parsed, chunk, actor or actor_name(), detail, edit))
             report.resubmitted.update(done.resubmitted)
             report.skipped.extend(done.skipped)
             if on_chunk is not None:
@@ -394,7 +399,7 @@ class Broker:
         purged: list[int] = []
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Purge(parsed, chunk, actor or _actor(), detail))
+            done = self._store.run(Purge(parsed, chunk, actor or actor_name(), detail))
             purged += done
         return purged
 

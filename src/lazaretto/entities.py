@@ -1,4 +1,4 @@
-"""Queues: their paths, subqueues, options and descriptions."""
+"""Queues, topics and subscriptions: their paths, options and descriptions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from lazaretto.policy import PoisonPolicy
 SYSTEM_DEAD_LETTER_QUEUE = "$system/deadletter"
 
 LONGEST_PATH = 260
+LONGEST_SUBSCRIPTION = 50
+SUBSCRIPTIONS = "subscriptions"
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
@@ -104,8 +106,35 @@ def _check_queue_path(queue: str, given: str) -> None:
                 f"expected each part of a path to be letters, digits, '.', '-' or '_', starting and ending "
                 f"with a letter or digit, got {shown(segment)} in {shown(given)}"
             )
-    if "subscriptions" in (s.lower() for s in segments):
-        raise InvalidPath(f"'subscriptions' is reserved and cannot be part of a queue's path: {shown(given)}")
+    reserved = [index for index, segment in enumerate(segments) if segment.lower() == SUBSCRIPTIONS]
+    if reserved and (reserved != [len(segments) - 2] or len(segments) < 3):
+        raise InvalidPath(
+            f"'{SUBSCRIPTIONS}' is reserved: it stands between a topic and a subscription's name, "
+            f"got {shown(given)}"
+        )
+
+
+def subscription_path(topic: str, name: str) -> EntityPath:
+    """Return the path of a topic's subscription. Raises InvalidPath."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_SUBSCRIPTION or "/" in name:
+        raise InvalidPath(
+            f"expected a subscription's name of 1 to {LONGEST_SUBSCRIPTION} characters without '/', "
+            f"got {shown(name)}"
+        )
+    return EntityPath.parse(f"{topic}/{SUBSCRIPTIONS}/{name}")
+
+
+def names_subscription(path: EntityPath) -> bool:
+    """Return whether a path is that of a subscription."""
+    return f"/{SUBSCRIPTIONS}/" in path.key
+
+
+class EntityKind(enum.Enum):
+    """What stands at a path."""
+
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
 
 
 class QueueStatus(enum.Enum):
@@ -166,8 +195,9 @@ class QueueOptions:
     a policy for reading the dead-letter subqueue (its cycles are ignored, `move` is refused);
     None counts nothing there, as Service Bus does. `breaker`: when service hosts
     take failures for an outage (None: never). `on_poison_session`: what becomes of a session with a poison
-    message: skip, block, park or whole. Whether a queue requires sessions or detects
-    duplicates cannot change after it is created.
+    message: skip, block, park or whole. `dead_letter_on_filter_errors`: of a subscription, what becomes of a
+    message that its rules cannot be evaluated on: a dead letter, else it is left out. Whether a queue
+    requires sessions or detects duplicates cannot change after it is created.
     """
 
     lock_duration: float = 60.0
@@ -181,9 +211,11 @@ class QueueOptions:
     dead_letter_policy: PoisonPolicy | None = None
     breaker: BreakerPolicy | None = _DEFAULT_BREAKER
     on_poison_session: PoisonSession = PoisonSession.SKIP
+    dead_letter_on_filter_errors: bool = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
+        flag("dead_letter_on_filter_errors", self.dead_letter_on_filter_errors)
         set_(self, "lock_duration", seconds("lock_duration", self.lock_duration, 1.0, _DAY))
         if self.default_time_to_live is not None:
             ttl = seconds("default_time_to_live", self.default_time_to_live, 0.000_001)
@@ -210,6 +242,32 @@ class QueueOptions:
                     f"got {shown(self.dead_letter_policy)}"
                 )
             set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
+
+
+#: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
+TOPIC_OPTIONS = (
+    "default_time_to_live", "requires_duplicate_detection", "duplicate_detection_window", "max_message_size",
+)  # fmt: skip
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    """Everything that can be set on a topic: see QueueOptions, which has the same under the same names."""
+
+    default_time_to_live: float | None = None
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window: float = 600.0
+    max_message_size: int = 262_144
+
+    def __post_init__(self) -> None:
+        checked = self.as_queue()
+        for name in TOPIC_OPTIONS:
+            object.__setattr__(self, name, getattr(checked, name))
+
+    def as_queue(self) -> QueueOptions:
+        """Return them as they are stored."""
+        return QueueOptions(**{name: getattr(self, name) for name in TOPIC_OPTIONS})
 
 
 #: Options that are fixed when a queue is created, as in Service Bus.

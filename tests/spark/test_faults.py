@@ -125,7 +125,9 @@ def test_killed_at_every_step_each_message_is_settled_once(
         runs = job.run_until_done(len(wanted) + 2)
         killed = [file.name for file in (job.faults / "killed").iterdir()]
         assert sorted(killed) == sorted(wanted)
-        assert runs <= sum(not name.startswith("self") for name in wanted) + 3
+        # A task that dies is tried again by Spark; whatever else dies ends the query.
+        in_tasks = [name for name in wanted if name.startswith("self") and "settle" not in name]
+        assert runs <= len(wanted) - len(in_tasks) + 1
         check(broker, store, dict(Counter(bad.values())))
 
 

@@ -19,9 +19,11 @@ from lazaretto.cli import (
     logs,
     queues,
     receive,
+    rules,
     send,
     sessions,
     spark,
+    topics,
 )
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
@@ -68,6 +70,9 @@ def root(
 
 
 app.add_typer(queues.app, name="queue")
+app.add_typer(topics.app, name="topic")
+app.add_typer(topics.subscriptions, name="subscription")
+app.add_typer(rules.app, name="rule")
 send.add_to(app)
 receive.add_to(app)
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -6,6 +6,7 @@ import enum
 
 from lazaretto.errors import (
     EntityNotFound,
+    FilterSyntaxError,
     HandlerError,
     InvalidOption,
     InvalidPath,
@@ -47,6 +48,7 @@ _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
     (InvalidOption, Exit.USAGE),
     (InvalidPath, Exit.USAGE),
     (HandlerError, Exit.USAGE),
+    (FilterSyntaxError, Exit.USAGE),
     (EntityNotFound, Exit.NOT_FOUND),
     (MessageNotFound, Exit.NOT_FOUND),
     (QueueDisabled, Exit.NOT_RECEIVABLE),

@@ -74,6 +74,12 @@ _TABLE: dict[str, Any] = {
         "--requires-duplicate-detection/--no-requires-duplicate-detection",
     ),
     "duplicate_detection_window": _duration("How long ids are remembered, 1s to 7d [10m].", _QUEUE),
+    "dead_letter_on_filter_errors": _option(
+        bool,
+        "Of a subscription: dead-letter what its rules fail on, else leave it out [yes].",
+        _QUEUE,
+        "--dead-letter-on-filter-errors/--no-dead-letter-on-filter-errors",
+    ),
     "max_message_size": _option(int, "Bytes of body and headers together [262144].", _QUEUE, metavar="BYTES"),
     "on_poison_session": _option(
         PoisonSession, "What becomes of a session with a poison message [skip].", _QUEUE

@@ -144,6 +144,7 @@ def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
         ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
         ("max message size", options.max_message_size),
+        ("dead-letter on filter errors", _yes(options.dead_letter_on_filter_errors)),
         ("on poison session", options.on_poison_session.value),
         ("held sessions", queue.held_sessions),
     ]

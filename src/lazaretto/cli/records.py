@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.entities import QueueDescription
+from lazaretto.filters.rules import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from lazaretto.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
 _MESSAGE_FIELDS = (
@@ -82,6 +83,10 @@ def plain(value: Any) -> Any:
             return plain(value._asdict())
         case list() | tuple() | set() | frozenset():
             return [plain(part) for part in value]
+    if isinstance(value, TrueFilter | FalseFilter | CorrelationFilter | SqlFilter):
+        kind = type(value).__name__.removesuffix("Filter").lower()
+        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": kind} | {name: part for name, part in fields.items() if part not in (None, {})}
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return str(value)

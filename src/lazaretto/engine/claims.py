@@ -16,7 +16,7 @@ from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.claim_ends import open_claims, revoke
-from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
+from lazaretto.engine.queues import refuse_disabled, refuse_topic, require_queue, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityPath, Subqueue
@@ -56,6 +56,7 @@ def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         raise NotAllowed(f"claims are taken of a queue, not of its subqueue {str(path)!r}")
+    refuse_topic(queue, "take claims of one of its subscriptions")
     return queue
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +15,15 @@ from lazaretto.errors import InvalidOption
 from lazaretto.options import suggestion
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import QueueRecord
+
+
+def actor_name() -> str:
+    """Return who the audit log says did something, if nobody is named: the user of this process."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}@{socket.gethostname()}"
+
 
 #: Every kind of event, and what its detail tells.
 EVENT_KINDS = {
@@ -36,6 +48,10 @@ EVENT_KINDS = {
     "breaker_set": "An operator set the breaker. Detail: the verb.",
     "claim_settled": "A claim was settled. Detail: consumer, number, messages by outcome, seconds.",
     "claim_revoked": "A claim was given back. Detail: consumer, number, why.",
+    "topic_created": "A topic was created.",
+    "subscription_created": "A subscription was created.",
+    "rules_changed": "A subscription's rules changed. Detail: their names.",
+    "filter_failed": "A subscription's rules failed on a message, which it did not get. Detail: error.",
     "purged": "A dead letter was deleted by an operator.",
 }
 

@@ -15,18 +15,21 @@ from lazaretto.entities import (
     FIXED_OPTIONS,
     SYSTEM_DEAD_LETTER_QUEUE,
     Culprit,
+    EntityKind,
     EntityPath,
     MessageCounts,
     QueueDescription,
     QueueOptions,
     QueueStatus,
     Subqueue,
+    names_subscription,
 )
 from lazaretto.errors import (
     EntityError,
     EntityExists,
     EntityNotFound,
     InvalidOption,
+    InvalidPath,
     NotAllowed,
     PoisonMessageError,
     QueueDisabled,
@@ -51,6 +54,12 @@ def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
         known = [q.path for q in tx.queues()]
         raise EntityNotFound(f"no queue exists at {path.queue!r}{suggestion(path.queue, known)}")
     return record
+
+
+def refuse_topic(queue: QueueRecord, instead: str) -> None:
+    """Raise NotAllowed if it is a topic; `instead`: what to do."""
+    if queue.kind is EntityKind.TOPIC:
+        raise NotAllowed(f"{queue.path!r} is a topic: {instead}")
 
 
 def refuse_disabled(queue: QueueRecord) -> None:
@@ -155,8 +164,11 @@ class CreateQueue(Operation[QueueDescription]):
 
     def run(self, tx: Transaction) -> QueueDescription:
         _refuse_subqueue(self.path, "created")
-        if tx.queue(self.path.key) is not None:
-            raise EntityExists(f"a queue exists at {self.path.queue!r} already")
+        if names_subscription(self.path):
+            raise InvalidPath(f"{self.path.queue!r} is the path of a subscription: create_subscription")
+        taken = tx.queue(self.path.key)
+        if taken is not None:
+            raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
         record = tx.insert_queue(self.path.queue, self.options)
         note(tx, "queue_created", record)
         return describe(tx, record)
@@ -173,19 +185,29 @@ class UpdateQueue(Operation[QueueDescription]):
     def run(self, tx: Transaction) -> QueueDescription:
         _refuse_subqueue(self.path, "changed")
         record = require_queue(tx, self.path)
-        names = [field.name for field in dataclasses.fields(QueueOptions)]
-        refuse_unknown(self.changes, names, f"queue {record.path!r}")
-        options = dataclasses.replace(record.options, **self.changes)
-        for name in FIXED_OPTIONS:
-            if getattr(options, name) != getattr(record.options, name):
-                raise InvalidOption(f"{name} is fixed when a queue is created and cannot be changed")
-        changed = [name for name in names if getattr(options, name) != getattr(record.options, name)]
-        if changed:
-            record = tx.save_queue(dataclasses.replace(record, options=options))
-            note(tx, "queue_updated", record, changed=changed)
-            audit(tx, self.actor, "update", record.path, changed=changed)
-            tx.wake(first_key(record.queue_id))
-        return describe(tx, record)
+        refuse_topic(record, "update_topic")
+        return describe(tx, change_options(tx, record, self.changes, self.actor))
+
+
+def change_options(
+    tx: Transaction, record: QueueRecord, changes: Mapping[str, Any], actor: str
+) -> QueueRecord:
+    """Change some of an entity's options; return it as it is then. Raises InvalidOption."""
+    names = [field.name for field in dataclasses.fields(QueueOptions)]
+    refuse_unknown(changes, names, f"{record.kind.value} {record.path!r}")
+    options = dataclasses.replace(record.options, **changes)
+    for name in FIXED_OPTIONS:
+        if getattr(options, name) != getattr(record.options, name):
+            raise InvalidOption(
+                f"{name} is fixed when a {record.kind.value} is created and cannot be changed"
+            )
+    changed = [name for name in names if getattr(options, name) != getattr(record.options, name)]
+    if changed:
+        record = tx.save_queue(dataclasses.replace(record, options=options))
+        note(tx, "queue_updated", record, changed=changed)
+        audit(tx, actor, "update", record.path, changed=changed)
+        tx.wake(first_key(record.queue_id))
+    return record
 
 
 @dataclasses.dataclass(slots=True)
@@ -199,10 +221,16 @@ class DeleteQueue(Operation[None]):
         _refuse_subqueue(self.path, "deleted")
         _refuse_system(self.path, "deleted")
         record = require_queue(tx, self.path)
-        note(tx, "queue_deleted", record)
-        audit(tx, self.actor, "delete", record.path)
-        tx.delete_queue(record)
-        tx.wake(first_key(record.queue_id))
+        refuse_topic(record, "delete_topic")
+        delete(tx, record, self.actor)
+
+
+def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
+    """Delete an entity with all its messages."""
+    note(tx, "queue_deleted", record)
+    audit(tx, actor, "delete", record.path)
+    tx.delete_queue(record)
+    tx.wake(first_key(record.queue_id))
 
 
 @dataclasses.dataclass(slots=True)

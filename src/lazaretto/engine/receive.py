@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from lazaretto.engine.attempts import note_cleared, note_commit
 from lazaretto.engine.dispositions import resolve
-from lazaretto.engine.queues import refuse_disabled, require_queue, stop_error
+from lazaretto.engine.queues import refuse_disabled, refuse_topic, require_queue, stop_error
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out
@@ -227,6 +227,7 @@ def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueR
     queue = tx.queue(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
+    refuse_topic(queue, "receive from one of its subscriptions")
     if path.subqueue is Subqueue.MAIN:
         refuse_disabled(queue)
         if queue.options.requires_session and not with_session:

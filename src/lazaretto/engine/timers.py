@@ -8,13 +8,26 @@ import msgspec
 
 from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.claim_ends import expire_claims
-from lazaretto.engine.dispositions import expire
+from lazaretto.engine.dispositions import expire, remove
+from lazaretto.engine.publish import publish
 from lazaretto.engine.verdicts import fail
 from lazaretto.engine.workers import blame
+from lazaretto.entities import EntityKind
+from lazaretto.headers import decode_headers
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, MessageRow, QueueRecord
+from lazaretto.store.records import (
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+)
 
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000
@@ -78,6 +91,13 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     if row.expires is not None and row.expires <= tx.now:
         expire(tx, queue, row)
     elif row.state == SCHEDULED:
+        if queue.kind is EntityKind.TOPIC:
+            message = NewMessage(
+                tx.body(row.key), row.message_id, _session_of(row), _left(tx, row), None, None, row.headers
+            )
+            remove(tx, row)
+            publish(tx, queue, [message])
+            return
         # It enters the queue now: at its end, with a new number, as in Service Bus.
         active = replace(
             row,
@@ -91,6 +111,15 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
         expires = row.expires if in_main(row.key) else None
         state = SUSPECT if row.suspect else READY
         tx.save_row(replace(row, state=state, due=expires, moves=row.moves + 1))
+
+
+def _session_of(row: MessageRow) -> str | None:
+    return decode_headers(row.headers).session_id if row.headers else None
+
+
+def _left(tx: Transaction, row: MessageRow) -> int | None:
+    """Return how long a message that was scheduled lives from now on."""
+    return None if row.expires is None else row.expires - tx.now
 
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:

@@ -46,6 +46,10 @@ class Property(NamedTuple):
     name: str
     written: str
 
+    @property
+    def scope(self) -> str:
+        return "sys" if self.system else "user"
+
 
 class Node(NamedTuple):
     """A part of an expression. `constant`: its value, if it is always the same."""
@@ -108,10 +112,13 @@ class Builder(Transformer[Token, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._parameters: Mapping[str, Value] = {}
+        #: The properties that the text names, in its order.
+        self.properties: list[Property] = []
 
     def give(self, parameters: Mapping[str, Value]) -> None:
         """Set the values of parameters for the next text."""
         self._parameters = {name.lower().removeprefix("@"): value for name, value in parameters.items()}
+        self.properties = []
 
     # -- whole texts ----------------------------------------------------------------------------
 
@@ -291,12 +298,17 @@ class Builder(Transformer[Token, Any]):
         return token
 
     def user_property(self, token: Token) -> Node:
-        return _user_property(_unquoted(token), _at(token))
+        return self._property(_user_property(_unquoted(token), _at(token)))
+
+    def _property(self, node: Node) -> Node:
+        if node.property is not None and node.property not in self.properties:
+            self.properties.append(node.property)
+        return node
 
     def scoped_property(self, scope: Token, token: Token) -> Node:
         where, written = _unquoted(scope).lower(), _unquoted(token)
         if where == "user":
-            return _user_property(written, _at(scope))
+            return self._property(_user_property(written, _at(scope)))
         if where != "sys":
             raise _wrong(_at(scope), f"expected the scope sys or user, got {_unquoted(scope)}")
         field = system_field(written)
@@ -305,9 +317,8 @@ class Builder(Transformer[Token, Any]):
             raise _wrong(
                 _at(token), f"no system property is called {written!r}{suggestion(written.lower(), known)}"
             )
-        return Node(
-            lambda view: view.system(field), False, 1, _at(scope), property=Property(True, field, written)
-        )
+        found = Property(True, field, written)
+        return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=found))
 
 
 def _user_property(written: str, place: Place) -> Node:

@@ -23,7 +23,8 @@ RULE_NAME = "RuleName"
 LONGEST_NAME = 50
 
 
-def _sql() -> Any:
+def sql() -> Any:
+    """Return the module that compiles SQL."""
     # Only who has such a filter pays for the parser.
     return importlib.import_module("lazaretto.filters.sql")
 
@@ -85,7 +86,7 @@ class SqlFilter:
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _sql().compile_filter(self.expression, self.parameters)
+        sql().compile_filter(self.expression, self.parameters)
 
 
 @option_set
@@ -101,7 +102,7 @@ class SqlAction:
 
     def compiled(self) -> Sequence[Action]:
         """Return its parts. Raises FilterSyntaxError."""
-        actions: Sequence[Action] = _sql().compile_action(self.expression, self.parameters)
+        actions: Sequence[Action] = sql().compile_action(self.expression, self.parameters)
         return actions
 
 
@@ -143,7 +144,7 @@ def _matcher(wanted: Filter) -> Callable[[MessageView], bool]:
         case FalseFilter():
             return lambda view: False
         case SqlFilter():
-            condition = _sql().compile_filter(wanted.expression, wanted.parameters)
+            condition = sql().compile_filter(wanted.expression, wanted.parameters)
             return lambda view: condition(view) is True
         case CorrelationFilter():
             pairs = list(wanted.wanted().items())
@@ -168,11 +169,20 @@ class CompiledRules:
             (
                 rule.name,
                 _matcher(rule.filter),
-                _sql().compile_action(rule.action.expression, rule.action.parameters),
+                sql().compile_action(rule.action.expression, rule.action.parameters),
             )
             for rule in rules
             if rule.action is not None
         ]
+
+    def wanted(self) -> tuple[tuple[str, str], Value] | None:
+        """Return a property, by scope and name, and the value without which no message matches.
+
+        None: there is no such value, the rules have to be asked.
+        """
+        if len(self.rules) != 1 or not isinstance(self.rules[0].filter, CorrelationFilter):
+            return None
+        return next(iter(self.rules[0].filter.wanted().items()))
 
     def copies(self, view: MessageView) -> list[Copy]:
         """Return the copies of a message. Raises FilterError.

@@ -11,7 +11,7 @@ from typing import Any
 from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from lazaretto.errors import FilterSyntaxError
-from lazaretto.filters.nodes import Action, Builder
+from lazaretto.filters.nodes import Action, Builder, Property
 from lazaretto.filters.values import KINDS, Truth, Value
 from lazaretto.filters.view import MessageView
 from lazaretto.options import shown
@@ -47,7 +47,7 @@ class _Parser:
     def parse(self, text: str, parameters: Mapping[str, Value]) -> Any:
         with self._lock:
             self._builder.give(parameters)
-            return self._lark.parse(text)
+            return self._lark.parse(text), self._builder.properties
 
 
 _parser = functools.cache(_Parser)
@@ -61,13 +61,22 @@ def compile_filter(
     What is unknown does not match. `parameters`: values of `@name`. Raises FilterSyntaxError; the
     function raises FilterError.
     """
-    condition: Callable[[MessageView], Truth] = _compile("filter", text, parameters)
+    condition: Callable[[MessageView], Truth]
+    condition, _ = _compile("filter", text, parameters)
     return condition
+
+
+def properties_of(text: str, parameters: Mapping[str, Value] | None = None) -> list[Property]:
+    """Return the properties that a filter names. Raises FilterSyntaxError."""
+    found: list[Property]
+    _, found = _compile("filter", text, parameters)
+    return found
 
 
 def compile_action(text: str, parameters: Mapping[str, Value] | None = None) -> tuple[Action, ...]:
     """Return the parts of an action, in order. Raises FilterSyntaxError."""
-    actions: tuple[Action, ...] = _compile("actions", text, parameters)
+    actions: tuple[Action, ...]
+    actions, _ = _compile("actions", text, parameters)
     if len(actions) > MOST_ACTIONS:
         raise FilterSyntaxError(
             f"expected at most {MOST_ACTIONS} parts of an action, got {len(actions)}", 1, 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from lazaretto.entities import QueueOptions
+from lazaretto.entities import EntityKind, QueueOptions
 from lazaretto.errors import LazarettoError
 from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.records import (
@@ -19,6 +19,7 @@ from lazaretto.store.records import (
     HandedRow,
     LeaseRecord,
     MessageRow,
+    NewCopy,
     NewMessage,
     QueueRecord,
     SessionRecord,
@@ -65,8 +66,19 @@ class Transaction(ClaimTransaction, Protocol):
         """Return all queues by path."""
         ...
 
-    def insert_queue(self, path: str, options: QueueOptions) -> QueueRecord:
-        """Add a queue."""
+    def insert_queue(
+        self,
+        path: str,
+        options: QueueOptions,
+        kind: EntityKind = EntityKind.QUEUE,
+        topic_id: int | None = None,
+        rules: bytes | None = None,
+    ) -> QueueRecord:
+        """Add a queue, topic or subscription."""
+        ...
+
+    def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
+        """Return the subscriptions of a topic by path; the same object as long as nothing has changed."""
         ...
 
     def save_queue(self, record: QueueRecord) -> QueueRecord:
@@ -106,6 +118,22 @@ class Transaction(ClaimTransaction, Protocol):
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
         """Add messages at the queue's end; return their keys."""
+        ...
+
+    def new_message_id(self) -> str:
+        """Return an id for a message whose sender gave none."""
+        ...
+
+    def insert_body(self, body: bytes) -> int:
+        """Store a body that several messages are to have; return its id."""
+        ...
+
+    def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
+        """Add copies of messages at a subscription's end; return their keys."""
+        ...
+
+    def keep_sequence(self, key: int) -> None:
+        """Note that a sequence number is used, of a message that is not kept under it."""
         ...
 
     def take_key(self, queue_id: int) -> int:

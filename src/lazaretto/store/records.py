@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
@@ -24,7 +24,10 @@ HandedRow = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """A queue as the store keeps it. `halted_by` values and `breaker` are JSON. Times in microseconds."""
+    """A queue, topic or subscription as the store keeps it. Times in microseconds.
+
+    `halted_by` values and `breaker` are JSON. `topic_id`, `rules`: of a subscription.
+    """
 
     queue_id: int
     path: str
@@ -35,6 +38,9 @@ class QueueRecord:
     breaker: str | None
     created: int
     updated: int
+    kind: EntityKind = EntityKind.QUEUE
+    topic_id: int | None = None
+    rules: bytes | None = None
 
 
 class MessageRow(msgspec.Struct):
@@ -98,6 +104,18 @@ class NewMessage(msgspec.Struct, frozen=True):
     scheduled: int | None
     partition_key: str | None
     headers: bytes | None
+
+
+class NewCopy(msgspec.Struct, frozen=True):
+    """A message as a subscription gets it. `origin`: its sequence number in the topic."""
+
+    body: bytes | None
+    body_id: int | None
+    message_id: str
+    session_id: str | None
+    expires: int | None
+    headers: bytes | None
+    origin: int
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ class ClaimTables:
     _x: Callable[..., sqlite3.Cursor]
     _memory: Memory
     _keep_high_water: Callable[[Sequence[int]], None]
+    delete_bodies: Callable[[Sequence[int]], None]
     wake: Callable[[int], None]
     worker: str
     now: int
@@ -128,10 +129,12 @@ class ClaimTables:
 
     def delete_shard(self, shard: ShardRecord) -> int:
         values = _held(shard)
-        self._x(SQL["delete_shard_bodies"], values)
+        bodies = [body_id for (body_id,) in self._x(SQL["select_shard_bodies"], values)]
         self._x(SQL["delete_shard_attempts"], values)
         self._keep_high_water([shard.last])
-        return self._x(SQL["delete_shard"], values).rowcount
+        deleted = self._x(SQL["delete_shard"], values).rowcount
+        self.delete_bodies(bodies)
+        return deleted
 
     def release_shard(self, shard: ShardRecord) -> int:
         released = self._x(SQL["release_shard"], _held(shard)).rowcount

@@ -5,29 +5,39 @@
 
 -- name: insert_queue
 -- A new queue; its id.
-INSERT INTO lazaretto_queues (path, path_key, options, created, updated)
-VALUES (:path, :path_key, :options, :now, :now) RETURNING queue_id
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
+VALUES (:path, :path_key, :options, :now, :now, :kind, :topic_id, :rules) RETURNING queue_id
 
 -- name: select_queue
 -- One queue by path.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
 FROM lazaretto_queues WHERE path_key = ?
 
 -- name: select_queue_by_id
 -- One queue by the id in its messages' keys.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
 FROM lazaretto_queues WHERE queue_id = ?
 
 -- name: select_queues
 -- All queues by path.
-SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
 FROM lazaretto_queues ORDER BY path_key
+
+-- name: select_subscriptions
+-- The subscriptions of a topic by path.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
+FROM lazaretto_queues WHERE topic_id = ? ORDER BY path_key
 
 -- name: update_queue
 -- The options and status of a queue.
 UPDATE lazaretto_queues
 SET options = :options, status = :status, halted_by = :halted_by,
-    dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now
+    dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now,
+    rules = :rules
 WHERE queue_id = :queue_id
 
 -- name: select_discarded
@@ -108,8 +118,15 @@ INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: insert_copies
+-- Copies of messages for a subscription.
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+     enqueued_sequence_number)
+VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: insert_body
--- A body too large to stand with its message.
+-- A body too large to stand with its message, or of several messages.
 INSERT INTO lazaretto_bodies (body) VALUES (?)
 
 -- name: insert_full_message
@@ -199,8 +216,9 @@ WHERE key IN (SELECT value FROM json_each(?)) AND state = 2 AND lock_token = ? A
 DELETE FROM lazaretto_messages WHERE key IN (SELECT value FROM json_each(?))
 
 -- name: delete_bodies
--- Remove the large bodies of messages that are gone.
-DELETE FROM lazaretto_bodies WHERE body_id IN (SELECT value FROM json_each(?))
+-- Remove the bodies of messages that are gone, but those that others have too.
+DELETE FROM lazaretto_bodies AS b WHERE body_id IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.body_id = b.body_id)
 
 -- name: select_row
 -- All that the engine decides by of one message; not its body.
@@ -705,11 +723,10 @@ ORDER BY key LIMIT ?
 SELECT key FROM lazaretto_messages
 WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token ORDER BY key LIMIT :limit
 
--- name: delete_shard_bodies
+-- name: select_shard_bodies
 -- The large bodies of what a shard holds.
-DELETE FROM lazaretto_bodies WHERE body_id IN (
-    SELECT body_id FROM lazaretto_messages
-    WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND body_id IS NOT NULL)
+SELECT body_id FROM lazaretto_messages
+WHERE key >= :first AND key <= :last AND state = 2 AND lock_token = :token AND body_id IS NOT NULL
 
 -- name: delete_shard_attempts
 -- The history of what a shard holds, of those messages that were tried before.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import QueueOptions, QueueStatus
+from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.store.queries import load_queries
 from lazaretto.store.records import QueueRecord
 
@@ -30,7 +30,8 @@ _decoder = msgspec.json.Decoder(QueueOptions)
 
 def queue_record(row: tuple[Any, ...]) -> QueueRecord:
     """Return a queue's row as a record."""
-    queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated = row
+    queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated = row[:9]
+    kind, topic_id, rules = row[9:]
     return QueueRecord(
         queue_id,
         path,
@@ -41,6 +42,9 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
         breaker,
         created,
         updated,
+        EntityKind(kind),
+        topic_id,
+        rules,
     )
 
 
@@ -55,6 +59,7 @@ class Memory:
     def __init__(self) -> None:
         self.queues: dict[str, QueueRecord | None] = {}
         self.queues_by_id: dict[int, QueueRecord | None] = {}
+        self.subscriptions: dict[int, tuple[QueueRecord, ...]] = {}
         self.last_sequences: dict[int, int] = {}
         self.cursors: dict[int, int] = {}
         #: Whether this process stands among the workers.
@@ -63,6 +68,7 @@ class Memory:
     def forget_queues(self) -> None:
         self.queues.clear()
         self.queues_by_id.clear()
+        self.subscriptions.clear()
 
     def forget(self) -> None:
         """Forget what another writer may have changed, or what a commit that was undone had changed."""

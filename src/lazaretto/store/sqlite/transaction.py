@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import QueueOptions, Subqueue
+from lazaretto.entities import EntityKind, QueueOptions, Subqueue
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
 from lazaretto.store.queries import with_rows
@@ -27,6 +27,7 @@ from lazaretto.store.records import (
 from lazaretto.store.sqlite.claims import ClaimTables
 from lazaretto.store.sqlite.history import HistoryTables
 from lazaretto.store.sqlite.rows import SQL, Memory, encode_options, ids, queue_record
+from lazaretto.store.sqlite.topics import TopicTables
 from lazaretto.store.sqlite.workers import WorkerTables
 
 #: Bodies up to this size stand in their message's row. A page holds three such rows.
@@ -37,7 +38,7 @@ _INSERTS = {n: with_rows(SQL["insert_messages"], n) for n in range(1, _MOST_ROWS
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
+class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -90,12 +91,22 @@ class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
     def queues(self) -> list[QueueRecord]:
         return [queue_record(row) for row in self._x(SQL["select_queues"])]
 
-    def insert_queue(self, path: str, options: QueueOptions) -> QueueRecord:
+    def insert_queue(
+        self,
+        path: str,
+        options: QueueOptions,
+        kind: EntityKind = EntityKind.QUEUE,
+        topic_id: int | None = None,
+        rules: bytes | None = None,
+    ) -> QueueRecord:
         values = {
             "path": path,
             "path_key": path.lower(),
             "options": encode_options(options),
             "now": self.now,
+            "kind": kind.value,
+            "topic_id": topic_id,
+            "rules": rules,
         }
         (queue_id,) = self._x(SQL["insert_queue"], values).fetchone()
         if queue_id > LAST_QUEUE:
@@ -115,6 +126,7 @@ class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
                 "halted_by": record.halted_by,
                 "dead_letter_halted_by": record.dead_letter_halted_by,
                 "breaker": record.breaker,
+                "rules": record.rules,
                 "now": self.now,
             },
         )
@@ -208,8 +220,7 @@ class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
                 body = None  # type: ignore[assignment]
             message_id = message.message_id
             if message_id is None:
-                self._number += 1
-                message_id = f"{self._prefix}{self._number:012x}"
+                message_id = self._next_message_id()
             ttl, due, state = message.time_to_live, None, FRESH
             if limit is not None and (ttl is None or ttl > limit):
                 ttl = limit
@@ -230,6 +241,10 @@ class SqliteTransaction(WorkerTables, ClaimTables, HistoryTables):
             self._x(_INSERTS[rows], values[start * width : (start + rows) * width])
         self.wake(keys[0])
         return keys
+
+    def _next_message_id(self) -> str:
+        self._number += 1
+        return f"{self._prefix}{self._number:012x}"
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         values = msgspec.structs.asdict(row)

@@ -1,0 +1,335 @@
+"""`lazaretto topic` and `lazaretto subscription`: create, list, show, update, delete."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.exits import CommandError, usage
+from lazaretto.cli.parse import NOTHING, duration, optional_duration
+from lazaretto.cli.queue_options import changes_of, takes_queue_options
+from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
+from lazaretto.entities import EntityPath, QueueOptions, TopicOptions
+from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
+
+app = typer.Typer(help="Create, list, show, update and delete topics.", rich_markup_mode=None)
+subscriptions = typer.Typer(
+    help="Create, list, show, update and delete subscriptions of topics.", rich_markup_mode=None
+)
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's path.", show_default=False)]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription's name.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+TimeToLive = Annotated[
+    float | None,
+    typer.Option(
+        parser=optional_duration, metavar="DURATION|none", help="The most any message lives [none].",
+        show_default=False,
+    ),
+]  # fmt: skip
+Duplicates = Annotated[
+    bool | None,
+    typer.Option(
+        "--requires-duplicate-detection/--no-requires-duplicate-detection",
+        help="Drop messages whose id was sent lately. Fixed once the topic is there [no].",
+        show_default=False,
+    ),
+]  # fmt: skip
+Window = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration, metavar="DURATION", help="How long ids are remembered, 1s to 7d [10m].",
+        show_default=False,
+    ),
+]  # fmt: skip
+Size = Annotated[
+    int | None,
+    typer.Option(metavar="BYTES", help="Of body and headers together [262144].", show_default=False),
+]
+
+_TOPIC_COLUMNS = ("topic", "subscriptions", "scheduled", "unmatched", "expired")
+_COLUMNS = ("subscription", "status", "active", "locked", "deferred", "dead letters", "rules")
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the options that were given; "none" is None."""
+    return {n: None if v is NOTHING else v for n, v in values.items() if v is not None}
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    topic: TopicArgument,
+    default_time_to_live: TimeToLive = None,
+    requires_duplicate_detection: Duplicates = None,
+    duplicate_detection_window: Window = None,
+    max_message_size: Size = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a topic, and the store if there is none yet."""
+    call = Call.of(context, store, json)
+    options = TopicOptions(
+        **_given(
+            default_time_to_live=default_time_to_live,
+            requires_duplicate_detection=requires_duplicate_detection,
+            duplicate_detection_window=duplicate_detection_window,
+            max_message_size=max_message_size,
+        )
+    )
+    EntityPath.parse(topic)
+    with call.broker(create=True) as broker:
+        created = broker.create_topic(topic, options)
+    if call.json:
+        output.json_object(created)
+    else:
+        output.line(f"created topic {created.path}")
+
+
+@app.command("list")
+def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+    """List all topics."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.topics()
+    if call.json:
+        output.json_array(found)
+    else:
+        rows = [(t.path, t.subscriptions, t.scheduled, t.unmatched, t.expired) for t in found]
+        output.table(_TOPIC_COLUMNS, rows, "no topics")
+
+
+@app.command("show")
+def show(
+    context: typer.Context, topic: TopicArgument, store: StoreOption = None, json: JsonOption = False
+) -> None:
+    """Show a topic: options and counts."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.topic(topic)
+    if call.json:
+        output.json_object(found)
+        return
+    output.line(f"topic {output.safe(found.path)}")
+    output.fields(_topic_facts(found), "  ")
+
+
+def _topic_facts(topic: TopicDescription) -> list[tuple[str, object]]:
+    options = topic.options
+    return [
+        ("subscriptions", topic.subscriptions),
+        ("scheduled", topic.scheduled),
+        ("unmatched", topic.unmatched),
+        ("expired", topic.expired),
+        ("created", output.shown_time(topic.created)),
+        ("updated", output.shown_time(topic.updated)),
+        ("default time to live", output.shown_duration(options.default_time_to_live)),
+        ("requires duplicate detection", "yes" if options.requires_duplicate_detection else "no"),
+        ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
+        ("max message size", options.max_message_size),
+    ]
+
+
+@app.command("update")
+def update(
+    context: typer.Context,
+    topic: TopicArgument,
+    default_time_to_live: TimeToLive = None,
+    duplicate_detection_window: Window = None,
+    max_message_size: Size = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change options of a topic; what is not given stays as it is."""
+    call = Call.of(context, store, json)
+    changes = _given(
+        default_time_to_live=default_time_to_live,
+        duplicate_detection_window=duplicate_detection_window,
+        max_message_size=max_message_size,
+    )
+    if not changes:
+        raise usage("nothing to change; give at least one option, see `lazaretto topic update --help`")
+    with call.broker() as broker:
+        after = broker.update_topic(topic, **changes)
+    if call.json:
+        output.json_object(after)
+    else:
+        output.line(f"changed in topic {output.safe(after.path)}: {', '.join(changes)}")
+
+
+def _confirm(what: str, yes: bool) -> None:
+    """Ask before something is deleted."""
+    if yes:
+        return
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise usage(f"deleting {what} needs --yes")
+    if not typer.confirm(f"Delete {what}?", err=True):
+        raise CommandError("cancelled", "nothing was deleted")
+
+
+@app.command("delete")
+def delete(
+    context: typer.Context,
+    topic: TopicArgument,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a topic with its subscriptions and all their messages. Asks first."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.topic(topic)
+        subscribers = output.plural(found.subscriptions, "subscription")
+        _confirm(f"topic {output.safe(found.path)} with {subscribers} and all their messages", yes)
+        broker.delete_topic(topic)
+    if call.json:
+        output.json_object({"deleted": found.path})
+    else:
+        output.line(f"deleted topic {output.safe(found.path)}")
+
+
+@subscriptions.command("create")
+@takes_queue_options
+def create_subscription(
+    context: typer.Context,
+    topic: TopicArgument,
+    name: NameArgument,
+    given: dict[str, Any],
+    filter_: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="SQL", help="Which messages it gets [all].", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a subscription of a topic, with one rule.
+
+    Durations are 30, 30s, 5m, 2h or 1d.
+    """
+    call = Call.of(context, store, json)
+    options = QueueOptions(**changes_of(given, QueueOptions()))
+    rules = None if filter_ is None else [Rule(filter=SqlFilter(filter_))]
+    with call.broker() as broker:
+        created = broker.create_subscription(topic, name, options, rules)
+    if call.json:
+        output.json_object(created)
+    else:
+        output.line(f"created subscription {created.queue.path}")
+
+
+def _row(found: SubscriptionDescription) -> tuple[object, ...]:
+    counts = found.queue.counts
+    return (
+        found.name,
+        found.queue.status.value,
+        counts.active,
+        counts.locked,
+        counts.deferred,
+        counts.dead_letter + counts.transfer_dead_letter,
+        ", ".join(rule.name for rule in found.rules),
+    )
+
+
+@subscriptions.command("list")
+def list_subscriptions(
+    context: typer.Context, topic: TopicArgument, store: StoreOption = None, json: JsonOption = False
+) -> None:
+    """List a topic's subscriptions with their counts and rules."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.subscriptions(topic)
+    if call.json:
+        output.json_array(found)
+    else:
+        output.table(_COLUMNS, map(_row, found), "no subscriptions")
+
+
+@subscriptions.command("show")
+def show_subscription(
+    context: typer.Context,
+    topic: TopicArgument,
+    name: NameArgument,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a subscription: counts and rules. `lazaretto queue show` with its path shows its options."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.subscription(topic, name)
+    if call.json:
+        output.json_object(found)
+        return
+    output.line(f"subscription {output.safe(found.queue.path)}")
+    counts = dataclasses.asdict(found.queue.counts)
+    output.fields([("status", found.queue.status.value), *counts.items()], "  ")
+    output.line("rules")
+    output.fields([(rule.name, describe_rule(rule)) for rule in found.rules], "  ")
+
+
+def describe_rule(rule: Rule) -> str:
+    """Return a rule's filter and action as one reads them."""
+    wanted = rule.filter
+    if isinstance(wanted, SqlFilter):
+        text = wanted.expression
+    elif isinstance(wanted, CorrelationFilter):
+        pairs = wanted.wanted().items()
+        text = " and ".join(f"{'sys.' if s == 'sys' else ''}{n} = {v!r}" for (s, n), v in pairs)
+    else:
+        text = type(wanted).__name__.removesuffix("Filter").lower()
+    return text if rule.action is None else f"{text}, then {rule.action.expression}"
+
+
+@subscriptions.command("update")
+@takes_queue_options
+def update_subscription(
+    context: typer.Context,
+    topic: TopicArgument,
+    name: NameArgument,
+    given: dict[str, Any],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change options of a subscription; what is not given stays as it is."""
+    call = Call.of(context, store, json)
+    if not given:
+        raise usage("nothing to change; give at least one option, see `lazaretto subscription update --help`")
+    with call.broker() as broker:
+        before = broker.subscription(topic, name).queue.options
+        changes = changes_of(given, before)
+        after = broker.update_subscription(topic, name, **changes)
+    if call.json:
+        output.json_object(after)
+    else:
+        output.line(
+            f"changed in subscription {output.safe(after.queue.path)}: {', '.join(changes) or 'nothing'}"
+        )
+
+
+@subscriptions.command("delete")
+def delete_subscription(
+    context: typer.Context,
+    topic: TopicArgument,
+    name: NameArgument,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a subscription with all its messages, dead letters too. Asks first."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        found = broker.subscription(topic, name)
+        path = found.queue.path
+        messages = output.plural(found.queue.counts.total, "message")
+        _confirm(f"subscription {output.safe(path)} with {messages}", yes)
+        broker.delete_subscription(topic, name)
+    if call.json:
+        output.json_object({"deleted": path})
+    else:
+        output.line(f"deleted subscription {output.safe(path)}")

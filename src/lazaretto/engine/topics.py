@@ -1,0 +1,208 @@
+"""Operations on topics, subscriptions and rules: create, change, delete, describe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from lazaretto.clock import to_datetime
+from lazaretto.engine.log import audit, note
+from lazaretto.engine.queues import change_options, delete, describe, require_queue
+from lazaretto.entities import (
+    TOPIC_OPTIONS,
+    EntityKind,
+    EntityPath,
+    QueueDescription,
+    QueueOptions,
+    TopicOptions,
+    subscription_path,
+)
+from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
+from lazaretto.filters.rules import Rule
+from lazaretto.filters.stored import decode_rules, encode_rules
+from lazaretto.keys import first_key, last_key
+from lazaretto.options import refuse_unknown, shown, suggestion
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import SCHEDULED, QueueRecord
+
+#: Service Bus's limit.
+MOST_SUBSCRIPTIONS = 2_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubscriptionDescription:
+    """A subscription: the topic it belongs to, all that a queue has, and its rules by name."""
+
+    topic: str
+    name: str
+    queue: QueueDescription
+    rules: tuple[Rule, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """What a topic is, and how it stands.
+
+    `scheduled`: messages that wait for their time. `unmatched`: those that no subscription took, over
+    the topic's life; `expired`: those whose time to live ran out before their scheduled time.
+    """
+
+    path: str
+    options: TopicOptions
+    subscriptions: int
+    scheduled: int
+    unmatched: int
+    expired: int
+    created: datetime
+    updated: datetime
+
+
+def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the topic at a path. Raises EntityNotFound, with the path most like it."""
+    record = tx.queue(path.key)
+    if record is None or record.kind is not EntityKind.TOPIC:
+        known = [q.path for q in tx.queues() if q.kind is EntityKind.TOPIC]
+        kind = "" if record is None else f" (it is a {record.kind.value})"
+        raise EntityNotFound(f"no topic exists at {path.queue!r}{kind}{suggestion(path.queue, known)}")
+    return record
+
+
+def require_subscription(tx: Transaction, topic: EntityPath, name: str) -> QueueRecord:
+    """Return a topic's subscription. Raises EntityNotFound, with the name most like it."""
+    require_topic(tx, topic)
+    path = subscription_path(topic.queue, name)
+    return tx.queue(path.key) or require_queue(tx, path)
+
+
+def describe_topic(tx: Transaction, topic: QueueRecord) -> TopicDescription:
+    """Return a topic with its counts."""
+    states = tx.count_states(first_key(topic.queue_id), last_key(topic.queue_id))
+    expired, unmatched = tx.discarded(topic.queue_id)
+    options = topic.options
+    return TopicDescription(
+        path=topic.path,
+        options=TopicOptions(**{name: getattr(options, name) for name in TOPIC_OPTIONS}),
+        subscriptions=len(tx.subscriptions(topic.queue_id)),
+        scheduled=states.get(SCHEDULED, 0),
+        unmatched=unmatched,
+        expired=expired,
+        created=to_datetime(topic.created),
+        updated=to_datetime(topic.updated),
+    )
+
+
+def describe_subscription(tx: Transaction, record: QueueRecord) -> SubscriptionDescription:
+    """Return a subscription with its counts and rules."""
+    topic, _, name = record.path.rsplit("/", 2)
+    return SubscriptionDescription(topic, name, describe(tx, record), decode_rules(record.rules))
+
+
+@dataclasses.dataclass(slots=True)
+class CreateTopic(Operation[TopicDescription]):
+    """Create a topic."""
+
+    path: EntityPath
+    options: TopicOptions
+
+    def run(self, tx: Transaction) -> TopicDescription:
+        taken = tx.queue(self.path.key)
+        if taken is not None:
+            raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
+        record = tx.insert_queue(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
+        note(tx, "topic_created", record)
+        return describe_topic(tx, record)
+
+
+@dataclasses.dataclass(slots=True)
+class UpdateTopic(Operation[TopicDescription]):
+    """Change some of a topic's options."""
+
+    path: EntityPath
+    changes: Mapping[str, Any]
+    actor: str
+
+    def run(self, tx: Transaction) -> TopicDescription:
+        topic = require_topic(tx, self.path)
+        refuse_unknown(self.changes, TOPIC_OPTIONS, f"topic {topic.path!r}")
+        return describe_topic(tx, change_options(tx, topic, self.changes, self.actor))
+
+
+@dataclasses.dataclass(slots=True)
+class DeleteTopic(Operation[None]):
+    """Delete a topic with its subscriptions and all their messages."""
+
+    path: EntityPath
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        topic = require_topic(tx, self.path)
+        for record in tx.subscriptions(topic.queue_id):
+            delete(tx, record, self.actor)
+        delete(tx, topic, self.actor)
+
+
+@dataclasses.dataclass(slots=True)
+class CreateSubscription(Operation[SubscriptionDescription]):
+    """Create a subscription of a topic."""
+
+    topic: EntityPath
+    name: str
+    options: QueueOptions
+    rules: Sequence[Rule]
+
+    def run(self, tx: Transaction) -> SubscriptionDescription:
+        topic = require_topic(tx, self.topic)
+        path = subscription_path(topic.path, self.name)
+        if tx.queue(path.key) is not None:
+            raise EntityExists(f"topic {topic.path!r} has a subscription {self.name!r} already")
+        if len(tx.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
+            raise InvalidOption(
+                f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the most there can be"
+            )
+        rules = _checked(self.rules)
+        record = tx.insert_queue(
+            path.queue, self.options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
+        )
+        note(tx, "subscription_created", record)
+        return describe_subscription(tx, record)
+
+
+def _checked(rules: Sequence[Rule]) -> list[Rule]:
+    names: set[str] = set()
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise InvalidOption(f"expected rules to be Rule objects, got {shown(rule)}")
+        if rule.name.lower() in names:
+            raise EntityExists(f"there is a rule {rule.name!r} already")
+        names.add(rule.name.lower())
+    return list(rules)
+
+
+@dataclasses.dataclass(slots=True)
+class ChangeRules(Operation[SubscriptionDescription]):
+    """Add a rule to a subscription, or remove those of a name."""
+
+    topic: EntityPath
+    name: str
+    actor: str
+    added: Rule | None = None
+    removed: str | None = None
+
+    def run(self, tx: Transaction) -> SubscriptionDescription:
+        record = require_subscription(tx, self.topic, self.name)
+        rules = list(decode_rules(record.rules))
+        if self.removed is not None:
+            known = [rule.name for rule in rules]
+            rules = [rule for rule in rules if rule.name.lower() != self.removed.lower()]
+            if len(rules) == len(known):
+                meant = suggestion(self.removed, known)
+                raise EntityNotFound(f"subscription {record.path!r} has no rule {self.removed!r}{meant}")
+        if self.added is not None:
+            rules = _checked([*rules, self.added])
+        record = tx.save_queue(dataclasses.replace(record, rules=encode_rules(rules)))
+        names = [rule.name for rule in rules]
+        note(tx, "rules_changed", record, rules=names)
+        audit(tx, self.actor, "rules", record.path, rules=names)
+        return describe_subscription(tx, record)

@@ -1,0 +1,62 @@
+"""Topics in SQL: the part of a transaction that knows subscriptions and gives them copies."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lazaretto.keys import first_key, sequence_of
+from lazaretto.store.queries import with_rows
+from lazaretto.store.records import FRESH, NewCopy, QueueRecord
+from lazaretto.store.sqlite.rows import SQL, Memory, queue_record
+
+#: Rows of one INSERT.
+_MOST_ROWS = 100
+_INSERTS = {n: with_rows(SQL["insert_copies"], n) for n in range(1, _MOST_ROWS + 1)}
+
+
+class TopicTables:
+    """What a transaction does with topics."""
+
+    _x: Callable[..., sqlite3.Cursor]
+    _memory: Memory
+    _take_sequences: Callable[[int, int], int]
+    _next_message_id: Callable[[], str]
+    wake: Callable[[int], None]
+    now: int
+
+    def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
+        known = self._memory.subscriptions
+        if topic_id not in known:
+            rows = self._x(SQL["select_subscriptions"], (topic_id,))
+            known[topic_id] = tuple(queue_record(row) for row in rows)
+        return known[topic_id]
+
+    def new_message_id(self) -> str:
+        return self._next_message_id()
+
+    def insert_body(self, body: bytes) -> int:
+        row = self._x(SQL["insert_body"], (body,)).lastrowid
+        assert row is not None
+        return row
+
+    def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
+        count = len(copies)
+        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        values: list[Any] = []
+        for number, copy in enumerate(copies, key):
+            values += (
+                number, FRESH, copy.expires, copy.expires, self.now, copy.message_id, copy.session_id,
+                copy.headers, copy.body_id, copy.body, copy.origin,
+            )  # fmt: skip
+        width = len(values) // count
+        for start in range(0, count, _MOST_ROWS):
+            rows = min(_MOST_ROWS, count - start)
+            self._x(_INSERTS[rows], values[start * width : (start + rows) * width])
+        self.wake(key)
+        return list(range(key, key + count))
+
+    def keep_sequence(self, key: int) -> None:
+        values = {"queue_id": key >> 44, "sequence_number": sequence_of(key)}
+        self._x(SQL["set_high_water"], values)

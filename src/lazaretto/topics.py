@@ -1,0 +1,120 @@
+"""The part of a broker that knows topics, subscriptions and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lazaretto.engine.log import actor_name
+from lazaretto.engine.queues import DeleteQueue, UpdateQueue
+from lazaretto.engine.topics import (
+    ChangeRules,
+    CreateSubscription,
+    CreateTopic,
+    DeleteTopic,
+    SubscriptionDescription,
+    TopicDescription,
+    UpdateTopic,
+    describe_subscription,
+    describe_topic,
+    require_subscription,
+    require_topic,
+)
+from lazaretto.entities import EntityKind, EntityPath, QueueOptions, TopicOptions, subscription_path
+from lazaretto.errors import InvalidOption
+from lazaretto.filters.rules import Rule
+from lazaretto.options import shown
+from lazaretto.store.contract import Store
+
+
+class BrokerTopics:
+    """Topics: what is sent to one lands in every subscription whose rules match, in one commit.
+
+    A subscription is a queue: it is received from, peeked at and settled by its path,
+    `events/subscriptions/audit`, and has subqueues like any other.
+    """
+
+    _store: Store
+
+    def create_topic(self, path: str, options: TopicOptions | None = None) -> TopicDescription:
+        """Create a topic. Raises EntityExists, InvalidPath."""
+        if options is not None and not isinstance(options, TopicOptions):
+            raise InvalidOption(f"expected options to be TopicOptions, got {shown(options)}")
+        return self._store.run(CreateTopic(EntityPath.parse(path), options or TopicOptions()))
+
+    def topic(self, path: str) -> TopicDescription:
+        """Return a topic: options and counts. Raises EntityNotFound."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: describe_topic(tx, require_topic(tx, parsed)))
+
+    def topics(self) -> list[TopicDescription]:
+        """Return all topics by path."""
+        return self._store.read(
+            lambda tx: [describe_topic(tx, q) for q in tx.queues() if q.kind is EntityKind.TOPIC]
+        )
+
+    def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
+        """Change some of a topic's options, by the names they have in TopicOptions."""
+        return self._store.run(UpdateTopic(EntityPath.parse(path), changes, actor or actor_name()))
+
+    def delete_topic(self, path: str, *, actor: str | None = None) -> None:
+        """Delete a topic with its subscriptions and all their messages. Raises EntityNotFound."""
+        self._store.run(DeleteTopic(EntityPath.parse(path), actor or actor_name()))
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        options: QueueOptions | None = None,
+        rules: Sequence[Rule] | None = None,
+    ) -> SubscriptionDescription:
+        """Create a subscription of a topic. `rules`: which messages it gets; by default all.
+
+        Raises EntityExists, EntityNotFound, InvalidPath.
+        """
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        given = (Rule(),) if rules is None else rules
+        return self._store.run(
+            CreateSubscription(EntityPath.parse(topic), name, options or QueueOptions(), given)
+        )
+
+    def subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""
+        parsed = EntityPath.parse(topic)
+        return self._store.read(lambda tx: describe_subscription(tx, require_subscription(tx, parsed, name)))
+
+    def subscriptions(self, topic: str) -> list[SubscriptionDescription]:
+        """Return a topic's subscriptions by name. Raises EntityNotFound."""
+        parsed = EntityPath.parse(topic)
+        return self._store.read(
+            lambda tx: [
+                describe_subscription(tx, record)
+                for record in tx.subscriptions(require_topic(tx, parsed).queue_id)
+            ]
+        )
+
+    def update_subscription(
+        self, topic: str, name: str, *, actor: str | None = None, **changes: Any
+    ) -> SubscriptionDescription:
+        """Change some of a subscription's options, by the names they have in QueueOptions."""
+        self._store.run(UpdateQueue(subscription_path(topic, name), changes, actor or actor_name()))
+        return self.subscription(topic, name)
+
+    def delete_subscription(self, topic: str, name: str, *, actor: str | None = None) -> None:
+        """Delete a subscription with all its messages. Raises EntityNotFound."""
+        self._store.run(DeleteQueue(subscription_path(topic, name), actor or actor_name()))
+
+    def add_rule(
+        self, topic: str, name: str, rule: Rule, *, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Add a rule to a subscription, for what is sent from now on. Raises EntityExists."""
+        who = actor or actor_name()
+        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule))
+
+    def remove_rule(
+        self, topic: str, name: str, rule: str, *, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Remove a rule from a subscription; one without rules gets nothing. Raises EntityNotFound."""
+        who = actor or actor_name()
+        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=rule))

@@ -197,13 +197,13 @@ class SystemicFailure(LazarettoError):
 class FilterSyntaxError(LazarettoError, ValueError):
     """A filter or action of a rule cannot be understood.
 
-    `line`, `column`: where, counted from 1.
+    `line`, `column`: where, counted from 1; 0: the whole of it.
     """
 
     code = "filter_syntax"
 
-    def __init__(self, message: str | None = None, line: int = 1, column: int = 1) -> None:
-        super().__init__(None if message is None else f"line {line}, column {column}: {message}")
+    def __init__(self, message: str | None = None, line: int = 0, column: int = 0) -> None:
+        super().__init__(f"line {line}, column {column}: {message}" if line else message)
         self.line = line
         self.column = column
 

@@ -72,7 +72,8 @@ class TestPaths:
         "path",
         ["", "/", "orders/", "/orders", "a//b", "-a", "a-", ".a", "a b", "a\nb", "a\n", "ä", "a;b", "a$b",
          ";poison", "$deadletterqueue", "$system/other", "a/$deadletterqueue/$deadletterqueue",
-         "a;retry;retry", "events/subscriptions/audit", "x" * 261],
+         "a;retry;retry", "subscriptions/audit", "events/subscriptions", "a/subscriptions/b/c",
+         "a/subscriptions/b/subscriptions/c", "x" * 261],
     )  # fmt: skip
     def test_refused(self, path: str) -> None:
         with pytest.raises(InvalidPath):

@@ -20,6 +20,8 @@ CODES = {
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",
     "EntityNotFound": "entity_not_found",
+    "FilterError": "filter_error",
+    "FilterSyntaxError": "filter_syntax",
     "HandlerError": "handler_error",
     "InvalidMessage": "invalid_message",
     "InvalidOption": "invalid_option",

@@ -151,7 +151,7 @@ def test_the_table_is_large_enough() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "told"),
     [
-        ("", 1, 1, "text of 1 to 1024 characters"),
+        ("", 0, 0, "text of 1 to 1024 characters"),
         ("a AND", 1, 6, "expected EXISTS(…) or NOT or a value, got the end"),
         ("a =", 1, 4, "got the end"),
         ("a = 1\nAND b >", 2, 8, "got the end"),
@@ -181,7 +181,7 @@ def test_the_table_is_large_enough() -> None:
         ("NOT " * 90 + "1=1", 1, 361, "levels of nesting"),
         ("-" * 900 + "a=1", 1, 901, "levels of nesting"),
         ("(" * 1000, 1, 1001, "got the end"),
-        ("a = '" + "x" * LONGEST + "'", 1, 1, "text of 1 to 1024 characters"),
+        ("a = '" + "x" * LONGEST + "'", 0, 0, "text of 1 to 1024 characters"),
     ],
 )  # fmt: skip
 def test_a_syntax_error_says_where_and_what_was_expected(

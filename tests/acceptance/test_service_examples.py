@@ -19,6 +19,15 @@ to look at: po-3: MaxDeliveryCountExceeded
 to look at: po-4: InvalidMessage
 told: po-1 accepted, po-2 accepted, po-3 refused, po-4 refused, po-5 accepted
 """,
+    "inventory": """\
+at noon: A-1 380, B-7 37
+  for the operator: message 3: expected the number of a part, got 'X-9'
+  for the operator: message 5: expected the number of a part, got 'B7'
+  for the operator: message 7: expected the number of a part, got 'X-9'
+  alert: large withdrawal of A-1
+in the evening: A-1 380, B-7 47, X-9 20
+  alerts: 1
+""",
     "expense_reports": """\
 6 attempts at 3 reports
 in the books: Ana 78.50

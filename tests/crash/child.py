@@ -15,6 +15,7 @@ from lazaretto import NEXT_SESSION, Message, MessageLockLost, ReceivedMessage, S
 QUEUE = "work"
 PAIR = ("left", "right")
 SESSIONS = "sessions"
+TOPIC, SUBSCRIPTIONS = "events", ("all", "also", "even")
 
 
 class Journal:
@@ -45,6 +46,8 @@ class Fuse:
         hit = (sql == "COMMIT" and self._point in ("before_commit", "after_commit")) or (
             sql.startswith("DELETE FROM lazaretto_messages") and self._point == "in_settle"
         )
+        # One subscription has its copies, the next one does not.
+        hit = hit or (sql.startswith("INSERT INTO lazaretto_messages") and self._point == "in_publish")
         if hit:
             self._left -= 1
         if hit and self._left == 0 and self._point == "before_commit":
@@ -115,6 +118,24 @@ def send_pairs(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
                 tx.execute("INSERT INTO results (name) VALUES (?)", (name,))
             journal.write("sending", name)
         journal.write("sent", name)
+
+
+def publish(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
+    """Publish to a topic, alone and in lists; small bodies and large ones."""
+    sender = broker.sender(TOPIC)
+    number = start
+    while True:
+        size = 1 if number % 3 else 4
+        names = [f"t{number + i}" for i in range(size)]
+        number += size
+        for name in names:
+            journal.write("sending", name)
+        sender.send([
+            Message(b"x" * (10 if int(n[1:]) % 2 else 3_000), message_id=n, properties={"n": int(n[1:])})
+            for n in names
+        ])  # fmt: skip
+        for name in names:
+            journal.write("sent", name)
 
 
 def consume(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
@@ -197,6 +218,7 @@ def consume_sessions(broker: lazaretto.Broker, journal: Journal, die_at: int) ->
 ROLES = {
     "send": send,
     "send_pairs": send_pairs,
+    "publish": publish,
     "consume": consume,
     "consume_with_sql": consume_with_sql,
     "consume_sessions": consume_sessions,
@@ -206,11 +228,11 @@ ROLES = {
 def main(role: str, store: str, journal_path: str, point: str, count: str, start: str) -> None:
     journal = Journal(journal_path)
     broker = lazaretto.connect(Path(store))
-    if point in ("before_commit", "after_commit", "in_settle"):
+    if point in ("before_commit", "after_commit", "in_settle", "in_publish"):
         arm(broker, Fuse(point, int(count)))
     die_at = int(count) if point == "in_handler" else 0
     journal.write("ready", os.getpid())
-    ROLES[role](broker, journal, int(start) if role.startswith("send") else die_at)
+    ROLES[role](broker, journal, int(start) if role in ("send", "send_pairs", "publish") else die_at)
 
 
 if __name__ == "__main__":

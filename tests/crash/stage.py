@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -10,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import lazaretto
-from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
+from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions, Rule, SqlFilter
 
-from .child import PAIR, QUEUE, SESSIONS
+from .child import PAIR, QUEUE, SESSIONS, SUBSCRIPTIONS, TOPIC
 from .told import Told
 
 CHILD = Path(__file__).with_name("child.py")
@@ -36,6 +37,10 @@ class Stage:
                 broker.create_queue(path, QueueOptions(lock_duration=1, policy=policy))
             in_sessions = QueueOptions(lock_duration=1, policy=policy, requires_session=True)
             broker.create_queue(SESSIONS, in_sessions)
+            broker.create_topic(TOPIC)
+            for name in SUBSCRIPTIONS:
+                rules = [Rule("even", SqlFilter("n % 2 = 0"))] if name == "even" else None
+                broker.create_subscription(TOPIC, name, rules=rules)
             with broker.transaction() as tx:
                 tx.execute("CREATE TABLE results (name TEXT PRIMARY KEY)")
 
@@ -127,6 +132,25 @@ class Stage:
             assert told.set("sent") <= set(left) <= told.set("sending")
             assert len(set(left)) == len(left)
             assert _rows(broker) == {name for name in left if int(name[1:]) % 2}
+
+    def check_topic(self) -> None:
+        """A message is in all subscriptions that it is for, or in none, and bodies are there once."""
+        told = Told(self._lines())
+        with self._later() as broker:
+            assert broker.check() == []
+            found = {
+                name: [(m.message_id, m.body) for m in broker.peek(f"{TOPIC}/subscriptions/{name}", ALL)]
+                for name in SUBSCRIPTIONS
+            }
+        assert found["all"] == found["also"]
+        names = [name for name, _ in found["all"]]
+        assert len(set(names)) == len(names)
+        assert told.set("sent") <= set(names) <= told.set("sending")
+        assert found["even"] == [(name, body) for name, body in found["all"] if not int(name[1:]) % 2]
+        connection = sqlite3.connect(self.store)
+        (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
+        connection.close()
+        assert bodies == len(names)
 
     def check_sessions(self) -> None:
         """Each session was worked off in its order, by one at a time."""

@@ -39,6 +39,13 @@ def test_writer_to_two_queues_killed_at_a_point(stage: Stage, point: str) -> Non
     stage.check_pairs()
 
 
+@pytest.mark.parametrize("point", ["before_commit", "after_commit", "in_publish"])
+def test_publisher_killed_at_a_point(stage: Stage, point: str) -> None:
+    for count in range(1, 60 if SOAK else 7):
+        stage.await_death(stage.start("publish", point, count))
+    stage.check_topic()
+
+
 @pytest.mark.parametrize("role", ["consume", "consume_with_sql"])
 @pytest.mark.parametrize("point", ["before_commit", "after_commit", "in_settle", "in_handler"])
 def test_consumer_killed_at_a_point(stage: Stage, role: str, point: str) -> None:

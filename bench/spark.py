@@ -31,7 +31,7 @@ from lazaretto.spark.columns import MESSAGE, read_shard
 
 _SIZE = 1_024
 _CLAIM = 100_000
-_SMALL = 40_000
+_SMALL = 200_000
 
 Progress = list[dict[str, Any]]
 Run = Callable[[Path], object]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from lazaretto.broker import Broker, connect
-from lazaretto.cli.exits import CommandError, Exit
+from lazaretto.cli.exits import CommandError, Exit, usage
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
@@ -25,6 +26,7 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's path.", show_default=False)]
 
 
@@ -66,3 +68,13 @@ class Call:
             ) from None
         with broker:
             yield broker
+
+
+def confirm_deletion(what: str, yes: bool) -> None:
+    """Ask before something is deleted, unless `yes`. Raises CommandError if it is not to be."""
+    if yes:
+        return
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise usage(f"deleting {what} needs --yes")
+    if not typer.confirm(f"Delete {what}?", err=True):
+        raise CommandError("cancelled", "nothing was deleted")

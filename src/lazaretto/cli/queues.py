@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
-from lazaretto.cli.exits import CommandError, usage
+from lazaretto.cli.call import (
+    Call,
+    JsonOption,
+    QueueArgument,
+    StoreOption,
+    YesOption,
+    confirm_deletion,
+)
+from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_options import changes_of, takes_queue_options
 from lazaretto.entities import Culprit, EntityPath, QueueDescription, QueueOptions
 from lazaretto.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
@@ -230,7 +236,7 @@ def update(
 def delete(
     context: typer.Context,
     queue: QueueArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -238,15 +244,10 @@ def delete(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.queue(queue)
-        if not yes:
-            if not sys.stdin.isatty() or not sys.stderr.isatty():
-                raise usage(f"deleting {found.path!r} with all its messages needs --yes")
-            counts = found.counts
-            dead = counts.dead_letter + counts.transfer_dead_letter
-            live, lost = output.plural(counts.total - dead, "message"), output.plural(dead, "dead letter")
-            question = f"Delete queue {output.safe(found.path)} with {live} and {lost}?"
-            if not typer.confirm(question, err=True):
-                raise CommandError("cancelled", "nothing was deleted")
+        counts = found.counts
+        dead = counts.dead_letter + counts.transfer_dead_letter
+        live, lost = output.plural(counts.total - dead, "message"), output.plural(dead, "dead letter")
+        confirm_deletion(f"queue {output.safe(found.path)} with {live} and {lost}", yes)
         broker.delete_queue(queue)
     if call.json:
         output.json_object({"deleted": found.path})

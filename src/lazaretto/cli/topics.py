@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, StoreOption
-from lazaretto.cli.exits import CommandError, usage
+from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
+from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, duration, optional_duration
 from lazaretto.cli.queue_options import changes_of, takes_queue_options
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
@@ -26,7 +25,6 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's
 NameArgument = Annotated[
     str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription's name.", show_default=False)
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TimeToLive = Annotated[
     float | None,
     typer.Option(
@@ -164,16 +162,6 @@ def update(
         output.line(f"changed in topic {output.safe(after.path)}: {', '.join(changes)}")
 
 
-def _confirm(what: str, yes: bool) -> None:
-    """Ask before something is deleted."""
-    if yes:
-        return
-    if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise usage(f"deleting {what} needs --yes")
-    if not typer.confirm(f"Delete {what}?", err=True):
-        raise CommandError("cancelled", "nothing was deleted")
-
-
 @app.command("delete")
 def delete(
     context: typer.Context,
@@ -187,7 +175,7 @@ def delete(
     with call.broker() as broker:
         found = broker.topic(topic)
         subscribers = output.plural(found.subscriptions, "subscription")
-        _confirm(f"topic {output.safe(found.path)} with {subscribers} and all their messages", yes)
+        confirm_deletion(f"topic {output.safe(found.path)} with {subscribers} and all their messages", yes)
         broker.delete_topic(topic)
     if call.json:
         output.json_object({"deleted": found.path})
@@ -327,7 +315,7 @@ def delete_subscription(
         found = broker.subscription(topic, name)
         path = found.queue.path
         messages = output.plural(found.queue.counts.total, "message")
-        _confirm(f"subscription {output.safe(path)} with {messages}", yes)
+        confirm_deletion(f"subscription {output.safe(path)} with {messages}", yes)
         broker.delete_subscription(topic, name)
     if call.json:
         output.json_object({"deleted": path})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Sequence
 
 import msgspec
@@ -27,6 +28,9 @@ SESSION_REASON = "Session ID is null."
 SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 
 
+_PLACE = operator.itemgetter(0)
+
+
 class Subscribers:
     """A topic's subscriptions, so that a message is shown to few of those that it does not concern.
 
@@ -49,11 +53,12 @@ class Subscribers:
 
     def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
         """Return the subscriptions that may want a message, in order."""
-        found = list(self._asked)
+        found = self._asked
         for name, by_value in self._wanted.items():
             value = view.get(*name)
-            found += by_value.get((type(value), value), ())
-        found.sort(key=lambda pair: pair[0])
+            known = by_value.get((type(value), value))
+            if known:
+                found = sorted([*found, *known], key=_PLACE)
         return [(self.records[place], rules) for place, rules in found]
 
 
@@ -72,38 +77,119 @@ def _subscribers(tx: Transaction, topic: QueueRecord) -> Subscribers:
     return known[1]
 
 
-class _Waiting(msgspec.Struct):
-    """A copy on its way: its subscription, and why it is to be dead-lettered there, if it is."""
+class _Trouble(msgspec.Struct):
+    """Why a copy is to be dead-lettered in its subscription; `place`: of it, among those of this commit."""
 
-    queue: QueueRecord
-    copy: NewCopy
-    reason: str | None = None
-    text: str | None = None
+    place: int
+    reason: str
+    text: str
     error: FilterError | None = None
+
+
+class _Delivery:
+    """The copies of one commit, by subscription and in order."""
+
+    def __init__(self, tx: Transaction, topic: QueueRecord) -> None:
+        self._tx = tx
+        self._topic = topic
+        self._copies: dict[int, list[NewCopy]] = {}
+        self._queues: dict[int, QueueRecord] = {}
+        self._troubles: dict[int, list[_Trouble]] = {}
+
+    def add(
+        self,
+        queue: QueueRecord,
+        base: NewCopy,
+        session_id: str | None,
+        copy: Copy | None,
+        error: FilterError | None,
+    ) -> None:
+        """Add what a subscription gets of a message. `base`: the copy of one that changes nothing."""
+        copies = self._copies.setdefault(queue.queue_id, [])
+        options = queue.options
+        changed = None if copy is None else copy.changed
+        self._queues[queue.queue_id] = queue
+        plain = not options.requires_session and options.default_time_to_live is None
+        if plain and changed is None and error is None:
+            copies.append(base)
+            return
+        headers, message_id = base.headers, base.message_id
+        trouble = None if error is None else _Trouble(len(copies), FILTER_REASON, str(error), error)
+        if changed is not None:
+            encoded = encode_headers(changed.headers)
+            if len(encoded) > MAX_HEADERS_SIZE:
+                # As it was before the action, so that it can be kept at all.
+                trouble = _Trouble(len(copies), HEADERS_REASON, HEADERS_TEXT)
+            else:
+                headers, session_id = encoded, changed.headers.session_id
+                message_id = changed.message_id or message_id
+        if options.requires_session and session_id is None and trouble is None:
+            trouble = _Trouble(len(copies), SESSION_REASON, SESSION_TEXT)
+        if trouble is not None:
+            self._troubles.setdefault(queue.queue_id, []).append(trouble)
+        copies.append(
+            msgspec.structs.replace(
+                base,
+                message_id=message_id,
+                headers=headers,
+                session_id=session_id if options.requires_session else None,
+                expires=_sooner(base.expires, self._tx.now, options.default_time_to_live),
+            )
+        )
+
+    def commit(self) -> None:
+        """Insert all of them, and set those aside that cannot be delivered."""
+        same: dict[tuple[int, ...], int] = {}
+        for queue_id, copies in self._copies.items():
+            queue = self._queues[queue_id]
+            # Most subscriptions get the very same: the store repeats that by itself.
+            which = tuple(map(id, copies))
+            if which in same:
+                self._tx.repeat_copies(queue, same[which], len(copies))
+                continue
+            keys = self._tx.insert_copies(queue, copies)
+            same[which] = keys[0]
+            for trouble in self._troubles.get(queue_id, ()):
+                row = self._tx.row(keys[trouble.place])
+                assert row is not None
+                failure = None if trouble.error is None else failure_of(trouble.error)
+                dead_letter(self._tx, queue, row, trouble.reason, trouble.text, failure)
+
+
+def _sooner(expires: int | None, now: int, seconds: float | None) -> int | None:
+    """Return the earlier of two ends of a life: one that is known, and one so many seconds from now."""
+    if seconds is None:
+        return expires
+    other = now + round(seconds * 1_000_000)
+    return other if expires is None else min(expires, other)
 
 
 def publish(tx: Transaction, topic: QueueRecord, messages: Sequence[NewMessage]) -> list[int]:
     """Give each subscription its copies; return the messages' sequence numbers in the topic."""
     subscribers = _subscribers(tx, topic)
+    delivery = _Delivery(tx, topic)
     numbers: list[int] = []
-    waiting: list[_Waiting] = []
     unmatched = key = 0
     for message in messages:
         key = tx.take_key(topic.queue_id)
         numbers.append(sequence_of(key))
-        copies = _copies(tx, topic, subscribers, message, numbers[-1])
-        waiting += copies
-        unmatched += not copies
+        unmatched += not _copy(tx, topic, subscribers, message, numbers[-1], delivery)
     tx.keep_sequence(key)
     if unmatched:
         tx.count_discarded(topic.queue_id, dropped=unmatched)
-    _deliver(tx, waiting)
+    delivery.commit()
     return numbers
 
 
-def _copies(
-    tx: Transaction, topic: QueueRecord, subscribers: Subscribers, message: NewMessage, number: int
-) -> list[_Waiting]:
+def _copy(
+    tx: Transaction,
+    topic: QueueRecord,
+    subscribers: Subscribers,
+    message: NewMessage,
+    number: int,
+    delivery: _Delivery,
+) -> bool:
+    """Add a message's copies to a delivery; return whether there are any."""
     headers = decode_headers(message.headers) if message.headers else EMPTY_HEADERS
     message_id = message.message_id or tx.new_message_id()
     view = MessageView(headers, message_id, enqueued=tx.now, size=len(message.body))
@@ -118,68 +204,11 @@ def _copies(
                 note(tx, "filter_failed", queue, number, error=str(error))
     # One body for all of them, however many there are.
     body_id = tx.insert_body(message.body) if len(wanted) > 1 else None
+    life = None if message.time_to_live is None else tx.now + message.time_to_live
     base = NewCopy(
-        message.body if body_id is None else None, body_id, message_id, message.session_id, None,
-        message.headers, number,
+        message.body if body_id is None else None, body_id, message_id, None,
+        _sooner(life, tx.now, topic.options.default_time_to_live), message.headers, number,
     )  # fmt: skip
-    return [_waiting(tx, topic, queue, message, base, copy, error) for queue, copy, error in wanted]
-
-
-def _waiting(
-    tx: Transaction,
-    topic: QueueRecord,
-    queue: QueueRecord,
-    message: NewMessage,
-    base: NewCopy,
-    copy: Copy | None,
-    error: FilterError | None,
-) -> _Waiting:
-    """Return a copy as the subscription gets it, with what stands against it."""
-    session_id, headers, message_id = base.session_id, base.headers, base.message_id
-    reason = text = None
-    if error is not None:
-        reason, text = FILTER_REASON, str(error)
-    if copy is not None and copy.changed is not None:
-        encoded = encode_headers(copy.changed.headers)
-        if len(encoded) > MAX_HEADERS_SIZE:
-            # As it was before the action, so that it can be kept at all.
-            reason, text = HEADERS_REASON, HEADERS_TEXT
-        else:
-            headers, session_id = encoded, copy.changed.headers.session_id
-            message_id = copy.changed.message_id or message_id
-    sessions = queue.options.requires_session
-    if sessions and session_id is None and reason is None:
-        reason, text = SESSION_REASON, SESSION_TEXT
-    finished = msgspec.structs.replace(
-        base,
-        message_id=message_id,
-        headers=headers,
-        session_id=session_id if sessions else None,
-        expires=_expiry(tx, message, topic, queue),
-    )
-    return _Waiting(queue, finished, reason, text, error)
-
-
-def _expiry(tx: Transaction, message: NewMessage, *entities: QueueRecord) -> int | None:
-    """Return when a copy's life ends: the shortest of its own time to live and the entities'."""
-    lives = [message.time_to_live]
-    for entity in entities:
-        longest = entity.options.default_time_to_live
-        lives.append(None if longest is None else round(longest * 1_000_000))
-    shortest = min((life for life in lives if life is not None), default=None)
-    return None if shortest is None else tx.now + shortest
-
-
-def _deliver(tx: Transaction, waiting: Sequence[_Waiting]) -> None:
-    """Insert copies, those of one subscription together and in their order."""
-    by_queue: dict[int, list[_Waiting]] = {}
-    for one in waiting:
-        by_queue.setdefault(one.queue.queue_id, []).append(one)
-    for ones in by_queue.values():
-        keys = tx.insert_copies(ones[0].queue, [one.copy for one in ones])
-        for key, one in zip(keys, ones, strict=True):
-            if one.reason is not None:
-                row = tx.row(key)
-                assert row is not None
-                failure = None if one.error is None else failure_of(one.error)
-                dead_letter(tx, one.queue, row, one.reason, one.text, failure)
+    for queue, copied, failed in wanted:
+        delivery.add(queue, base, message.session_id, copied, failed)
+    return bool(wanted)

@@ -164,7 +164,12 @@ class CompiledRules:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        self._plain = [(rule.name, _matcher(rule.filter)) for rule in rules if rule.action is None]
+        # The same for every message: nothing is made for a copy that is not changed.
+        self._plain = [
+            ([Copy(rule.name)], _matcher(rule.filter), isinstance(rule.filter, TrueFilter))
+            for rule in rules
+            if rule.action is None
+        ]
         self._acting = [
             (
                 rule.name,
@@ -189,15 +194,16 @@ class CompiledRules:
 
         One for all rules without an action that match, and one for each that has one, as in Service Bus.
         """
-        found = []
-        for name, matches in self._plain:
-            if matches(view):
-                found.append(Copy(name))
+        found: list[Copy] = []
+        for copies, matches, always in self._plain:
+            if always or matches(view):
+                found = copies
                 break
-        found += [
+        if not self._acting:
+            return found
+        return found + [
             Copy(name, apply(actions, view, name)) for name, matches, actions in self._acting if matches(view)
         ]
-        return found
 
 
 def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageView:

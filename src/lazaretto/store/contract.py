@@ -132,6 +132,10 @@ class Transaction(ClaimTransaction, Protocol):
         """Add copies of messages at a subscription's end; return their keys."""
         ...
 
+    def repeat_copies(self, queue: QueueRecord, first: int, count: int) -> None:
+        """Add copies at another subscription's end: the same that `insert_copies` has put behind a key."""
+        ...
+
     def keep_sequence(self, key: int) -> None:
         """Note that a sequence number is used, of a message that is not kept under it."""
         ...

@@ -125,6 +125,15 @@ INSERT INTO lazaretto_messages
      enqueued_sequence_number)
 VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: repeat_copies
+-- The copies that one subscription has just got, for another one.
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+     enqueued_sequence_number)
+SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+       enqueued_sequence_number
+FROM lazaretto_messages WHERE key >= :first AND key <= :last
+
 -- name: insert_body
 -- A body too large to stand with its message, or of several messages.
 INSERT INTO lazaretto_bodies (body) VALUES (?)

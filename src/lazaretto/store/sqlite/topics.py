@@ -57,6 +57,12 @@ class TopicTables:
         self.wake(key)
         return list(range(key, key + count))
 
+    def repeat_copies(self, queue: QueueRecord, first: int, count: int) -> None:
+        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        values = {"shift": key - first, "first": first, "last": first + count - 1}
+        self._x(SQL["repeat_copies"], values)
+        self.wake(key)
+
     def keep_sequence(self, key: int) -> None:
         values = {"queue_id": key >> 44, "sequence_number": sequence_of(key)}
         self._x(SQL["set_high_water"], values)

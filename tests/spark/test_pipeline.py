@@ -134,7 +134,12 @@ def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeli
     assert next(claim.outcomes for claim in broker.claims("work")) == {"completed": 50}
     metrics = [progress["observedMetrics"]["lazaretto"].asDict() for progress in query.recentProgress]
     assert [metric["completed"] for metric in metrics if metric["rows"]] == [100, 100, 50]
+    assert [metric["claim"] for metric in metrics if metric["rows"]] == [1, 2, 3]
     assert metrics[0]["handler_seconds"] > 0
+    assert (metrics[0]["read_seconds"] > 0) is pipeline.direct
+    event = broker.events(0, kind="claim_settled")[0]
+    assert event.detail["outcomes"] == {"completed": 100}
+    assert {"read", "handler", "results", "settle"} == set(event.detail["seconds"])
     send(broker, b"7")
     pipeline.run(act)
     assert len(pipeline.rows()) == 251

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -131,6 +132,7 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
 
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
+    begun = time.perf_counter()
     staged = [_decode(blob) for stage in stages for blob in tx.staged(claim.token, stage)]
     by_shard: dict[int, list[StagedRows]] = {}
     for rows in staged:
@@ -160,6 +162,7 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     tx.forget_shards(claim.token)
     if outcomes.get("completed"):
         note_commit(tx, queue)
+    seconds["settle"] = round(time.perf_counter() - begun, 3)
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds)
     encoded = msgspec.json.encode(summary).decode()
     tx.save_claim(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))

@@ -28,8 +28,8 @@ from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
 
-#: What the query's progress tells of each micro-batch.
-METRICS = ("rows", "completed", "handler_seconds", "results_seconds")
+#: What the query's progress tells of each micro-batch, besides its claim.
+METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
 _starting = threading.Lock()
 ISOLATIONS = ("process", "inline", "vectorised")
 
@@ -102,6 +102,7 @@ def process(
     # In the query's progress, for whoever watches it.
     told = told.observe(
         "lazaretto",
+        functions.max("claim").alias("claim"),
         *(functions.sum(name).alias(name) for name in METRICS),
     )
     writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)

@@ -38,6 +38,7 @@ TOLD = pa.schema(
         ("stage", pa.string()),
         ("rows", pa.int64()),
         ("completed", pa.int64()),
+        ("read_seconds", pa.float64()),
         ("handler_seconds", pa.float64()),
         ("results_seconds", pa.float64()),
     ]
@@ -109,7 +110,7 @@ class ShardTask:
         self._spark = Parents()
         self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
         self._results = Results.of(settings.results, settings.schema, claim, shard)
-        self._seconds = {"handler": 0.0, "results": 0.0}
+        self._seconds = {"read": 0.0, "handler": 0.0, "results": 0.0}
         self.rows = 0
 
     def run(self, batch: pa.RecordBatch) -> None:
@@ -263,13 +264,23 @@ class ShardTask:
     def work(self, batches: Iterator[pa.RecordBatch]) -> StagedRows | None:
         """Run all of it; return what is to be staged, None if it is an outage, which the sink is told of."""
         try:
-            for batch in batches:
+            for batch in self._timed(batches):
                 self.run(batch)
             return self.finish()
         except Outage as outage:
             # Not raised: Spark would only try the task again.
             self.end_as_outage(outage)
             return None
+
+    def _timed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches, and note how long it took to get them."""
+        while True:
+            begun = time.monotonic()
+            batch = next(batches, None)
+            self._seconds["read"] += time.monotonic() - begun
+            if batch is None:
+                return
+            yield batch
 
     def end_as_outage(self, outage: Outage) -> None:
         """Have the sink told of an outage instead of outcomes."""
@@ -284,8 +295,7 @@ class ShardTask:
             "stage": self.stage,
             "rows": self.rows,
             "completed": self.rows - sum(row.outcome != _COMPLETED for row in self._others),
-            "handler_seconds": self._seconds["handler"],
-            "results_seconds": self._seconds["results"],
+            **{f"{name}_seconds": value for name, value in self._seconds.items()},
         }
 
 

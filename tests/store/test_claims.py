@@ -134,11 +134,8 @@ class TestSettling:
         consumer.take(0, shards=2)
         stage_all(broker, consumer, 1)
         (summary,) = consumer.settle([1], ["a"])
-        assert (summary.state, summary.outcomes, summary.seconds) == (
-            "settled",
-            {"completed": 5},
-            {"handler": 1.0},
-        )
+        assert (summary.state, summary.outcomes) == ("settled", {"completed": 5})
+        assert (summary.seconds["handler"], set(summary.seconds)) == (1.0, {"handler", "settle"})
         assert consumer.settle([1], ["a"]) == [summary]
         assert broker.queue("work").counts.total == 0
         assert attached(broker).settle([1], []) == [summary]

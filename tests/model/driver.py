@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 import lazaretto
-from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions
+from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, TopicOptions
 from lazaretto.broker import Broker
 from lazaretto.clock import MICROSECONDS, to_datetime
 from lazaretto.errors import LazarettoError
@@ -80,7 +80,22 @@ QUEUES = {
         lock_duration=20,
         policy=PoisonPolicy(receive_retry_count=UNLIMITED, disable_after_rollbacks=2),
     ),
+    "news/subscriptions/all": QueueOptions(lock_duration=20, policy=_wcf("move")),
+    "news/subscriptions/even": QueueOptions(
+        lock_duration=20, default_time_to_live=50, policy=_wcf("reject"), dead_letter_on_expiration=True
+    ),
 }  # fmt: skip
+TOPIC = "news"
+TOPIC_OPTIONS = TopicOptions(default_time_to_live=70)
+#: Of the ids m1, m2, m3 …: a subscription's filter, and the same for the model.
+_EVEN = " OR ".join(f"sys.MessageId LIKE '%{digit}'" for digit in "02468")
+SUBSCRIPTIONS: dict[str, tuple[list[Rule], Callable[[Draft], bool]]] = {
+    "news/subscriptions/all": ([Rule()], lambda draft: True),
+    "news/subscriptions/even": (
+        [Rule("even", SqlFilter(_EVEN))],
+        lambda draft: draft.message_id is not None and int(draft.message_id[1:]) % 2 == 0,
+    ),
+}
 SESSIONS = ("sessions", "strict-sessions")
 OUTCOMES = {
     "complete": Outcome.COMPLETED,
@@ -100,8 +115,13 @@ def _template() -> Path:
     """Return a store with all queues and a table of the user's own, to copy for every example."""
     path = Path(tempfile.mkdtemp(prefix="lazaretto-model-")) / "template.db"
     with lazaretto.connect(path, clock=ManualClock(START)) as broker:
+        broker.create_topic(TOPIC, TOPIC_OPTIONS)
         for name, options in {**QUEUES, IDLE: QueueOptions()}.items():
-            broker.create_queue(name, options)
+            if name in SUBSCRIPTIONS:
+                rules, _ = SUBSCRIPTIONS[name]
+                broker.create_subscription(TOPIC, name.rpartition("/")[2], options, rules)
+            else:
+                broker.create_queue(name, options)
         with broker.transaction() as tx:
             tx.execute("CREATE TABLE rows (text TEXT)")
         # Into one file: the store's own is not whole without its log.
@@ -125,7 +145,8 @@ class Driver(RuleBasedStateMachine):
         self.clock = ManualClock(START)
         self.broker = self.connect()
         self.position = self.broker.last_event()
-        self.model = Model(START, {**QUEUES, IDLE: QueueOptions()})
+        wants = {path: wants for path, (_, wants) in SUBSCRIPTIONS.items()}
+        self.model = Model(START, {**QUEUES, IDLE: QueueOptions()}, wants, TOPIC_OPTIONS)
         self.held: list[tuple[ReceivedMessage, Handle]] = []
         self.sessions: list[tuple[Receiver, SessionHandle]] = []
         self.focus: list[str] = list(QUEUES)

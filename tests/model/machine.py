@@ -20,6 +20,8 @@ from .driver import (
     OUTCOMES,
     QUEUES,
     SESSIONS,
+    SUBSCRIPTIONS,
+    TOPIC,
     Driver,
     be_broken,
     delays,
@@ -111,6 +113,17 @@ class BrokerMachine(Driver):
         found = self.both(
             lambda: self.broker.sender(path).send([to_send(d) for d in drafts]),
             lambda: self.model.send(path, drafts),
+        )
+        assert found is None or found[0] == found[1]
+
+    @precondition(lambda self: any(path in SUBSCRIPTIONS for path in self.focus))
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        drafts = self.drafts(data, 3, TOPIC)
+        self.touched.update(SUBSCRIPTIONS)
+        found = self.both(
+            lambda: self.broker.sender(TOPIC).send([to_send(d) for d in drafts]),
+            lambda: self.model.publish(drafts),
         )
         assert found is None or found[0] == found[1]
 

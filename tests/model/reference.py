@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.entities import QueueOptions
+from lazaretto.entities import QueueOptions, TopicOptions
 from lazaretto.policy import Backoff, Disposition, Growth, Outcome, PoisonPolicy
 
 from .records import (
@@ -47,13 +47,23 @@ def cycle_delay(policy: PoisonPolicy, cycle: int) -> int:
 class Model:
     """All queues, at a time. `pass_time` does what is due; every receive begins with it."""
 
-    def __init__(self, now: int, options: dict[str, QueueOptions]) -> None:
+    def __init__(
+        self,
+        now: int,
+        options: dict[str, QueueOptions],
+        subscriptions: Mapping[str, Callable[[Draft], bool]],
+        topic: TopicOptions,
+    ) -> None:
         self.now = now
         self.queues = {path: Queue(path, o) for path, o in {SYSTEM: QueueOptions(), **options}.items()}
         self.events: list[tuple[str, str, int | None]] = []
         self.rows: list[str] = []
         self.rotation: dict[str, str] = {}
         self._tokens = 0
+        #: One topic: what each subscription wants, and how many messages were sent to it.
+        self.subscriptions = subscriptions
+        self.topic = topic
+        self.published = self.unmatched = 0
 
     def restart(self) -> None:
         """Forget what a broker keeps in memory only: where the round of the sessions stands."""
@@ -81,7 +91,7 @@ class Model:
         """Send all drafts or none; return their numbers, for a duplicate that of the first."""
         queue = self.queues[path]
         self._refuse_disabled(queue)
-        if path == SYSTEM:
+        if path == SYSTEM or path in self.subscriptions:
             raise Refused("NotAllowed")
         for draft in drafts:
             if queue.options.requires_session and draft.session_id is None:
@@ -89,6 +99,22 @@ class Model:
             if draft.sender_queue is not None and draft.sender_queue not in self.queues:
                 raise Refused("EntityNotFound")
         return [self._send_one(queue, draft) for draft in drafts]
+
+    def publish(self, drafts: Sequence[Draft]) -> list[int]:
+        """Send drafts to the topic: each subscription gets what it wants."""
+        if any(d.sender_queue is not None and d.sender_queue not in self.queues for d in drafts):
+            raise Refused("EntityNotFound")
+        numbers = []
+        for draft in drafts:
+            self.published += 1
+            numbers.append(self.published)
+            lives = [t for t in (draft.ttl, self.topic.default_time_to_live) if t is not None]
+            wanted = [path for path, wants in self.subscriptions.items() if wants(draft)]
+            for path in wanted:
+                copy_ = dataclasses.replace(draft, ttl=int(min(lives)) if lives else None)
+                self._enter(self.queues[path], copy_).came_from = self.published
+            self.unmatched += not wanted
+        return numbers
 
     def _send_one(self, queue: Queue, draft: Draft) -> int:
         detects = queue.options.requires_duplicate_detection and draft.message_id is not None

@@ -23,6 +23,8 @@ from lazaretto import (
 from lazaretto.spark import process
 from lazaretto.spark.pipeline import refuse_remote
 
+from .acts import act
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
 )
@@ -77,52 +79,6 @@ both_sources = pytest.mark.parametrize("pipeline", ["direct", "stream"], indirec
 
 def send(broker: Broker, *bodies: bytes, **fields: Any) -> list[int]:
     return broker.sender("work").send([Message(body, **fields) for body in bodies])
-
-
-def act(message: Any, context: Any) -> Any:
-    import json
-    import os
-    import re
-    import time
-
-    body = bytes(message.body)
-    match body:
-        case b"raise":
-            raise ValueError("no")
-        case b"exit":
-            os._exit(3)
-        case b"abort":
-            os.abort()
-        case b"sleep":
-            time.sleep(60)
-        case b"regex":
-            re.match(r"(a+)+$", "a" * 60 + "b")
-        case b"wide":
-            return {"n": 1 << 80, "text": "too large"}
-        case b"odd":
-            return {"n": "seven", "text": []}
-        case b"emit":
-            context.send("out", _message(b"hello"))
-        case b"nowhere":
-            context.send("nowhere", _message(b"hello"))
-        case b"defer":
-            context.defer()
-        case b"dead":
-            context.dead_letter("asked for")
-        case b"sql":
-            context.execute("DELETE FROM anything")
-        case b"nothing":
-            return None
-        case b"\xff\xfe":
-            body.decode()
-    n = json.loads(body) if body[:1].isdigit() else message.sequence_number
-    return {"n": n, "text": message.subject}
-
-
-def _message(body: bytes) -> Any:
-    from lazaretto import Message
-
-    return Message(body)
 
 
 @both_sources

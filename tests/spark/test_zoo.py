@@ -13,18 +13,13 @@ from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 from lazaretto.spark import process
 
+from .acts import act_zoo
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
 )
 
 TOTAL, EVERY = (200_000, 1_000) if "LAZARETTO_SOAK" in os.environ else (5_000, 180)
-
-
-def act(message: Any) -> Any:
-    if message.body == b"good":
-        return {"n": message.sequence_number}
-    zoo.act(message.body)
-    return None
 
 
 def failed_tasks(spark: Any) -> int:
@@ -44,7 +39,7 @@ def test_a_zoo_among_good_messages_fails_no_task(broker: Broker, spark: Any, sto
     failed = failed_tasks(spark)
     query = process(
         spark,
-        act,
+        act_zoo,
         store=str(store),
         queue="work",
         checkpoint=str(store.with_name("checkpoint")),

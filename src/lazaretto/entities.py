@@ -244,12 +244,6 @@ class QueueOptions:
             set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
 
 
-#: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
-TOPIC_OPTIONS = (
-    "default_time_to_live", "requires_duplicate_detection", "duplicate_detection_window", "max_message_size",
-)  # fmt: skip
-
-
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
@@ -268,6 +262,10 @@ class TopicOptions:
     def as_queue(self) -> QueueOptions:
         """Return them as they are stored."""
         return QueueOptions(**{name: getattr(self, name) for name in TOPIC_OPTIONS})
+
+
+#: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
+TOPIC_OPTIONS = tuple(field.name for field in dataclasses.fields(TopicOptions))
 
 
 #: Options that are fixed when a queue is created, as in Service Bus.

@@ -16,6 +16,9 @@ PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
 MAX_HEADERS_SIZE = 65_536
 #: And for one property.
 MAX_PROPERTY_SIZE = 32_768
+#: Fields that hold an id, and Service Bus's limit for them in characters.
+IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
+LONGEST_ID = 128
 
 _UUID_EXTENSION: Final = 1
 

@@ -63,13 +63,13 @@ _TABLE: dict[str, Any] = {
     ),
     "requires_session": _option(
         bool,
-        "Messages are received by session. Fixed once the queue is there [no].",
+        "Messages are received by session. Fixed once it is created [no].",
         _QUEUE,
         "--requires-session/--no-requires-session",
     ),
     "requires_duplicate_detection": _option(
         bool,
-        "Drop messages whose id was sent lately. Fixed once the queue is there [no].",
+        "Drop messages whose id was sent lately. Fixed once it is created [no].",
         _QUEUE,
         "--requires-duplicate-detection/--no-requires-duplicate-detection",
     ),
@@ -144,25 +144,32 @@ _POLICY = [field.name for field in dataclasses.fields(PoisonPolicy) if field.nam
 _DEAD_PREFIX = "dead_letter_policy_"
 
 
-def takes_queue_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of the table, as one argument `given`: those that were given."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "given"]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _TABLE.items()
-    ]
+def takes_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of the table, as one argument `given`: those that were given."""
 
-    @functools.wraps(command)
-    def wrapped(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name in _TABLE}
-        command(**arguments, given={name: value for name, value in values.items() if value is not None})
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for name, p in signature.parameters.items() if name != "given"]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_TABLE[name])
+            for name in names
+        ]
 
-    wrapped.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
-    # Whoever looks for the signature must find this one, not that of the command within.
-    del wrapped.__wrapped__
-    return wrapped
+        @functools.wraps(command)
+        def wrapped(**arguments: Any) -> None:
+            values = {name: arguments.pop(name) for name in names}
+            command(**arguments, given={name: value for name, value in values.items() if value is not None})
+
+        wrapped.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
+        # Whoever looks for the signature must find this one, not that of the command within.
+        del wrapped.__wrapped__
+        return wrapped
+
+    return decorate
+
+
+takes_queue_options = takes_options(*_TABLE)
 
 
 def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lazaretto.cli.parse import properties
 from lazaretto.cli.topics import NameArgument, TopicArgument, describe_rule
 from lazaretto.engine.prepare import prepare
 from lazaretto.errors import InvalidMessage
-from lazaretto.filters.judge import judge
+from lazaretto.filters.judge import judge_of
 from lazaretto.filters.rules import (
     CorrelationFilter,
     FalseFilter,
@@ -168,15 +168,14 @@ def test(
         with call.broker() as broker:
             rules = broker.subscription(topic, name).rules
     like = Message(b"", subject=subject, correlation_id=correlation_id, properties=values_of(property_ or []))
+    judges = [judge_of(rule) for rule in rules]
     rows = [
         (number, found.rule, found.matches, found.why)
         for number, view in enumerate(_messages(file, like), 1)
-        for found in (judge(rule, view) for rule in rules)
+        for found in (judge(view) for judge in judges)
     ]
     if call.json:
-        output.json_array(
-            [dict(zip(("message", "rule", "matches", "why"), row, strict=True)) for row in rows]
-        )
+        output.json_array(dict(zip(_JUDGED, row, strict=True)) for row in rows)
     else:
         told = {True: "yes", False: "no", None: "error"}
         output.table(

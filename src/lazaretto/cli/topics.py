@@ -10,10 +10,9 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
-from lazaretto.cli.parse import NOTHING, duration, optional_duration
-from lazaretto.cli.queue_options import changes_of, takes_queue_options
+from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_options
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
-from lazaretto.entities import EntityPath, QueueOptions, TopicOptions
+from lazaretto.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
 
 app = typer.Typer(help="Create, list, show, update and delete topics.", rich_markup_mode=None)
@@ -25,63 +24,25 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's
 NameArgument = Annotated[
     str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription's name.", show_default=False)
 ]
-TimeToLive = Annotated[
-    float | None,
-    typer.Option(
-        parser=optional_duration, metavar="DURATION|none", help="The most any message lives [none].",
-        show_default=False,
-    ),
-]  # fmt: skip
-Duplicates = Annotated[
-    bool | None,
-    typer.Option(
-        "--requires-duplicate-detection/--no-requires-duplicate-detection",
-        help="Drop messages whose id was sent lately. Fixed once the topic is there [no].",
-        show_default=False,
-    ),
-]  # fmt: skip
-Window = Annotated[
-    float | None,
-    typer.Option(
-        parser=duration, metavar="DURATION", help="How long ids are remembered, 1s to 7d [10m].",
-        show_default=False,
-    ),
-]  # fmt: skip
-Size = Annotated[
-    int | None,
-    typer.Option(metavar="BYTES", help="Of body and headers together [262144].", show_default=False),
-]
+#: Options of a topic that can be changed.
+_CHANGEABLE = [name for name in TOPIC_OPTIONS if name not in FIXED_OPTIONS]
 
 _TOPIC_COLUMNS = ("topic", "subscriptions", "scheduled", "unmatched", "expired")
 _COLUMNS = ("subscription", "status", "active", "locked", "deferred", "dead letters", "rules")
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    """Return the options that were given; "none" is None."""
-    return {n: None if v is NOTHING else v for n, v in values.items() if v is not None}
-
-
 @app.command("create")
+@takes_options(*TOPIC_OPTIONS)
 def create(
     context: typer.Context,
     topic: TopicArgument,
-    default_time_to_live: TimeToLive = None,
-    requires_duplicate_detection: Duplicates = None,
-    duplicate_detection_window: Window = None,
-    max_message_size: Size = None,
+    given: dict[str, Any],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Create a topic, and the store if there is none yet."""
     call = Call.of(context, store, json)
-    options = TopicOptions(
-        **_given(
-            default_time_to_live=default_time_to_live,
-            requires_duplicate_detection=requires_duplicate_detection,
-            duplicate_detection_window=duplicate_detection_window,
-            max_message_size=max_message_size,
-        )
-    )
+    options = TopicOptions(**changes_of(given, QueueOptions()))
     EntityPath.parse(topic)
     with call.broker(create=True) as broker:
         created = broker.create_topic(topic, options)
@@ -136,22 +97,17 @@ def _topic_facts(topic: TopicDescription) -> list[tuple[str, object]]:
 
 
 @app.command("update")
+@takes_options(*_CHANGEABLE)
 def update(
     context: typer.Context,
     topic: TopicArgument,
-    default_time_to_live: TimeToLive = None,
-    duplicate_detection_window: Window = None,
-    max_message_size: Size = None,
+    given: dict[str, Any],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Change options of a topic; what is not given stays as it is."""
     call = Call.of(context, store, json)
-    changes = _given(
-        default_time_to_live=default_time_to_live,
-        duplicate_detection_window=duplicate_detection_window,
-        max_message_size=max_message_size,
-    )
+    changes = changes_of(given, QueueOptions())
     if not changes:
         raise usage("nothing to change; give at least one option, see `lazaretto topic update --help`")
     with call.broker() as broker:

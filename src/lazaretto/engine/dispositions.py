@@ -65,9 +65,12 @@ EXPIRED_REASON = "TTLExpiredException"
 
 EXPIRED_TEXT = "The message expired and was dead lettered."
 
-_HEADERS_REASON = "HeaderSizeExceeded"
+HEADERS_REASON = "HeaderSizeExceeded"
 
-_HEADERS_TEXT = "The size quota for this stream has been exceeded."
+HEADERS_TEXT = "The size quota for this stream has been exceeded."
+#: The reason for a message without a session id where one is needed, after Service Bus.
+SESSION_REASON = "Session ID is null."
+SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 
 #: The code of a rejection by policy, in MSMQ's negative class.
 REJECTED_CODE = 0xC004
@@ -310,12 +313,9 @@ def return_to_sender(
         resolve(tx, [main_key(row.key)], "rejected")
     note(tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path)
     if too_large:
-        dead_letter(tx, target, moved, _HEADERS_REASON, _HEADERS_TEXT)
+        dead_letter(tx, target, moved, HEADERS_REASON, HEADERS_TEXT)
     elif target.options.requires_session and headers.session_id is None:
-        dead_letter(
-            tx, target, moved, "Session ID is null.",
-            "Session enabled entity doesn't allow a message whose session identifier is null.",
-        )  # fmt: skip
+        dead_letter(tx, target, moved, SESSION_REASON, SESSION_TEXT)
 
 
 DISPOSITION_ACTIONS = {

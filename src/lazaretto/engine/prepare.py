@@ -11,18 +11,23 @@ from typing import Any
 from lazaretto.clock import to_micros
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.headers import MAX_HEADERS_SIZE, MAX_PROPERTY_SIZE, Headers, PropertyValue, encode_headers
+from lazaretto.headers import (
+    IDS,
+    LONGEST_ID,
+    MAX_HEADERS_SIZE,
+    MAX_PROPERTY_SIZE,
+    Headers,
+    PropertyValue,
+    encode_headers,
+)
 from lazaretto.messages import Message
 from lazaretto.options import shown
 from lazaretto.store.records import NewMessage
 
-#: Service Bus's limit for message id, session id and partition key, in characters.
-LONGEST_ID = 128
 #: Longer times to live mean for ever.
 _FOREVER_MICROS = 1 << 60
 _INT64 = 1 << 63
 _TEXTS = ("subject", "correlation_id", "to", "reply_to", "content_type")
-_IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
 
 
 def prepare(message: Message) -> NewMessage:
@@ -32,7 +37,7 @@ def prepare(message: Message) -> NewMessage:
     body = message.body if type(message.body) is bytes else _body(message.body)
     if _is_plain(message):
         return NewMessage(body, None, None, None, None, None, None)
-    for name in _IDS:
+    for name in IDS:
         value = getattr(message, name)
         if value is not None:
             _check_id(name, value)

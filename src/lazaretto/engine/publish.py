@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.dispositions import dead_letter
+from lazaretto.engine.dispositions import (
+    HEADERS_REASON,
+    HEADERS_TEXT,
+    SESSION_REASON,
+    SESSION_TEXT,
+    dead_letter,
+)
 from lazaretto.engine.log import note
 from lazaretto.errors import FilterError
 from lazaretto.failure import failure_of
@@ -20,13 +26,8 @@ from lazaretto.keys import sequence_of
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import NewCopy, NewMessage, QueueRecord
 
-#: Reasons and texts as in Service Bus.
+#: The reason as in Service Bus.
 FILTER_REASON = "FilterException"
-HEADERS_REASON = "HeaderSizeExceeded"
-HEADERS_TEXT = "The size quota for this stream has been exceeded."
-SESSION_REASON = "Session ID is null."
-SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
-
 
 _PLACE = operator.itemgetter(0)
 

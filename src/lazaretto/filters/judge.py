@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from lazaretto.errors import FilterError
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter, TrueFilter, apply, equals, sql
@@ -20,31 +21,43 @@ class Judgement:
     why: str
 
 
-def judge(rule: Rule, view: MessageView) -> Judgement:
-    """Return what a rule says of a message, and by which of its properties."""
+def judge_of(rule: Rule) -> Callable[[MessageView], Judgement]:
+    """Return what says of messages whether a rule matches them, and by which of their properties."""
     wanted = rule.filter
+    if isinstance(wanted, SqlFilter):
+        return _judge_of_sql(rule, wanted)
     if isinstance(wanted, CorrelationFilter):
-        for (scope, name), value in wanted.wanted().items():
-            found = view.get(scope, name)
-            if not equals(found, value):
-                return Judgement(rule.name, False, f"{name} is {_told(found)}, {_told(value)} is wanted")
-        return Judgement(rule.name, True, "all are equal")
-    if not isinstance(wanted, SqlFilter):
-        matches = isinstance(wanted, TrueFilter)
-        return Judgement(rule.name, matches, "every message does" if matches else "no message does")
-    try:
-        truth = sql().compile_filter(wanted.expression, wanted.parameters)(view)
-        if rule.action is not None and truth:
-            apply(rule.action.compiled(), view, rule.name)
-    except FilterError as error:
-        return Judgement(rule.name, None, str(error))
-    names = sql().properties_of(wanted.expression, wanted.parameters)
-    values = ", ".join(
-        f"{p.written} is {_told(view.get('sys' if p.system else 'user', p.name))}" for p in names
-    )
-    return Judgement(
-        rule.name, truth is True, f"unknown: {values}" if truth is None else values or "always so"
-    )
+        pairs = list(wanted.wanted().items())
+
+        def compare(view: MessageView) -> Judgement:
+            for (scope, name), value in pairs:
+                found = view.get(scope, name)
+                if not equals(found, value):
+                    return Judgement(rule.name, False, f"{name} is {_told(found)}, {_told(value)} is wanted")
+            return Judgement(rule.name, True, "all are equal")
+
+        return compare
+    matches = isinstance(wanted, TrueFilter)
+    always = Judgement(rule.name, matches, "every message does" if matches else "no message does")
+    return lambda view: always
+
+
+def _judge_of_sql(rule: Rule, wanted: SqlFilter) -> Callable[[MessageView], Judgement]:
+    condition, properties = sql().compile_with_properties(wanted.expression, wanted.parameters)
+    actions = () if rule.action is None else rule.action.compiled()
+
+    def evaluate(view: MessageView) -> Judgement:
+        try:
+            truth = condition(view)
+            if truth:
+                apply(actions, view, rule.name)
+        except FilterError as error:
+            return Judgement(rule.name, None, str(error))
+        values = ", ".join(f"{p.written} is {_told(view.get(p.scope, p.name))}" for p in properties)
+        why = f"unknown: {values}" if truth is None else values or "always so"
+        return Judgement(rule.name, truth is True, why)
+
+    return evaluate
 
 
 def _told(value: Value) -> str:

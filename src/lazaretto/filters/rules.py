@@ -12,6 +12,7 @@ import msgspec
 from lazaretto.errors import FilterError, InvalidOption
 from lazaretto.filters.values import KINDS, Value
 from lazaretto.filters.view import MessageView
+from lazaretto.headers import IDS, LONGEST_ID
 from lazaretto.options import option_set, shown
 
 if TYPE_CHECKING:
@@ -233,12 +234,8 @@ def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageVie
     return seen.with_headers(headers, seen.message_id)
 
 
-_LONGEST_SYSTEM = 128
-_IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
-
-
 def _check_system(field: str, value: Any) -> None:
     if value is not None and type(value) is not str:
         raise FilterError(f"expected text for the system property {field}, got {type(value).__name__}")
-    if field in _IDS and value is not None and not 0 < len(value) <= _LONGEST_SYSTEM:
-        raise FilterError(f"expected {field} of 1 to {_LONGEST_SYSTEM} characters, got {len(value)}")
+    if field in IDS and value is not None and not 0 < len(value) <= LONGEST_ID:
+        raise FilterError(f"expected {field} of 1 to {LONGEST_ID} characters, got {len(value)}")

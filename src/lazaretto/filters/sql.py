@@ -61,15 +61,15 @@ def compile_filter(
     What is unknown does not match. `parameters`: values of `@name`. Raises FilterSyntaxError; the
     function raises FilterError.
     """
-    condition: Callable[[MessageView], Truth]
-    condition, _ = _compile("filter", text, parameters)
+    condition, _ = compile_with_properties(text, parameters)
     return condition
 
 
-def properties_of(text: str, parameters: Mapping[str, Value] | None = None) -> list[Property]:
-    """Return the properties that a filter names. Raises FilterSyntaxError."""
-    found: list[Property]
-    _, found = _compile("filter", text, parameters)
+def compile_with_properties(
+    text: str, parameters: Mapping[str, Value] | None = None
+) -> tuple[Callable[[MessageView], Truth], list[Property]]:
+    """Return the function of a filter, and the properties that it names. Raises FilterSyntaxError."""
+    found: tuple[Callable[[MessageView], Truth], list[Property]] = _compile("filter", text, parameters)
     return found
 
 

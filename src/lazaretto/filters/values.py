@@ -33,6 +33,9 @@ COMPARISONS: dict[str, Compare] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _EQUALITIES = frozenset({"=", "<>", "!="})
+_COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
 
@@ -55,34 +58,28 @@ def compare(sign: str, left: Value, right: Value) -> Truth:
 
 def conjoin(truths: list[Callable[[Any], Truth]]) -> Callable[[Any], Truth]:
     """Return AND of conditions: false if one is, else unknown if one is."""
-
-    def conjunction(view: Any) -> Truth:
-        answer: Truth = True
-        for truth in truths:
-            found = truth(view)
-            if found is False:
-                return False
-            if found is None:
-                answer = None
-        return answer
-
-    return conjunction
+    return _combine(truths, decisive=False)
 
 
 def disjoin(truths: list[Callable[[Any], Truth]]) -> Callable[[Any], Truth]:
     """Return OR of conditions: true if one is, else unknown if one is."""
+    return _combine(truths, decisive=True)
 
-    def disjunction(view: Any) -> Truth:
-        answer: Truth = False
+
+def _combine(truths: list[Callable[[Any], Truth]], *, decisive: bool) -> Callable[[Any], Truth]:
+    otherwise = not decisive
+
+    def combined(view: Any) -> Truth:
+        answer: Truth = otherwise
         for truth in truths:
             found = truth(view)
-            if found is True:
-                return True
+            if found is decisive:
+                return decisive
             if found is None:
                 answer = None
         return answer
 
-    return disjunction
+    return combined
 
 
 def compute(sign: str, left: Value, right: Value) -> Value:
@@ -107,7 +104,7 @@ def _whole(sign: str, left: int, right: int) -> int:
         quotient = quotient if (left < 0) == (right < 0) else -quotient
         found = quotient if sign == "/" else left - quotient * right
     else:
-        found = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign](left, right)
+        found = _COMPUTED[sign](left, right)
     if not _LOW <= found <= _HIGH:
         raise FilterError(f"the result of {sign} does not fit in 64 bits")
     return int(found)
@@ -120,8 +117,7 @@ def _fraction(sign: str, left: float, right: float) -> float:
         return math.copysign(math.inf, left) * math.copysign(1.0, right)
     if sign == "%":
         return math.fmod(left, right) if math.isfinite(left) else math.nan
-    computed = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-    return float(computed[sign](left, right))
+    return float(_COMPUTED[sign](left, right))
 
 
 def negate(value: Value) -> Value:

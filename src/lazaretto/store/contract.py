@@ -19,16 +19,16 @@ from lazaretto.store.records import (
     HandedRow,
     LeaseRecord,
     MessageRow,
-    NewCopy,
     NewMessage,
     QueueRecord,
     SessionRecord,
 )
+from lazaretto.store.topics import TopicTransaction
 
 T = TypeVar("T")
 
 
-class Transaction(ClaimTransaction, Protocol):
+class Transaction(ClaimTransaction, TopicTransaction, Protocol):
     """What an operation may do within one commit. A key is a message's address (see keys)."""
 
     @property
@@ -77,10 +77,6 @@ class Transaction(ClaimTransaction, Protocol):
         """Add a queue, topic or subscription."""
         ...
 
-    def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
-        """Return the subscriptions of a topic by path; the same object as long as nothing has changed."""
-        ...
-
     def save_queue(self, record: QueueRecord) -> QueueRecord:
         """Store a queue's options, status and culprits; return it with the time of the change."""
         ...
@@ -118,26 +114,6 @@ class Transaction(ClaimTransaction, Protocol):
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
         """Add messages at the queue's end; return their keys."""
-        ...
-
-    def new_message_id(self) -> str:
-        """Return an id for a message whose sender gave none."""
-        ...
-
-    def insert_body(self, body: bytes) -> int:
-        """Store a body that several messages are to have; return its id."""
-        ...
-
-    def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
-        """Add copies of messages at a subscription's end; return their keys."""
-        ...
-
-    def repeat_copies(self, queue: QueueRecord, first: int, count: int) -> None:
-        """Add copies at another subscription's end: the same that `insert_copies` has put behind a key."""
-        ...
-
-    def keep_sequence(self, key: int) -> None:
-        """Note that a sequence number is used, of a message that is not kept under it."""
         ...
 
     def take_key(self, queue_id: int) -> int:

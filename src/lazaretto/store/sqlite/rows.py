@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
-from lazaretto.store.queries import load_queries
+from lazaretto.store.queries import load_queries, with_rows
 from lazaretto.store.records import QueueRecord
 
 SQL = load_queries("lazaretto.store.sqlite")
@@ -18,6 +18,24 @@ SQL = load_queries("lazaretto.store.sqlite")
 def ids(values: Iterable[int]) -> str:
     """Return numbers as the one parameter that a query takes them in."""
     return json.dumps(list(values))
+
+
+#: Rows of one INSERT: more gains nothing.
+_MOST_ROWS = 100
+
+
+class Inserts:
+    """A query that inserts rows, made ready for any number of them."""
+
+    def __init__(self, name: str) -> None:
+        self._queries = {n: with_rows(SQL[name], n) for n in range(1, _MOST_ROWS + 1)}
+
+    def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
+        """Insert `count` rows, whose values stand one after the other."""
+        width = len(values) // count
+        for start in range(0, count, _MOST_ROWS):
+            rows = min(_MOST_ROWS, count - start)
+            execute(self._queries[rows], values[start * width : (start + rows) * width])
 
 
 def encode_options(options: QueueOptions) -> str:

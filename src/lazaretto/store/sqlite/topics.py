@@ -6,14 +6,11 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lazaretto.keys import first_key, sequence_of
-from lazaretto.store.queries import with_rows
+from lazaretto.keys import first_key, queue_of, sequence_of
 from lazaretto.store.records import FRESH, NewCopy, QueueRecord
-from lazaretto.store.sqlite.rows import SQL, Memory, queue_record
+from lazaretto.store.sqlite.rows import SQL, Inserts, Memory, queue_record
 
-#: Rows of one INSERT.
-_MOST_ROWS = 100
-_INSERTS = {n: with_rows(SQL["insert_copies"], n) for n in range(1, _MOST_ROWS + 1)}
+_COPIES = Inserts("insert_copies")
 
 
 class TopicTables:
@@ -22,7 +19,6 @@ class TopicTables:
     _x: Callable[..., sqlite3.Cursor]
     _memory: Memory
     _take_sequences: Callable[[int, int], int]
-    _next_message_id: Callable[[], str]
     wake: Callable[[int], None]
     now: int
 
@@ -33,14 +29,6 @@ class TopicTables:
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
-    def new_message_id(self) -> str:
-        return self._next_message_id()
-
-    def insert_body(self, body: bytes) -> int:
-        row = self._x(SQL["insert_body"], (body,)).lastrowid
-        assert row is not None
-        return row
-
     def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
         count = len(copies)
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
@@ -50,10 +38,7 @@ class TopicTables:
                 number, FRESH, copy.expires, copy.expires, self.now, copy.message_id, copy.session_id,
                 copy.headers, copy.body_id, copy.body, copy.origin,
             )  # fmt: skip
-        width = len(values) // count
-        for start in range(0, count, _MOST_ROWS):
-            rows = min(_MOST_ROWS, count - start)
-            self._x(_INSERTS[rows], values[start * width : (start + rows) * width])
+        _COPIES.run(self._x, values, count)
         self.wake(key)
         return list(range(key, key + count))
 
@@ -64,5 +49,5 @@ class TopicTables:
         self.wake(key)
 
     def keep_sequence(self, key: int) -> None:
-        values = {"queue_id": key >> 44, "sequence_number": sequence_of(key)}
+        values = {"queue_id": queue_of(key), "sequence_number": sequence_of(key)}
         self._x(SQL["set_high_water"], values)

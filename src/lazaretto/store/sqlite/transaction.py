@@ -12,7 +12,6 @@ import msgspec
 from lazaretto.entities import EntityKind, QueueOptions, Subqueue
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
-from lazaretto.store.queries import with_rows
 from lazaretto.store.records import (
     FRESH,
     READY,
@@ -26,15 +25,13 @@ from lazaretto.store.records import (
 )
 from lazaretto.store.sqlite.claims import ClaimTables
 from lazaretto.store.sqlite.history import HistoryTables
-from lazaretto.store.sqlite.rows import SQL, Memory, encode_options, ids, queue_record
+from lazaretto.store.sqlite.rows import SQL, Inserts, Memory, encode_options, ids, queue_record
 from lazaretto.store.sqlite.topics import TopicTables
 from lazaretto.store.sqlite.workers import WorkerTables
 
 #: Bodies up to this size stand in their message's row. A page holds three such rows.
 INLINE_BODY = 1280
-#: Rows of one INSERT: more gains nothing.
-_MOST_ROWS = 100
-_INSERTS = {n: with_rows(SQL["insert_messages"], n) for n in range(1, _MOST_ROWS + 1)}
+_MESSAGES = Inserts("insert_messages")
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
@@ -216,11 +213,11 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
         for message in messages:
             body, body_id = message.body, None
             if len(body) > INLINE_BODY:
-                body_id = self._x(SQL["insert_body"], (body,)).lastrowid
+                body_id = self.insert_body(body)
                 body = None  # type: ignore[assignment]
             message_id = message.message_id
             if message_id is None:
-                message_id = self._next_message_id()
+                message_id = self.new_message_id()
             ttl, due, state = message.time_to_live, None, FRESH
             if limit is not None and (ttl is None or ttl > limit):
                 ttl = limit
@@ -235,21 +232,23 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
             )  # fmt: skip
             key += 1
-        width = len(values) // count
-        for start in range(0, count, _MOST_ROWS):
-            rows = min(_MOST_ROWS, count - start)
-            self._x(_INSERTS[rows], values[start * width : (start + rows) * width])
+        _MESSAGES.run(self._x, values, count)
         self.wake(keys[0])
         return keys
 
-    def _next_message_id(self) -> str:
+    def insert_body(self, body: bytes) -> int:
+        body_id = self._x(SQL["insert_body"], (body,)).lastrowid
+        assert body_id is not None
+        return body_id
+
+    def new_message_id(self) -> str:
         self._number += 1
         return f"{self._prefix}{self._number:012x}"
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         values = msgspec.structs.asdict(row)
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
-            values["body_id"] = self._x(SQL["insert_body"], (body,)).lastrowid
+            values["body_id"] = self.insert_body(body)
             body = None
         self._x(SQL["insert_full_message"], {**values, "body": body})
         self.wake(row.key)

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lazaretto.administration import Administration
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
-from lazaretto.engine.breakers import SetBreaker, describe_breaker
 from lazaretto.engine.claim_settle import RevokeClaims
 from lazaretto.engine.dead_letters import (
     DeadLetterFilter,
@@ -33,38 +33,23 @@ from lazaretto.engine.dead_letters import (
 )
 from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
 from lazaretto.engine.log import AuditEntry, Event, actor_name, read_audit, read_events
-from lazaretto.engine.queues import (
-    CreateQueue,
-    DeleteQueue,
-    OpenStore,
-    ResumeQueue,
-    UpdateQueue,
-    describe,
-    refuse_topic,
-    require_queue,
-)
+from lazaretto.engine.queues import OpenStore, require_queue
 from lazaretto.engine.workers import Leave
 from lazaretto.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
-    BreakerDescription,
-    EntityKind,
     EntityPath,
     HeldSession,
-    QueueDescription,
-    QueueOptions,
     SessionDescription,
     Subqueue,
 )
-from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, NotAllowed
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.keeper import Keeper
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
-from lazaretto.sender import Sender
-from lazaretto.store.contract import Transaction
+from lazaretto.sender import Sender, sendable
 from lazaretto.store.sqlite.store import SqliteStore
-from lazaretto.topics import BrokerTopics
 from lazaretto.transaction import BrokerTransaction
 
 _SQLITE = "sqlite:///"
@@ -119,7 +104,7 @@ def _sqlite_path(url: str | os.PathLike[str]) -> Path:
     return Path(text)
 
 
-class Broker(BrokerTopics):
+class Broker(Administration):
     """A store and everything it offers. Threads may share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
@@ -141,69 +126,16 @@ class Broker(BrokerTopics):
             raise
         self._keeper = Keeper(store, store.clock)
 
-    # -- queues ---------------------------------------------------------------------------------
-
-    def create_queue(self, path: str, options: QueueOptions | None = None) -> QueueDescription:
-        """Create a queue. Raises EntityExists, InvalidPath."""
-        if options is not None and not isinstance(options, QueueOptions):
-            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
-        return self._store.run(CreateQueue(EntityPath.parse(path), options or QueueOptions()))
-
-    def queue(self, path: str) -> QueueDescription:
-        """Return a queue: options, status and exact counts. Raises EntityNotFound."""
-        parsed = EntityPath.parse(path)
-
-        def find(tx: Transaction) -> QueueDescription:
-            record = require_queue(tx, parsed)
-            refuse_topic(record, "broker.topic(…) describes it")
-            return describe(tx, record)
-
-        return self._store.read(find)
-
-    def queues(self) -> list[QueueDescription]:
-        """Return all queues by path, the system's dead-letter queue among them."""
-        return self._store.read(
-            lambda tx: [describe(tx, queue) for queue in tx.queues() if queue.kind is EntityKind.QUEUE]
-        )
-
-    def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
-        """Change some of a queue's options, by the names they have in QueueOptions."""
-        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or actor_name()))
-
-    def delete_queue(self, path: str, *, actor: str | None = None) -> None:
-        """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(EntityPath.parse(path), actor or actor_name()))
-
-    def resume_queue(
-        self, path: str, verdict: str | None = None, *, actor: str | None = None
-    ) -> QueueDescription:
-        """Let a halted or disabled queue go on.
-
-        A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
-        again), "move", "drop" or "reject".
-        """
-        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or actor_name()))
-
-    def breaker(self, path: str) -> BreakerDescription:
-        """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
-        parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: describe_breaker(require_queue(tx, parsed)))
-
-    def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
-        """Keep a breaker "open" (nothing is handed to hosts) or "close"d (every failure counts).
-
-        "auto" lets it decide by itself again, from closed.
-        """
-        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or actor_name()))
-
     # -- messages -------------------------------------------------------------------------------
 
-    def sender(self, path: str) -> Sender:
-        """Return a sender to a queue. The queue is looked for when something is sent."""
-        parsed = EntityPath.parse(path)
-        if parsed.subqueue is not Subqueue.MAIN:
-            raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {parsed.queue!r}")
-        return Sender(self._store, parsed)
+    def sender(self, path: str, *, via: str | None = None) -> Sender:
+        """Return a sender to a queue or topic, which is looked for when something is sent.
+
+        `via`: a queue that the messages pass through. They are accepted once that queue has them: where
+        `path` is missing, switched off or full then, they are set aside in its transfer dead-letter
+        subqueue.
+        """
+        return Sender(self._store, sendable(path), None if via is None else sendable(via))
 
     def receiver(
         self,

@@ -143,8 +143,22 @@ class QueueStatus(enum.Enum):
     ACTIVE = "active"
     #: Not receivable, by a poison message with disposition fault; sending goes on.
     HALTED = "halted"
-    #: Off both ways, by consecutive rollbacks.
+    #: Off both ways, by consecutive rollbacks or by an operator.
     DISABLED = "disabled"
+    #: By an operator: nothing can be sent; what is there can be received.
+    SEND_DISABLED = "send_disabled"
+    #: By an operator: nothing is handed out; sending goes on.
+    RECEIVE_DISABLED = "receive_disabled"
+
+    @property
+    def takes(self) -> bool:
+        """Whether messages can be sent."""
+        return self not in (QueueStatus.DISABLED, QueueStatus.SEND_DISABLED)
+
+    @property
+    def gives(self) -> bool:
+        """Whether messages are handed out, or forwarded."""
+        return self in (QueueStatus.ACTIVE, QueueStatus.SEND_DISABLED)
 
 
 class PoisonSession(enum.Enum):
@@ -159,6 +173,9 @@ class PoisonSession(enum.Enum):
     #: All its messages share the fate of that one, as in queued WCF.
     WHOLE = "whole"
 
+
+#: The statuses that an operator may set.
+STATUSES = {status.value: status for status in QueueStatus if status is not QueueStatus.HALTED}
 
 POISON_SESSIONS = {mode.value: mode for mode in PoisonSession}
 
@@ -179,6 +196,8 @@ _DAY = 86_400.0
 _DEFAULT_POLICY = PoisonPolicy()
 _DEFAULT_BREAKER = BreakerPolicy()
 MAX_MESSAGE_SIZE = 104_857_600
+#: Service Bus's shortest time after which an entity counts as idle, in seconds.
+SHORTEST_IDLE = 300.0
 
 
 @option_set
@@ -196,8 +215,13 @@ class QueueOptions:
     None counts nothing there, as Service Bus does. `breaker`: when service hosts
     take failures for an outage (None: never). `on_poison_session`: what becomes of a session with a poison
     message: skip, block, park or whole. `dead_letter_on_filter_errors`: of a subscription, what becomes of a
-    message that its rules cannot be evaluated on: a dead letter, else it is left out. Whether a queue
-    requires sessions or detects duplicates cannot change after it is created.
+    message that its rules cannot be evaluated on: a dead letter, else it is left out. `forward_to`: the
+    queue or topic that its messages go on to, in the commit that brings them; nothing is received from it
+    then. `forward_dead_lettered_messages_to`: the same for its dead letters. `max_size`: bytes of bodies and
+    headers of all its messages, dead letters too (None: no limit); of a topic, of all its subscriptions.
+    `auto_delete_on_idle`: it is deleted when nothing was sent to it or received from it for so long, 5 min
+    at least (None: never), unless it holds dead letters or scheduled messages. Whether a queue requires
+    sessions or detects duplicates cannot change after it is created.
     """
 
     lock_duration: float = 60.0
@@ -212,9 +236,19 @@ class QueueOptions:
     breaker: BreakerPolicy | None = _DEFAULT_BREAKER
     on_poison_session: PoisonSession = PoisonSession.SKIP
     dead_letter_on_filter_errors: bool = True
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    max_size: int | None = None
+    auto_delete_on_idle: float | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
+        self._check_forwards()
+        if self.max_size is not None:
+            whole("max_size", self.max_size, 1024, 1 << 62)
+        if self.auto_delete_on_idle is not None:
+            idle = seconds("auto_delete_on_idle", self.auto_delete_on_idle, SHORTEST_IDLE)
+            set_(self, "auto_delete_on_idle", idle)
         flag("dead_letter_on_filter_errors", self.dead_letter_on_filter_errors)
         set_(self, "lock_duration", seconds("lock_duration", self.lock_duration, 1.0, _DAY))
         if self.default_time_to_live is not None:
@@ -243,6 +277,27 @@ class QueueOptions:
                 )
             set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
 
+    def policy_of(self, subqueue: Subqueue) -> PoisonPolicy | None:
+        """Return the policy for reading a subqueue; None counts nothing there."""
+        if subqueue is Subqueue.DEAD_LETTER:
+            return self.dead_letter_policy
+        return None if subqueue is Subqueue.TRANSFER_DEAD_LETTER else self.policy
+
+    def _check_forwards(self) -> None:
+        """Refuse destinations that can never be one, and what cannot be together with forwarding."""
+        for name in ("forward_to", "forward_dead_lettered_messages_to"):
+            destination = getattr(self, name)
+            if destination is None:
+                continue
+            path = EntityPath.parse(destination)
+            system = path.key == SYSTEM_DEAD_LETTER_QUEUE
+            if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
+                raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(destination)}")
+            if self.auto_delete_on_idle is not None:
+                raise InvalidOption(f"an entity with {name} cannot have auto_delete_on_idle")
+        if self.forward_to is not None and self.requires_session:
+            raise InvalidOption("an entity with requires_session cannot have forward_to")
+
 
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +308,8 @@ class TopicOptions:
     requires_duplicate_detection: bool = False
     duplicate_detection_window: float = 600.0
     max_message_size: int = 262_144
+    max_size: int | None = None
+    auto_delete_on_idle: float | None = None
 
     def __post_init__(self) -> None:
         checked = self.as_queue()
@@ -262,6 +319,17 @@ class TopicOptions:
     def as_queue(self) -> QueueOptions:
         """Return them as they are stored."""
         return QueueOptions(**{name: getattr(self, name) for name in TOPIC_OPTIONS})
+
+
+#: Options that a subscription does not have, because its topic has them.
+OPTIONS_OF_TOPICS = ("requires_duplicate_detection", "max_size")
+
+
+def refuse_for_subscription(options: QueueOptions) -> None:
+    """Raise InvalidOption if an option is set that only a topic can have."""
+    for name in OPTIONS_OF_TOPICS:
+        if getattr(options, name):
+            raise InvalidOption(f"{name} is an option of the topic, not of a subscription")
 
 
 #: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
@@ -342,7 +410,7 @@ class QueueDescription:
 
     `expired` and `dropped` count the messages that were discarded, over the queue's life:
     by their time to live, and by the disposition drop. `held_sessions`: how many sessions wait for
-    a poison message of theirs to be decided on.
+    a poison message of theirs to be decided on. `size`: bytes that it holds, where `max_size` is set.
     """
 
     path: str
@@ -354,5 +422,6 @@ class QueueDescription:
     expired: int
     dropped: int
     held_sessions: int
+    size: int | None
     created: datetime
     updated: datetime

@@ -70,9 +70,16 @@ class EntityExists(EntityError):
 
 
 class QueueDisabled(EntityError):
-    """The queue is switched off, for sending and receiving."""
+    """The queue is switched off: for sending, for receiving, or for both."""
 
     code = "queue_disabled"
+
+
+class QuotaExceeded(EntityError):
+    """The queue or topic is full."""
+
+    code = "quota_exceeded"
+    retriable = True
 
 
 class PoisonMessageError(EntityError):

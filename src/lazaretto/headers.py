@@ -16,6 +16,9 @@ PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
 MAX_HEADERS_SIZE = 65_536
 #: And for one property.
 MAX_PROPERTY_SIZE = 32_768
+#: Properties of a forwarded dead letter that say why it was one, as in Service Bus.
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 #: Fields that hold an id, and Service Bus's limit for them in characters.
 IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
 LONGEST_ID = 128
@@ -54,6 +57,9 @@ class Headers(msgspec.Struct, omit_defaults=True):
     dead_letter_queue: str | None = SYSTEM_DEAD_LETTER_QUEUE
     edit_of: str | None = None
     negative_acknowledgement: NegativeAcknowledgement | None = None
+    #: How often it was forwarded, and which entity's dead letter it was then, if it was one.
+    hops: int = 0
+    dead_letter_source: str | None = None
 
 
 EMPTY_HEADERS = Headers()

@@ -17,6 +17,7 @@ LAST_QUEUE = (1 << (63 - SEQUENCE_BITS - _SUBQUEUE_BITS)) - 1
 
 # Messages that wait in ";retry" stay in the main part: it is a state, not a place.
 _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}
+_PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
 def first_key(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
@@ -49,6 +50,16 @@ def main_key(key: int) -> int:
     return key & ~(3 << SEQUENCE_BITS)
 
 
-def dead_key(key: int) -> int:
-    """Return the key the message has in the dead-letter subqueue."""
-    return main_key(key) | 1 << SEQUENCE_BITS
+def dead_key(key: int, subqueue: Subqueue = Subqueue.DEAD_LETTER) -> int:
+    """Return the key the message has in the dead-letter subqueue, or in another one."""
+    return main_key(key) | place_of(subqueue) << SEQUENCE_BITS
+
+
+def place_of(subqueue: Subqueue) -> int:
+    """Return the number of a subqueue within its queue."""
+    return _PLACES[subqueue]
+
+
+def subqueue_of(key: int) -> Subqueue:
+    """Return the subqueue that the message is in; messages that wait for a retry are in the queue itself."""
+    return _PARTS[key >> SEQUENCE_BITS & 3]

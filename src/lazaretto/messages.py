@@ -11,7 +11,15 @@ import msgspec
 
 from lazaretto.clock import to_datetime
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
-from lazaretto.headers import EMPTY_HEADERS, Headers, NegativeAcknowledgement, PropertyValue, decode_headers
+from lazaretto.headers import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    EMPTY_HEADERS,
+    Headers,
+    NegativeAcknowledgement,
+    PropertyValue,
+    decode_headers,
+)
 from lazaretto.keys import sequence_of
 
 if TYPE_CHECKING:
@@ -72,8 +80,8 @@ class StoredMessage(msgspec.Struct):
     cycle: int
     generation: int
     enqueued_sequence_number: int | None
-    dead_letter_reason: str | None
-    dead_letter_error_description: str | None
+    recorded_reason: str | None
+    recorded_description: str | None
     decoded: Headers | None = None
 
     @property
@@ -99,6 +107,26 @@ class StoredMessage(msgspec.Struct):
         if self.decoded is None:
             self.decoded = decode_headers(self.encoded_headers) if self.encoded_headers else EMPTY_HEADERS
         return self.decoded
+
+    @property
+    def dead_letter_reason(self) -> str | None:
+        """Why it is a dead letter, or was one before it was forwarded."""
+        return self.recorded_reason or self._was_dead(DEAD_LETTER_REASON)
+
+    @property
+    def dead_letter_error_description(self) -> str | None:
+        return self.recorded_description or self._was_dead(DEAD_LETTER_DESCRIPTION)
+
+    @property
+    def dead_letter_source(self) -> str | None:
+        """The path of the entity that dead-lettered it, if it was forwarded from there."""
+        return self.headers.dead_letter_source
+
+    def _was_dead(self, name: str) -> str | None:
+        if self.headers.dead_letter_source is None:
+            return None
+        value = self.properties.get(name)
+        return value if isinstance(value, str) else None
 
     @property
     def session_id(self) -> str | None:

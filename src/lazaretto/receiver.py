@@ -37,6 +37,8 @@ Mode = Literal["peek_lock", "receive_and_delete"]
 Messages = ReceivedMessage | Iterable[ReceivedMessage]
 
 MOST_MESSAGES = 100_000
+#: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
+_ASK_AGAIN = 60.0
 
 
 class NextSession(enum.Enum):
@@ -148,9 +150,9 @@ class Receiver:
             found = attempt()
             if found:
                 return found
-            left = 3600.0 if end is None else end - time.monotonic()
-            over = left <= 0 or not self._store.wait(self._place or 1, seen, left)
-            if over and end is not None:
+            left = _ASK_AGAIN if end is None else end - time.monotonic()
+            over = left <= 0 or not self._store.wait(self._place or 1, seen, min(left, _ASK_AGAIN))
+            if over and end is not None and left <= _ASK_AGAIN:
                 return None
             self._refuse_closed()
 

@@ -12,8 +12,8 @@ import msgspec
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.prepare import prepare
 from lazaretto.engine.send import CancelScheduled, Send
-from lazaretto.entities import EntityPath
-from lazaretto.errors import BrokerClosed, InvalidMessage
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import BrokerClosed, InvalidMessage, NotAllowed
 from lazaretto.messages import Message
 from lazaretto.options import shown
 from lazaretto.store.contract import Store
@@ -29,12 +29,26 @@ def prepare_all(messages: object) -> list[NewMessage]:
     raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
 
 
-class Sender:
-    """Sends to a queue. Threads may share it. A context manager."""
+def sendable(path: str) -> EntityPath:
+    """Return a path that can be sent to, as far as it shows. Raises InvalidPath, NotAllowed."""
+    parsed = EntityPath.parse(path)
+    if parsed.subqueue is not Subqueue.MAIN:
+        raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {parsed.queue!r}")
+    return parsed
 
-    def __init__(self, store: Store, path: EntityPath) -> None:
+
+def send_operation(path: EntityPath, via: EntityPath | None, messages: list[NewMessage]) -> Send:
+    """Return what sends messages to an entity, or through one to another."""
+    return Send(path, messages) if via is None else Send(via, messages, path.queue)
+
+
+class Sender:
+    """Sends to a queue or topic. Threads may share it. A context manager."""
+
+    def __init__(self, store: Store, path: EntityPath, via: EntityPath | None = None) -> None:
         self._store = store
         self._path = path
+        self._via = via
         self._closed = False
 
     @overload
@@ -46,11 +60,13 @@ class Sender:
 
         Returns the sequence number, or a list of them. A message with a scheduled time is given
         another number when it becomes active; this one cancels it. Raises EntityNotFound,
-        QueueDisabled, InvalidMessage, MessageTooLarge: then none was sent.
+        QueueDisabled, QuotaExceeded, InvalidMessage, MessageTooLarge: then none was sent. Sent via another
+        queue, the numbers are those in that queue.
         """
         self._refuse_closed()
         prepared = prepare_all(messages)
-        numbers = self._store.run(Send(self._path, prepared)) if prepared else []
+        operation = send_operation(self._path, self._via, prepared)
+        numbers = self._store.run(operation) if prepared else []
         return numbers[0] if isinstance(messages, Message) else numbers
 
     @overload

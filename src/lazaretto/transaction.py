@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
+from lazaretto.engine.send import Send
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.engine.work import CommitWork, RollBackWork
-from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.entities import EntityPath
 from lazaretto.errors import TransactionError
 from lazaretto.failure import failure_of
 from lazaretto.messages import Message, ReceivedMessage
 from lazaretto.options import seconds
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, settlements
-from lazaretto.sender import prepare_all
+from lazaretto.sender import prepare_all, send_operation, sendable
 from lazaretto.store.contract import Exclusive, Savepoint, Store
-from lazaretto.store.records import NewMessage
 
 _RELEASE = Settlement(Outcome.RELEASED)
 
@@ -70,7 +70,7 @@ class BrokerTransaction:
         self._received: dict[int, ReceivedMessage] = {}
         self._settled: dict[int, Settled] = {}
         self._undone: set[int] = set()
-        self._sends: list[tuple[EntityPath, list[NewMessage]]] = []
+        self._sends: list[Send] = []
         self._exclusive: Exclusive | None = None
         self._savepoints: list[TransactionSavepoint] = []
         self._ended = False
@@ -134,18 +134,20 @@ class BrokerTransaction:
         self._settle(messages, _RELEASE)
 
     @overload
-    def send(self, path: str, messages: Message) -> None: ...
+    def send(self, path: str, messages: Message, *, via: str | None = None) -> None: ...
     @overload
-    def send(self, path: str, messages: Iterable[Message]) -> None: ...
-    def send(self, path: str, messages: Message | Iterable[Message]) -> None:
-        """Send messages to a queue by the commit. What is wrong with them is said now."""
+    def send(self, path: str, messages: Iterable[Message], *, via: str | None = None) -> None: ...
+    def send(self, path: str, messages: Message | Iterable[Message], *, via: str | None = None) -> None:
+        """Send messages to a queue or topic by the commit. What is wrong with them is said now.
+
+        `via`: a queue that they pass through (Service Bus's send via): the commit succeeds once that queue
+        takes them; where `path` cannot, they are set aside in its transfer dead-letter subqueue.
+        """
         self._refuse_ended()
-        target = EntityPath.parse(path)
-        if target.subqueue is not Subqueue.MAIN:
-            raise TransactionError(f"nothing can be sent to the subqueue {path!r}")
+        target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
         if prepared:
-            self._sends.append((target, prepared))
+            self._sends.append(send_operation(target, through, prepared))
 
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.

@@ -83,12 +83,12 @@ class TestList:
         assert numbers(broker.dead_letters("q", limit=700)) == sent[:700]
 
     def test_an_unknown_number(self, broker: Broker, letters: list[int]) -> None:
-        with pytest.raises(MessageNotFound, match="no dead letter 99 in 'q'"):
+        with pytest.raises(MessageNotFound, match=r"no dead letter 99 in 'q/\$deadletterqueue'"):
             broker.dead_letter("q", 99)
 
     def test_other_subqueues_hold_none(self, broker: Broker) -> None:
         with pytest.raises(
-            InvalidOption, match="expected a queue or its dead-letter subqueue, got 'q;retry'"
+            InvalidOption, match="expected a queue or one of its dead-letter subqueues, got 'q;retry'"
         ):
             list(broker.dead_letters("q;retry"))
 

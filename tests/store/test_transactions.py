@@ -17,6 +17,7 @@ from lazaretto import (
     MessageLockLost,
     MessageState,
     MessageTooLarge,
+    NotAllowed,
     Outcome,
     PoisonPolicy,
     ReceivedMessage,
@@ -218,7 +219,7 @@ class TestCommitThatFails:
         with broker.transaction() as tx:
             with pytest.raises(InvalidMessage):
                 tx.send("out", Message("text"))  # type: ignore[arg-type]
-            with pytest.raises(TransactionError, match="nothing can be sent to the subqueue"):
+            with pytest.raises(NotAllowed, match="nothing can be sent to the subqueue"):
                 tx.send("out;poison", Message(b"x"))
             tx.send("out", Message(b"x"))
         assert bodies(broker.peek("out")) == [b"x"]

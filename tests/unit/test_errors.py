@@ -33,6 +33,7 @@ CODES = {
     "MessageTooLarge": "message_too_large",
     "NotAllowed": "not_allowed",
     "PoisonMessageError": "poison_message",
+    "QuotaExceeded": "quota_exceeded",
     "QueueDisabled": "queue_disabled",
     "SandboxError": "sandbox_error",
     "SandboxSetupError": "sandbox_setup_error",

@@ -65,6 +65,11 @@ def optional_count(text: str) -> Any:
     return int(text)
 
 
+def optional_text(text: str) -> Any:
+    """Return text, or NOTHING for "none"."""
+    return NOTHING if text.lower() == "none" else text
+
+
 def iso_time(text: str) -> datetime | None:
     """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
     try:

@@ -13,7 +13,7 @@ import typer
 
 from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli.exits import usage
-from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration
+from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
 from lazaretto.entities import PoisonSession, QueueOptions
 from lazaretto.policy import Backoff, Disposition, Growth, PoisonPolicy
 
@@ -81,6 +81,18 @@ _TABLE: dict[str, Any] = {
         "--dead-letter-on-filter-errors/--no-dead-letter-on-filter-errors",
     ),
     "max_message_size": _option(int, "Bytes of body and headers together [262144].", _QUEUE, metavar="BYTES"),
+    "max_size": _option(
+        int, "Bytes of all its messages together [none].", _QUEUE, parser=optional_count, metavar="BYTES|none"
+    ),
+    "forward_to": _option(
+        str, "The queue or topic its messages go on to.", _QUEUE, parser=optional_text, metavar="PATH|none"
+    ),
+    "forward_dead_lettered_messages_to": _option(
+        str, "The queue or topic its dead letters go to.", _QUEUE, parser=optional_text, metavar="PATH|none"
+    ),
+    "auto_delete_on_idle": _duration(
+        "How long unused until it is deleted, 5m or more [none].", _QUEUE, none=True
+    ),
     "on_poison_session": _option(
         PoisonSession, "What becomes of a session with a poison message [skip].", _QUEUE
     ),

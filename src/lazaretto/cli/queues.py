@@ -1,4 +1,4 @@
-"""`lazaretto queue`: create, list, show, update, delete, resume."""
+"""`lazaretto queue`: create, list, show, update, delete, status, resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lazaretto.cli.queue_options import changes_of, takes_queue_options
 from lazaretto.entities import Culprit, EntityPath, QueueDescription, QueueOptions
 from lazaretto.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 
-app = typer.Typer(help="Create, list, show, update, delete and resume queues.", rich_markup_mode=None)
+app = typer.Typer(help="Create, list, show, update, delete, switch and resume queues.", rich_markup_mode=None)
 
 _COLUMNS = (
     "queue",
@@ -47,6 +47,15 @@ class Verdict(enum.Enum):
     MOVE = "move"
     DROP = "drop"
     REJECT = "reject"
+
+
+class Status(enum.Enum):
+    """What an operator may switch a queue to."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    SEND_DISABLED = "send-disabled"
+    RECEIVE_DISABLED = "receive-disabled"
 
 
 @app.command("create")
@@ -150,11 +159,20 @@ def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
         ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
         ("max message size", options.max_message_size),
+        *size_facts(queue.size, options.max_size),
+        ("forward to", options.forward_to or "none"),
+        ("forward dead letters to", options.forward_dead_lettered_messages_to or "none"),
+        ("auto-delete on idle", output.shown_duration(options.auto_delete_on_idle)),
         ("dead-letter on filter errors", _yes(options.dead_letter_on_filter_errors)),
         ("on poison session", options.on_poison_session.value),
         ("held sessions", queue.held_sessions),
     ]
     return facts
+
+
+def size_facts(size: int | None, most: int | None) -> list[tuple[str, object]]:
+    """Return how much an entity holds of the most it may, as fields."""
+    return [("max size", "none")] if most is None else [("size", size), ("max size", most)]
 
 
 def _culprit(culprit: Culprit) -> str:
@@ -253,6 +271,26 @@ def delete(
         output.json_object({"deleted": found.path})
     else:
         output.line(f"deleted queue {output.safe(found.path)}")
+
+
+@app.command("status")
+def status(
+    context: typer.Context,
+    queue: QueueArgument,
+    status: Annotated[
+        Status, typer.Argument(help="What it is from now on.", show_default=False, case_sensitive=False)
+    ],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Switch a queue, topic or subscription on or off: both ways, for sending or for receiving."""
+    call = Call.of(context, store, json)
+    with call.broker() as broker:
+        now = broker.set_status(queue, status.value.replace("-", "_"))
+    if call.json:
+        output.json_object({"path": queue, "status": now})
+    else:
+        output.line(f"{output.safe(queue)} is {now.value}")
 
 
 @app.command("resume")

@@ -67,6 +67,9 @@ def send(
             help="When it becomes receivable: ISO 8601, or 5m from now.",
         ),
     ] = None,
+    via: Annotated[
+        str | None, _text("--via", "A queue it passes through, which keeps it if it cannot be delivered.")
+    ] = None,
     dead_letter_queue: Annotated[
         str, _text("--dead-letter-queue", "Where it goes if it is rejected: a queue, or none [the system's].")
     ] = SYSTEM_DEAD_LETTER_QUEUE,
@@ -105,7 +108,7 @@ def send(
         properties=properties(property_ or []),
         dead_letter_queue=None if dead_letter_queue.lower() == "none" else dead_letter_queue,
     )
-    with call.broker() as broker, broker.sender(queue) as sender:
+    with call.broker() as broker, broker.sender(queue, via=via) as sender:
         if jsonl:
             with _opened(file) as lines:
                 _send_lines(call, queue, sender, message, lines)

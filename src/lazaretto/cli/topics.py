@@ -11,6 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_options
+from lazaretto.cli.queues import size_facts
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
 from lazaretto.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
@@ -27,7 +28,7 @@ NameArgument = Annotated[
 #: Options of a topic that can be changed.
 _CHANGEABLE = [name for name in TOPIC_OPTIONS if name not in FIXED_OPTIONS]
 
-_TOPIC_COLUMNS = ("topic", "subscriptions", "scheduled", "unmatched", "expired")
+_TOPIC_COLUMNS = ("topic", "status", "subscriptions", "scheduled", "unmatched", "expired")
 _COLUMNS = ("subscription", "status", "active", "locked", "deferred", "dead letters", "rules")
 
 
@@ -61,7 +62,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     if call.json:
         output.json_array(found)
     else:
-        rows = [(t.path, t.subscriptions, t.scheduled, t.unmatched, t.expired) for t in found]
+        rows = [(t.path, t.status.value, t.subscriptions, t.scheduled, t.unmatched, t.expired) for t in found]
         output.table(_TOPIC_COLUMNS, rows, "no topics")
 
 
@@ -83,6 +84,7 @@ def show(
 def _topic_facts(topic: TopicDescription) -> list[tuple[str, object]]:
     options = topic.options
     return [
+        ("status", topic.status.value),
         ("subscriptions", topic.subscriptions),
         ("scheduled", topic.scheduled),
         ("unmatched", topic.unmatched),
@@ -93,6 +95,8 @@ def _topic_facts(topic: TopicDescription) -> list[tuple[str, object]]:
         ("requires duplicate detection", "yes" if options.requires_duplicate_detection else "no"),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
         ("max message size", options.max_message_size),
+        *size_facts(topic.size, options.max_size),
+        ("auto-delete on idle", output.shown_duration(options.auto_delete_on_idle)),
     ]
 
 

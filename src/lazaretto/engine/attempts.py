@@ -6,6 +6,7 @@ import dataclasses
 
 import msgspec
 
+from lazaretto.engine.forwards import active_due
 from lazaretto.engine.log import note
 from lazaretto.entities import QueueStatus
 from lazaretto.failure import Failure
@@ -87,7 +88,9 @@ def put_back(
         tx.save_row(_replace(row, state=DELAYED, due=due, moves=row.moves + 1))
     else:
         moves = row.moves + 2 if through_retry else row.moves
-        tx.save_row(_replace(row, state=SUSPECT if row.suspect else READY, due=row.expires, moves=moves))
+        state = SUSPECT if row.suspect else READY
+        again = active_due(tx, queue_of(row.key), row.expires)
+        tx.save_row(_replace(row, state=state, due=again, moves=moves))
 
 
 def note_rollback(tx: Transaction, queue: QueueRecord) -> None:

@@ -16,7 +16,9 @@ from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.claim_ends import open_claims, revoke
-from lazaretto.engine.queues import refuse_disabled, refuse_topic, require_queue, stop_error
+from lazaretto.engine.forwards import touch
+from lazaretto.engine.queues import refuse_topic, require_queue
+from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityPath, Subqueue
@@ -196,7 +198,8 @@ class TakeClaim(Operation[int | EntityError | None]):
                 f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, and claims "
                 f"after {self.after} are asked for: the store is older than that, or another one"
             )
-        refuse_disabled(queue)
+        refuse_receiving(queue, Subqueue.MAIN)
+        touch(tx, queue)
         sweep(tx, SWEEP)
         queue = require_queue(tx, self.path)
         stopped = stop_error(queue, Subqueue.MAIN)

@@ -10,15 +10,26 @@ from typing import Any
 import msgspec
 
 from lazaretto.clock import to_datetime, to_micros
-from lazaretto.engine.dispositions import resolve
+from lazaretto.engine.delivery import pass_on, resolve
+from lazaretto.engine.forwards import forwards
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.prepare import check_size, prepare
-from lazaretto.engine.queues import refuse_disabled, require_queue
+from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import STATES
+from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.headers import EMPTY_HEADERS, Headers, decode_headers, encode_headers
-from lazaretto.keys import LAST_SEQUENCE, dead_key, first_key, last_key, main_key, sequence_of
+from lazaretto.keys import (
+    LAST_SEQUENCE,
+    SEQUENCE_BITS,
+    dead_key,
+    first_key,
+    last_key,
+    main_key,
+    place_of,
+    sequence_of,
+)
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage
 from lazaretto.options import option_set, shown, text
 from lazaretto.policy import Counters, Outcome
@@ -75,13 +86,14 @@ class DeadLetterFilter:
         parts = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return {name: value for name, value in parts if value is not None}
 
-    def criteria(self, queue: QueueRecord, after: int = 0) -> DeadLetterCriteria:
+    def criteria(self, queue: QueueRecord, subqueue: Subqueue, after: int = 0) -> DeadLetterCriteria:
         """Return this filter as the store takes it, for sequence numbers above `after`."""
         first = first_key(queue.queue_id)
         numbers = self.sequence_numbers
         return DeadLetterCriteria(
             first=first + after,
             last=last_key(queue.queue_id),
+            subqueue=place_of(subqueue),
             reason=self.reason,
             error_type=self.error_type,
             since=None if self.since is None else to_micros(self.since),
@@ -157,7 +169,7 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
 def _dead_letter(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) -> DeadLetter:
     message = None
     if record.resolution is None:
-        key = dead_key(record.key)
+        key = record.key | record.subqueue << SEQUENCE_BITS
         rows = tx.peek(key - 1, key, 1, delayed=False)
         if rows:
             row = rows[0]
@@ -186,15 +198,18 @@ def list_dead_letters(
 ) -> list[DeadLetter]:
     """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
     queue = require_queue(tx, path)
-    return [_dead_letter(tx, queue, r) for r in tx.dead_letters(which.criteria(queue, after), limit)]
+    return [
+        _dead_letter(tx, queue, r)
+        for r in tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
+    ]
 
 
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
     """Return one dead letter with its history, or what became of it."""
     queue = require_queue(tx, path)
     record = tx.dead_letter(first_key(queue.queue_id) + number)
-    if record is None:
-        raise MessageNotFound(f"no dead letter {number} in {queue.path!r}")
+    if record is None or record.subqueue != place_of(path.subqueue):
+        raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
     found = _dead_letter(tx, queue, record)
     return dataclasses.replace(found, attempts=history(tx, record.key))
 
@@ -202,7 +217,8 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
 def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
     """Return the dead letters that wait in a queue, counted by reason and error type."""
     queue = require_queue(tx, path)
-    groups = tx.dead_letter_groups(first_key(queue.queue_id), last_key(queue.queue_id))
+    bounds = first_key(queue.queue_id), last_key(queue.queue_id)
+    groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
     return [
         DeadLetterGroup(reason, kind, count, to_datetime(first), to_datetime(last), sequence_of(key))
         for reason, kind, count, first, last, key in groups
@@ -212,7 +228,7 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> list[int]:
     """Return the sequence numbers of all dead letters that the filter means."""
     queue = require_queue(tx, path)
-    return [sequence_of(r.key) for r in tx.dead_letters(which.criteria(queue), -1)]
+    return [sequence_of(r.key) for r in tx.dead_letters(which.criteria(queue, path.subqueue), -1)]
 
 
 @dataclasses.dataclass(slots=True)
@@ -231,11 +247,11 @@ class Resubmit(Operation[ResubmitReport]):
 
     def run(self, tx: Transaction) -> ResubmitReport:
         queue = require_queue(tx, self.path)
-        refuse_disabled(queue)
+        refuse_sending(queue)
         report = ResubmitReport({}, [])
         for number in dict.fromkeys(self.sequence_numbers):
             key = first_key(queue.queue_id) + number
-            row, record = tx.row(dead_key(key)), tx.dead_letter(key)
+            row, record = tx.row(dead_key(key, self.path.subqueue)), tx.dead_letter(key)
             why = _hindrance(row, record)
             if why is None:
                 assert row is not None
@@ -250,6 +266,9 @@ class Resubmit(Operation[ResubmitReport]):
             report.resubmitted[number] = sequence_of(new_key)
             resolve(tx, [key], "resubmitted", new_key)
             note(tx, "resubmitted", queue, number, new_sequence_number=sequence_of(new_key), edited=edited)
+            live = tx.row(new_key)
+            if live is not None and forwards(queue):
+                pass_on(tx, queue, live)
         if report.resubmitted:
             numbers = list(report.resubmitted)
             audit(tx, self.actor, "resubmit", queue.path, sequence_numbers=numbers, **self.detail)
@@ -313,6 +332,8 @@ class Resubmit(Operation[ResubmitReport]):
         else:
             new_key = tx.take_key(queue.queue_id)
         if edited is None:
+            if headers.hops:
+                live = msgspec.structs.replace(live, headers=encode_headers(_afresh(headers)))
             tx.save_row(live, new_key)
         else:
             tx.delete_messages([row.key])
@@ -320,6 +341,11 @@ class Resubmit(Operation[ResubmitReport]):
                 tx.delete_bodies([row.body_id])
             tx.insert_row(msgspec.structs.replace(live, key=new_key, body_id=None), body)
         return new_key, edited is not None
+
+
+def _afresh(headers: Headers) -> Headers:
+    """Return the headers of a message that may be forwarded from the start again."""
+    return msgspec.structs.replace(headers, hops=0)
 
 
 def _hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
@@ -344,7 +370,7 @@ class Purge(Operation[list[int]]):
         purged, bodies = [], []
         for number in dict.fromkeys(self.sequence_numbers):
             key = first_key(queue.queue_id) + number
-            row = tx.row(dead_key(key))
+            row = tx.row(dead_key(key, self.path.subqueue))
             if _hindrance(row, tx.dead_letter(key)) is None:
                 assert row is not None
                 purged.append(key)
@@ -352,7 +378,7 @@ class Purge(Operation[list[int]]):
                     bodies.append(row.body_id)
                 note(tx, "purged", queue, number)
         if purged:
-            tx.delete_messages([dead_key(key) for key in purged])
+            tx.delete_messages([dead_key(key, self.path.subqueue) for key in purged])
             tx.delete_bodies(bodies)
             tx.delete_attempts(purged)
             resolve(tx, purged, "purged")
@@ -362,7 +388,7 @@ class Purge(Operation[list[int]]):
 
 
 def dead_letter_path(path: EntityPath) -> EntityPath:
-    """Return the queue whose dead letters a path means: its own or its dead-letter subqueue's."""
-    if path.subqueue in (Subqueue.MAIN, Subqueue.DEAD_LETTER):
-        return EntityPath(path.queue)
-    raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {str(path)!r}")
+    """Return the dead-letter subqueue that a path means: the one of the queue, or the one it names."""
+    if path.subqueue is Subqueue.RETRY:
+        raise InvalidOption(f"expected a queue or one of its dead-letter subqueues, got {str(path)!r}")
+    return EntityPath(path.queue, Subqueue.DEAD_LETTER) if path.subqueue is Subqueue.MAIN else path

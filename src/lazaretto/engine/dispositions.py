@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import msgspec
 
 from lazaretto.engine.attempts import put_back
+from lazaretto.engine.delivery import (
+    HEADERS_REASON,
+    HEADERS_TEXT,
+    SESSION_REASON,
+    SESSION_TEXT,
+    dead_letter,
+    release_sessions,
+    resolve,
+)
+from lazaretto.engine.forwards import active_due
 from lazaretto.engine.log import note
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
-from lazaretto.failure import LONGEST_TEXT, Failure, shorten
+from lazaretto.failure import Failure
 from lazaretto.headers import (
     EMPTY_HEADERS,
     MAX_HEADERS_SIZE,
@@ -19,7 +28,7 @@ from lazaretto.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import dead_key, in_main, main_key, sequence_of
+from lazaretto.keys import in_main, main_key, sequence_of
 from lazaretto.policy import Counters, Disposition, Final
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
@@ -51,26 +60,11 @@ def hold_session(
     note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
 
 
-def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
-    """Let sessions go on whose poison messages are decided on, or gone."""
-    for queue_id, session_id in tx.release_sessions(keys):
-        queue = tx.queue_by_id(queue_id)
-        if queue is not None:
-            note(tx, "session_released", queue, session=session_id)
-
-
 _replace = msgspec.structs.replace
 
 EXPIRED_REASON = "TTLExpiredException"
 
 EXPIRED_TEXT = "The message expired and was dead lettered."
-
-HEADERS_REASON = "HeaderSizeExceeded"
-
-HEADERS_TEXT = "The size quota for this stream has been exceeded."
-#: The reason for a message without a session id where one is needed, after Service Bus.
-SESSION_REASON = "Session ID is null."
-SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 
 #: The code of a rejection by policy, in MSMQ's negative class.
 REJECTED_CODE = 0xC004
@@ -86,58 +80,7 @@ class CulpritRecord(msgspec.Struct, frozen=True):
     time: int
 
 
-def resolve(tx: Transaction, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None) -> None:
-    """Record what became of dead letters; sessions that waited for them go on."""
-    tx.resolve_dead_letters(keys, resolution, resubmitted_as)
-    release_sessions(tx, keys)
-
-
-def dead_letter(
-    tx: Transaction,
-    queue: QueueRecord,
-    row: MessageRow,
-    reason: str | None,
-    description: str | None,
-    failure: Failure | None = None,
-) -> None:
-    """Move a message to the dead-letter subqueue, with why and with its history."""
-    error_type, error_message = (failure.type, failure.message) if failure else (None, None)
-    if failure is None:
-        latest = tx.last_error(main_key(row.key))
-        if latest is not None:
-            error_type, error_message, _stack = latest
-    row = _replace(row, moves=row.moves + 1)
-    tx.insert_dead_letter(
-        DeadLetterRecord(
-            key=main_key(row.key),
-            message_id=row.message_id,
-            reason=None if reason is None else shorten(reason, LONGEST_TEXT),
-            description=None if description is None else shorten(description, LONGEST_TEXT),
-            error_type=error_type,
-            error_message=error_message,
-            dead_lettered=tx.now,
-            enqueued=row.enqueued,
-            counters=msgspec.json.encode(row.counters).decode(),
-            generation=row.generation,
-            resubmitted_from=row.resubmitted_from,
-        )
-    )
-    # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
-    # within it are counted anew, by its own policy.
-    moved = _replace(
-        row,
-        state=READY,
-        due=None,
-        expires=None,
-        session_id=None,
-        deferred=0,
-        cycle_attempts=0,
-        cycle=0,
-        suspect=0,
-    )
-    tx.save_row(moved, dead_key(row.key))
-    release_sessions(tx, [row.key])
-    note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type)
+culprit_decoder = msgspec.json.Decoder(CulpritRecord)
 
 
 def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
@@ -151,7 +94,7 @@ def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLe
     back = _replace(
         row.charged(counters),
         state=READY,
-        due=expires,
+        due=active_due(tx, queue.queue_id, expires),
         expires=expires,
         session_id=headers.session_id if queue.options.requires_session else None,
     )
@@ -207,11 +150,10 @@ def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> N
             return
         tx.save_queue(dataclasses.replace(current, dead_letter_halted_by=halted_by))
     else:
-        # The first culprit stays the one to decide on; a queue that is off altogether stays off.
+        # The first culprit stays the one to decide on; a queue that is switched off stays off.
         if current.halted_by is not None:
             return
-        off = current.status is QueueStatus.DISABLED
-        status = QueueStatus.DISABLED if off else QueueStatus.HALTED
+        status = QueueStatus.HALTED if current.status is QueueStatus.ACTIVE else current.status
         tx.save_queue(dataclasses.replace(current, status=status, halted_by=halted_by))
     note(
         tx, "queue_halted", queue, sequence_of(row.key),
@@ -292,7 +234,7 @@ def return_to_sender(
         row,
         key=key,
         state=FRESH,
-        due=None,
+        due=active_due(tx, target.queue_id, None),
         expires=None,
         enqueued=tx.now,
         session_id=headers.session_id if target.options.requires_session else None,

@@ -9,11 +9,12 @@ import msgspec
 
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import Resubmit
-from lazaretto.engine.dispositions import dispose, release_sessions
+from lazaretto.engine.delivery import release_sessions
+from lazaretto.engine.dispositions import dispose
 from lazaretto.engine.log import audit
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_decoder
-from lazaretto.entities import EntityPath, HeldSession, PoisonSession, SessionDescription
+from lazaretto.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.keys import first_key, last_key
 from lazaretto.policy import DISPOSITIONS
@@ -88,7 +89,8 @@ class ResumeSession(Operation[None]):
             elif row is not None:
                 dispose(tx, queue, row, DISPOSITIONS[self.verdict], held.reason)
         elif self.verdict == "retry":
-            report = Resubmit(self.path, [held.sequence_number], self.actor, {}).run(tx)
+            dead = EntityPath(self.path.queue, Subqueue.DEAD_LETTER)
+            report = Resubmit(dead, [held.sequence_number], self.actor, {}).run(tx)
             if report.skipped:
                 raise EntityError(
                     f"message {held.sequence_number} cannot be sent back: {report.skipped[0].why}"

@@ -72,13 +72,14 @@ def _is_plain(m: Message) -> bool:
     )
 
 
-def check_size(message: NewMessage, limit: int) -> None:
-    """Raise MessageTooLarge if body and headers together are over the queue's limit."""
+def check_size(message: NewMessage, limit: int) -> int:
+    """Return the bytes of body and headers together. Raises MessageTooLarge if they are over the limit."""
     size = len(message.body) + (len(message.headers) if message.headers else 0)
     if size > limit:
         raise MessageTooLarge(
             f"expected at most {limit} bytes of body and headers (max_message_size), got {size}"
         )
+    return size
 
 
 def _body(body: object) -> bytes:

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from lazaretto.clock import to_datetime
-from lazaretto.engine.dispositions import CulpritRecord, dispose
+from lazaretto.engine.dispositions import culprit_decoder
+from lazaretto.engine.forwards import check_destinations, start_forwarding, touch
 from lazaretto.engine.log import audit, note
 from lazaretto.entities import (
     FIXED_OPTIONS,
@@ -20,31 +19,21 @@ from lazaretto.entities import (
     MessageCounts,
     QueueDescription,
     QueueOptions,
-    QueueStatus,
     Subqueue,
     names_subscription,
+    refuse_for_subscription,
 )
 from lazaretto.errors import (
-    EntityError,
     EntityExists,
     EntityNotFound,
     InvalidOption,
     InvalidPath,
     NotAllowed,
-    PoisonMessageError,
-    QueueDisabled,
 )
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import refuse_unknown, suggestion
-from lazaretto.policy import DISPOSITIONS
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, QueueRecord
-
-_culprit = msgspec.json.Decoder(CulpritRecord)
-
-#: What an operator may decide on the message that halted a queue, besides the dispositions.
-RETRY = "retry"
-VERDICTS = (RETRY, "move", "drop", "reject")
 
 
 def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
@@ -62,45 +51,10 @@ def refuse_topic(queue: QueueRecord, instead: str) -> None:
         raise NotAllowed(f"{queue.path!r} is a topic: {instead}")
 
 
-def refuse_disabled(queue: QueueRecord) -> None:
-    """Raise QueueDisabled if the queue is switched off."""
-    if queue.status is QueueStatus.DISABLED:
-        raise QueueDisabled(
-            f"queue {queue.path!r} was switched off by consecutive rollbacks; resume it to go on"
-        )
-
-
-def stop_error(queue: QueueRecord, subqueue: Subqueue) -> EntityError | None:
-    """Return the error that receiving raises from a queue that is switched off or halted, else None."""
-    if subqueue is Subqueue.MAIN:
-        try:
-            refuse_disabled(queue)
-        except QueueDisabled as error:
-            return error
-    return halt_error(queue, subqueue)
-
-
-def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | None:
-    """Return the error that receiving from a halted queue raises, None if it is not halted."""
-    halted_by = queue.halted_by if subqueue is Subqueue.MAIN else None
-    if subqueue is Subqueue.DEAD_LETTER:
-        halted_by = queue.dead_letter_halted_by
-    if halted_by is None:
-        return None
-    culprit = _culprit.decode(halted_by)
-    return PoisonMessageError(
-        str(EntityPath(queue.path, subqueue)),
-        culprit.sequence_number,
-        culprit.delivery_count,
-        culprit.cycle,
-        culprit.reason,
-    )
-
-
 def _shown(halted_by: str | None) -> Culprit | None:
     if halted_by is None:
         return None
-    c = _culprit.decode(halted_by)
+    c = culprit_decoder.decode(halted_by)
     return Culprit(c.sequence_number, c.delivery_count, c.cycle, c.reason, to_datetime(c.time))
 
 
@@ -132,6 +86,7 @@ def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
         expired=expired,
         dropped=dropped,
         held_sessions=tx.count_held_sessions(first_key(queue_id), last_key(queue_id)),
+        size=None if queue.options.max_size is None else tx.size(queue_id),
         created=to_datetime(queue.created),
         updated=to_datetime(queue.updated),
     )
@@ -169,7 +124,9 @@ class CreateQueue(Operation[QueueDescription]):
         taken = tx.queue(self.path.key)
         if taken is not None:
             raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
+        check_destinations(tx, self.path, self.options)
         record = tx.insert_queue(self.path.queue, self.options)
+        touch(tx, record)
         note(tx, "queue_created", record)
         return describe(tx, record)
 
@@ -202,8 +159,17 @@ def change_options(
                 f"{name} is fixed when a {record.kind.value} is created and cannot be changed"
             )
     changed = [name for name in names if getattr(options, name) != getattr(record.options, name)]
+    if record.kind is EntityKind.SUBSCRIPTION:
+        refuse_for_subscription(options)
+    check_destinations(tx, EntityPath(record.path), options)
     if changed:
         record = tx.save_queue(dataclasses.replace(record, options=options))
+        if "max_size" in changed:
+            tx.count_size(record.queue_id)
+        if "auto_delete_on_idle" in changed:
+            tx.set_idle_at(record.queue_id, None)
+            touch(tx, record)
+        start_forwarding(tx, record)
         note(tx, "queue_updated", record, changed=changed)
         audit(tx, actor, "update", record.path, changed=changed)
         tx.wake(first_key(record.queue_id))
@@ -231,59 +197,3 @@ def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
     audit(tx, actor, "delete", record.path)
     tx.delete_queue(record)
     tx.wake(first_key(record.queue_id))
-
-
-@dataclasses.dataclass(slots=True)
-class ResumeQueue(Operation[QueueDescription]):
-    """Let a halted or disabled queue be used again; a halted one needs a verdict on the culprit."""
-
-    path: EntityPath
-    verdict: str | None
-    actor: str
-
-    def run(self, tx: Transaction) -> QueueDescription:
-        record = require_queue(tx, self.path)
-        dead = self.path.subqueue is Subqueue.DEAD_LETTER
-        halted_by = record.dead_letter_halted_by if dead else record.halted_by
-        disabled = record.status is QueueStatus.DISABLED and not dead
-        if halted_by is None and not disabled:
-            raise EntityError(
-                f"{str(self.path)!r} is neither halted nor disabled; there is nothing to resume"
-            )
-        if self.verdict is not None and self.verdict not in VERDICTS:
-            raise InvalidOption(f"unknown verdict {self.verdict!r}{suggestion(self.verdict, VERDICTS)}")
-        if dead:
-            changes: dict[str, Any] = {"dead_letter_halted_by": None}
-        else:
-            changes = {"halted_by": None, "status": QueueStatus.ACTIVE}
-        culprit = None
-        if halted_by is not None:
-            if self.verdict is None:
-                raise InvalidOption(
-                    f"expected a verdict on the message that halted {str(self.path)!r}: {', '.join(VERDICTS)}"
-                )
-            culprit = _culprit.decode(halted_by)
-        record = tx.save_queue(dataclasses.replace(record, **changes))
-        if not dead:
-            tx.set_rollbacks(record.queue_id, 0)
-        if culprit is not None:
-            self._judge(tx, record, culprit)
-        number = culprit.sequence_number if culprit else None
-        note(tx, "queue_resumed", record, number, verdict=self.verdict)
-        audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
-        tx.wake(first_key(record.queue_id, self.path.subqueue))
-        return describe(tx, tx.queue_by_id(record.queue_id) or record)
-
-    def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
-        dead = self.path.subqueue is Subqueue.DEAD_LETTER
-        if dead and self.verdict == "move":
-            raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
-        row = tx.row(first_key(record.queue_id, self.path.subqueue) + culprit.sequence_number)
-        # The culprit may be gone: its time to live may have run out meanwhile.
-        if row is None or row.state == LOCKED:
-            return
-        if self.verdict == RETRY:
-            tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
-        else:
-            assert self.verdict is not None
-            dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)

@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from lazaretto.engine.attempts import note_cleared, note_commit
-from lazaretto.engine.dispositions import resolve
-from lazaretto.engine.queues import refuse_disabled, refuse_topic, require_queue, stop_error
+from lazaretto.engine.delivery import resolve
+from lazaretto.engine.forwards import touch
+from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_error, require_session
+from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
-from lazaretto.keys import first_key, in_main, last_key, main_key
+from lazaretto.keys import first_key, in_main, last_key, main_key, subqueue_of
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
 from lazaretto.store.contract import Operation, Transaction
@@ -227,16 +229,15 @@ def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueR
     queue = tx.queue(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
-    refuse_topic(queue, "receive from one of its subscriptions")
-    if path.subqueue is Subqueue.MAIN:
-        refuse_disabled(queue)
-        if queue.options.requires_session and not with_session:
-            raise NotAllowed(
-                f"queue {queue.path!r} requires sessions: receive with session=… "
-                "(a session's id, or NEXT_SESSION)"
-            )
+    refuse_receiving(queue, path.subqueue)
+    if path.subqueue is Subqueue.MAIN and queue.options.requires_session and not with_session:
+        raise NotAllowed(
+            f"queue {queue.path!r} requires sessions: receive with session=… "
+            "(a session's id, or NEXT_SESSION)"
+        )
     if with_session and (path.subqueue is not Subqueue.MAIN or not queue.options.requires_session):
         raise NotAllowed(f"{str(path)!r} has no sessions: receive from it without session=…")
+    touch(tx, queue)
     return queue
 
 
@@ -253,11 +254,9 @@ def _dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Ha
     The verdict falls when an attempt fails, so there are none but where the limit was lowered since,
     or where a halted queue was resumed without a cure.
     """
-    main = queue.options.policy
-    dead = queue.options.dead_letter_policy
     found = False
     for row in rows:
-        policy = main if in_main(row[0]) else dead
+        policy = queue.options.policy_of(subqueue_of(row[0]))
         if policy is None or row[-1] <= policy.receive_retry_count:
             continue
         full = tx.row(row[0])

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from lazaretto.engine.delivery import deliver
 from lazaretto.engine.dispositions import remove
+from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
-from lazaretto.engine.publish import publish
-from lazaretto.engine.queues import refuse_disabled, require_queue
+from lazaretto.engine.queues import require_queue
+from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
-from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed
+from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
 from lazaretto.headers import decode_headers
 from lazaretto.keys import first_key, sequence_of
 from lazaretto.store.contract import Operation, Transaction
@@ -22,65 +24,75 @@ from lazaretto.store.records import SCHEDULED, NewMessage, QueueRecord
 class Send(Operation[list[int]]):
     """Add messages to a queue; the answer is their sequence numbers.
 
-    A duplicate is accepted and dropped; its number is that of the message sent before.
+    A duplicate is accepted and dropped; its number is that of the message sent before. With a `destination`
+    they pass through the queue on their way there (Service Bus's send via): where that cannot take them
+    they are set aside in the queue's transfer dead-letter subqueue.
     """
 
     path: EntityPath
     messages: Sequence[NewMessage]
+    destination: str | None = None
 
     mergeable: ClassVar[bool] = True
 
     def run(self, tx: Transaction) -> list[int]:
         queue = check_send(tx, self.path, self.messages)
         if queue.options.requires_duplicate_detection:
-            return _send_new(tx, queue, self.messages)
-        return _insert(tx, queue, self.messages)
+            return _send_new(tx, queue, self.messages, self.destination)
+        return _insert(tx, queue, self.messages, self.destination)
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
         """Several callers' messages to one queue are one insertion."""
         queues = [check_send(tx, operation.path, operation.messages) for operation in operations]
         first = queues[0]
-        apart = first.options.requires_duplicate_detection or first.kind is EntityKind.TOPIC
-        if apart or any(q is not first for q in queues):
+        options = first.options
+        apart = (
+            options.requires_duplicate_detection
+            or options.forward_to is not None
+            or options.max_size is not None
+            or first.kind is EntityKind.TOPIC
+        )
+        if apart or any(q is not first for q in queues) or any(o.destination for o in operations):
             return [operation.run(tx) for operation in operations]
         keys = tx.insert_messages(first, [m for operation in operations for m in operation.messages])
         numbers = iter([sequence_of(key) for key in keys])
         return [[next(numbers) for _ in operation.messages] for operation in operations]
 
 
-def _insert(tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage]) -> list[int]:
-    """Add messages to a queue, or give them to a topic's subscriptions; return their numbers."""
-    if queue.kind is EntityKind.TOPIC:
-        return _publish(tx, queue, messages)
-    return [sequence_of(key) for key in tx.insert_messages(queue, messages)]
-
-
-def _publish(tx: Transaction, topic: QueueRecord, messages: Sequence[NewMessage]) -> list[int]:
-    """Publish messages; those that are scheduled wait in the topic until then."""
+def _insert(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
+) -> list[int]:
+    """Add messages to a queue, or let them go on from a topic or another entity; return their numbers."""
+    if destination is not None:
+        return deliver(tx, queue, messages, destination)
+    if queue.kind is not EntityKind.TOPIC and not forwards(queue):
+        return [sequence_of(key) for key in tx.insert_messages(queue, messages)]
+    # Those that are scheduled wait here until then.
     waits = [m.scheduled is not None and m.scheduled > tx.now for m in messages]
     if not any(waits):
-        return publish(tx, topic, messages)
+        return deliver(tx, queue, messages)
     numbers = []
     for message, later in zip(messages, waits, strict=True):
         if later:
-            numbers.append(sequence_of(tx.insert_messages(topic, [message])[0]))
+            numbers.append(sequence_of(tx.insert_messages(queue, [message])[0]))
         else:
-            numbers += publish(tx, topic, [message])
+            numbers += deliver(tx, queue, [message])
     return numbers
 
 
 def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
     """Return the queue if these messages can be sent to it. Raises what stands against it."""
     queue = tx.queue(path.key) or require_queue(tx, path)
-    refuse_disabled(queue)
+    refuse_sending(queue)
     if queue.kind is EntityKind.SUBSCRIPTION:
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
     if path.key == SYSTEM_DEAD_LETTER_QUEUE:
         raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
+    size = 0
     for message in messages:
-        check_size(message, limit)
+        size += check_size(message, limit)
         if sessions and message.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         if message.headers is not None:
@@ -89,10 +101,19 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
                 raise EntityNotFound(
                     f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
                 )
+    most = queue.options.max_size
+    if most is not None and tx.size(queue.queue_id) + size > most:
+        raise QuotaExceeded(
+            f"{queue.kind.value} {queue.path!r} is full: it holds {tx.size(queue.queue_id)} of {most} bytes, "
+            f"and {size} more were to be sent. Receive from it, purge its dead letters, or raise max_size"
+        )
+    touch(tx, queue)
     return queue
 
 
-def _send_new(tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage]) -> list[int]:
+def _send_new(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
+) -> list[int]:
     forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
     numbers = []
     for message in messages:
@@ -101,7 +122,7 @@ def _send_new(tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage
         if message.message_id is not None:
             number = tx.known_message_id(queue.queue_id, message.message_id, partition)
         if number is None:
-            (number,) = _insert(tx, queue, [message])
+            (number,) = _insert(tx, queue, [message], destination)
             if message.message_id is not None:
                 tx.remember_message_id(queue.queue_id, message.message_id, partition, forget_after, number)
         numbers.append(number)

@@ -8,12 +8,13 @@ import msgspec
 
 from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.claim_ends import expire_claims
-from lazaretto.engine.dispositions import expire, remove
-from lazaretto.engine.publish import publish
+from lazaretto.engine.delivery import pass_all_on, pass_on_scheduled
+from lazaretto.engine.dispositions import expire
+from lazaretto.engine.forwards import active_due, forwards
+from lazaretto.engine.topics import end_idle
 from lazaretto.engine.verdicts import fail
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityKind
-from lazaretto.headers import decode_headers
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
@@ -25,7 +26,6 @@ from lazaretto.store.records import (
     SCHEDULED,
     SUSPECT,
     MessageRow,
-    NewMessage,
     QueueRecord,
 )
 
@@ -34,6 +34,9 @@ HISTORY = 30 * 86_400 * 1_000_000
 
 #: How many timers a receive looks after before it takes messages; a timer thread does the rest.
 SWEEP = 256
+
+#: How many waiting messages of a queue are forwarded at a time.
+_BACKLOG = 100
 
 
 def sweep(tx: Transaction, limit: int) -> int:
@@ -48,6 +51,7 @@ def sweep(tx: Transaction, limit: int) -> int:
 
 def _sweep_once(tx: Transaction, limit: int) -> int:
     rows = tx.due(limit)
+    passed = 0
     lost: set[tuple[int, int | None]] = set()
     judged: set[int] = set()
     for row in rows:
@@ -68,14 +72,18 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             else:
                 fail(tx, queue, row, Outcome.EXPIRED)
         else:
-            _come_due(tx, queue, row)
+            # One that was passed on with others that were due is gone.
+            passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
     sessions = tx.due_sessions(limit)
     for queue_id, session_id, _token in sessions:
         queue = tx.queue_by_id(queue_id)
         if queue is not None:
             release_held(tx, queue, session_id, Outcome.EXPIRED)
         tx.unlock_session(queue_id, session_id)
-    return max(len(rows), len(sessions), expire_claims(tx, limit))
+    idle = tx.idle(limit)
+    for entity in idle:
+        end_idle(tx, entity)
+    return max(len(rows) + passed, len(sessions), expire_claims(tx, limit), len(idle))
 
 
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:
@@ -86,18 +94,15 @@ def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: st
     return {row.key for row in rows}
 
 
-def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
+    """Do what the time of a message asks for; return how many others were dealt with."""
     replace = msgspec.structs.replace
     if row.expires is not None and row.expires <= tx.now:
         expire(tx, queue, row)
     elif row.state == SCHEDULED:
-        if queue.kind is EntityKind.TOPIC:
-            message = NewMessage(
-                tx.body(row.key), row.message_id, _session_of(row), _left(tx, row), None, None, row.headers
-            )
-            remove(tx, row)
-            publish(tx, queue, [message])
-            return
+        if queue.kind is EntityKind.TOPIC or forwards(queue):
+            pass_on_scheduled(tx, queue, row)
+            return 0
         # It enters the queue now: at its end, with a new number, as in Service Bus.
         active = replace(
             row,
@@ -108,18 +113,15 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
         )
         tx.save_row(active, tx.take_key(queue.queue_id))
     elif row.state == DELAYED:
-        expires = row.expires if in_main(row.key) else None
+        due = active_due(tx, queue.queue_id, row.expires) if in_main(row.key) else None
         state = SUSPECT if row.suspect else READY
-        tx.save_row(replace(row, state=state, due=expires, moves=row.moves + 1))
-
-
-def _session_of(row: MessageRow) -> str | None:
-    return decode_headers(row.headers).session_id if row.headers else None
-
-
-def _left(tx: Transaction, row: MessageRow) -> int | None:
-    """Return how long a message that was scheduled lives from now on."""
-    return None if row.expires is None else row.expires - tx.now
+        tx.save_row(replace(row, state=state, due=due, moves=row.moves + 1))
+    elif forwards(queue) and in_main(row.key):
+        return pass_all_on(tx, queue, _BACKLOG)
+    else:
+        # It was to be forwarded, but now its queue is switched off.
+        tx.save_row(replace(row, due=row.expires))
+    return 0
 
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from lazaretto.clock import to_datetime
+from lazaretto.engine.forwards import check_destinations, touch
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import change_options, delete, describe, require_queue
 from lazaretto.entities import (
@@ -16,7 +17,10 @@ from lazaretto.entities import (
     EntityPath,
     QueueDescription,
     QueueOptions,
+    QueueStatus,
+    Subqueue,
     TopicOptions,
+    refuse_for_subscription,
     subscription_path,
 )
 from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
@@ -25,10 +29,13 @@ from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import refuse_unknown, shown, suggestion
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import SCHEDULED, QueueRecord
+from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 
 #: Service Bus's limit.
 MOST_SUBSCRIPTIONS = 2_000
+
+#: Who the audit log says deleted an entity that nobody used.
+IDLE_ACTOR = "auto_delete_on_idle"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,15 +53,18 @@ class TopicDescription:
     """What a topic is, and how it stands.
 
     `scheduled`: messages that wait for their time. `unmatched`: those that no subscription took, over
-    the topic's life; `expired`: those whose time to live ran out before their scheduled time.
+    the topic's life; `expired`: those whose time to live ran out before their scheduled time. `size`: bytes
+    that it and its subscriptions hold, where `max_size` is set.
     """
 
     path: str
     options: TopicOptions
+    status: QueueStatus
     subscriptions: int
     scheduled: int
     unmatched: int
     expired: int
+    size: int | None
     created: datetime
     updated: datetime
 
@@ -84,10 +94,12 @@ def describe_topic(tx: Transaction, topic: QueueRecord) -> TopicDescription:
     return TopicDescription(
         path=topic.path,
         options=TopicOptions(**{name: getattr(options, name) for name in TOPIC_OPTIONS}),
+        status=topic.status,
         subscriptions=len(tx.subscriptions(topic.queue_id)),
         scheduled=states.get(SCHEDULED, 0),
         unmatched=unmatched,
         expired=expired,
+        size=None if options.max_size is None else tx.size(topic.queue_id),
         created=to_datetime(topic.created),
         updated=to_datetime(topic.updated),
     )
@@ -111,6 +123,7 @@ class CreateTopic(Operation[TopicDescription]):
         if taken is not None:
             raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
         record = tx.insert_queue(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
+        touch(tx, record)
         note(tx, "topic_created", record)
         return describe_topic(tx, record)
 
@@ -138,9 +151,34 @@ class DeleteTopic(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         topic = require_topic(tx, self.path)
-        for record in tx.subscriptions(topic.queue_id):
-            delete(tx, record, self.actor)
-        delete(tx, topic, self.actor)
+        delete_topic(tx, topic, self.actor)
+
+
+def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
+    """Delete a topic with its subscriptions."""
+    for record in tx.subscriptions(topic.queue_id):
+        delete(tx, record, actor)
+    delete(tx, topic, actor)
+
+
+def end_idle(tx: Transaction, entity: QueueRecord) -> None:
+    """Delete an entity that nobody has used for as long as it may be, unless something waits in it."""
+    topic = entity.kind is EntityKind.TOPIC
+    if any(_waits(tx, each) for each in (entity, *(tx.subscriptions(entity.queue_id) if topic else ()))):
+        tx.set_idle_at(entity.queue_id, None)
+        touch(tx, entity)
+    elif topic:
+        delete_topic(tx, entity, IDLE_ACTOR)
+    else:
+        delete(tx, entity, IDLE_ACTOR)
+
+
+def _waits(tx: Transaction, queue: QueueRecord) -> bool:
+    """Return whether an entity has dead letters, or messages that somebody will come back to."""
+    states = tx.count_states(first_key(queue.queue_id), last_key(queue.queue_id))
+    end = last_key(queue.queue_id, Subqueue.TRANSFER_DEAD_LETTER)
+    dead = tx.count_states(last_key(queue.queue_id), end)
+    return bool(dead) or any(states.get(state) for state in (LOCKED, SCHEDULED, DEFERRED))
 
 
 @dataclasses.dataclass(slots=True)
@@ -162,9 +200,12 @@ class CreateSubscription(Operation[SubscriptionDescription]):
                 f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the most there can be"
             )
         rules = _checked(self.rules)
+        refuse_for_subscription(self.options)
+        check_destinations(tx, path, self.options)
         record = tx.insert_queue(
             path.queue, self.options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
         )
+        touch(tx, record)
         note(tx, "subscription_created", record)
         return describe_subscription(tx, record)
 

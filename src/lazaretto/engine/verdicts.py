@@ -8,7 +8,7 @@ from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.dispositions import DISPOSITION_ACTIONS, hold_session
 from lazaretto.entities import PoisonSession
 from lazaretto.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
-from lazaretto.keys import dead_key, in_main, sequence_of
+from lazaretto.keys import dead_key, in_main, sequence_of, subqueue_of
 from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, decide
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
@@ -40,7 +40,7 @@ def fail(
 
     A dead-letter subqueue without a policy of its own counts nothing, as in Service Bus.
     """
-    policy = queue.options.policy if in_main(row.key) else queue.options.dead_letter_policy
+    policy = queue.options.policy_of(subqueue_of(row.key))
     if policy is None:
         end_attempt(tx, row, outcome, failure)
         put_back(tx, row, delay)

@@ -25,12 +25,12 @@ class CommitWork(Operation[list[list[int]]]):
     """Settle and send what a transaction has gathered; the answer is the sequence numbers."""
 
     entries: Sequence[Settled]
-    sends: Sequence[tuple[EntityPath, list[NewMessage]]]
+    sends: Sequence[Send]
 
     def run(self, tx: Transaction) -> list[list[int]]:
         if self.entries:
             Settle(self.entries).run(tx)
-        return [Send(path, messages).run(tx) for path, messages in self.sends]
+        return [send.run(tx) for send in self.sends]
 
 
 @dataclasses.dataclass(slots=True)

@@ -131,8 +131,8 @@ def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[by
     return [
         _pack((
             m.key, m.body, m.message_id, m.enqueued, m.expires, m.encoded_headers, None, m.deliveries,
-            m.delivery_count, m.cycle, m.generation, m.enqueued_sequence_number, m.dead_letter_reason,
-            m.dead_letter_error_description, past.get(m.key),
+            m.delivery_count, m.cycle, m.generation, m.enqueued_sequence_number, m.recorded_reason,
+            m.recorded_description, past.get(m.key),
         ))
         for m in messages
     ]  # fmt: skip

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from lazaretto.entities import EntityKind, QueueOptions
 from lazaretto.errors import LazarettoError
 from lazaretto.store.claims import ClaimTransaction
+from lazaretto.store.queues import QueueTransaction
 from lazaretto.store.records import (
     AttemptRecord,
     DeadLetterCriteria,
@@ -28,7 +28,7 @@ from lazaretto.store.topics import TopicTransaction
 T = TypeVar("T")
 
 
-class Transaction(ClaimTransaction, TopicTransaction, Protocol):
+class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol):
     """What an operation may do within one commit. A key is a message's address (see keys)."""
 
     @property
@@ -51,62 +51,6 @@ class Transaction(ClaimTransaction, TopicTransaction, Protocol):
 
     def wake(self, key: int) -> None:
         """Tell receivers of the subqueue that `key` lies in, after the commit, to look again."""
-        ...
-
-    # Queues.
-    def queue(self, path_key: str) -> QueueRecord | None:
-        """Return the queue at a path."""
-        ...
-
-    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
-        """Return the queue with an id."""
-        ...
-
-    def queues(self) -> list[QueueRecord]:
-        """Return all queues by path."""
-        ...
-
-    def insert_queue(
-        self,
-        path: str,
-        options: QueueOptions,
-        kind: EntityKind = EntityKind.QUEUE,
-        topic_id: int | None = None,
-        rules: bytes | None = None,
-    ) -> QueueRecord:
-        """Add a queue, topic or subscription."""
-        ...
-
-    def save_queue(self, record: QueueRecord) -> QueueRecord:
-        """Store a queue's options, status and culprits; return it with the time of the change."""
-        ...
-
-    def delete_queue(self, record: QueueRecord) -> None:
-        """Remove a queue; its messages go in chunks by `remove_deleted`."""
-        ...
-
-    def remove_deleted(self, limit: int) -> bool:
-        """Remove up to `limit` messages of a deleted queue; return whether there may be more."""
-        ...
-
-    def count_states(self, first: int, last: int) -> dict[int, int]:
-        """Return exact numbers of messages by state between two keys."""
-        ...
-
-    def discarded(self, queue_id: int) -> tuple[int, int]:
-        """Return how many messages of the queue expired and were dropped."""
-        ...
-
-    def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
-        """Add to the numbers of messages discarded."""
-        ...
-
-    def rollbacks(self, queue_id: int) -> int:
-        """Return how many receives from the queue were rolled back in a row."""
-        ...
-
-    def set_rollbacks(self, queue_id: int, count: int) -> None:
-        """Note how many receives from the queue were rolled back in a row."""
         ...
 
     # Messages.
@@ -187,15 +131,23 @@ class Transaction(ClaimTransaction, TopicTransaction, Protocol):
         ...
 
     def anything_due(self) -> bool:
-        """Return whether the time of any message, session or claim has come."""
+        """Return whether the time of any message, session, claim or idle entity has come."""
         ...
 
     def due(self, limit: int) -> list[MessageRow]:
         """Return the messages whose time has come."""
         ...
 
+    def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
+        """Return the first active messages between two keys."""
+        ...
+
+    def make_due(self, first: int, last: int) -> None:
+        """Let the first active message between two keys be looked at by whoever does what is due."""
+        ...
+
     def next_due(self) -> int | None:
-        """Return when the store must next look at a message, session or claim."""
+        """Return when the store must next look at a message, session, claim or idle entity."""
         ...
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
@@ -373,7 +325,7 @@ class Transaction(ClaimTransaction, TopicTransaction, Protocol):
         ...
 
     def dead_letter_groups(
-        self, first: int, last: int
+        self, first: int, last: int, subqueue: int
     ) -> list[tuple[str | None, str | None, int, int, int, int]]:
         """Return reason, error type, number, first and last time, and first key, by number."""
         ...

@@ -106,16 +106,28 @@ class NewMessage(msgspec.Struct, frozen=True):
     headers: bytes | None
 
 
-class NewCopy(msgspec.Struct, frozen=True):
-    """A message as a subscription gets it. `origin`: its sequence number in the topic."""
+class Transit(msgspec.Struct, frozen=True):
+    """A message on its way through topics and forwarding queues. Times in microseconds.
+
+    `body`: None if it stands by itself, under `body_id`. `size`: bytes of the body. `origin`: the
+    sequence number where it was submitted; `home`: its key there, where it is known. `hops`: how often
+    it was forwarded. `scheduled`: when it becomes active. `generation`, `resubmitted_from`: as a row has.
+    """
 
     body: bytes | None
     body_id: int | None
+    size: int
     message_id: str
     session_id: str | None
     expires: int | None
     headers: bytes | None
     origin: int
+    home: int | None = None
+    hops: int = 0
+    scheduled: int | None = None
+    partition_key: str | None = None
+    generation: int = 0
+    resubmitted_from: int | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -148,6 +160,8 @@ class DeadLetterRecord(msgspec.Struct, frozen=True):
     resolution: str | None = None
     resolved: int | None = None
     resubmitted_as: int | None = None
+    #: The number of the dead-letter subqueue, as in keys.
+    subqueue: int = 1
 
 
 class DeadLetterCriteria(msgspec.Struct, frozen=True):
@@ -155,6 +169,7 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True):
 
     first: int
     last: int
+    subqueue: int = 1
     reason: str | None = None
     error_type: str | None = None
     since: int | None = None

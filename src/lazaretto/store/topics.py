@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lazaretto.store.records import NewCopy, QueueRecord
+from lazaretto.store.records import QueueRecord, Transit
 
 
 class TopicTransaction(Protocol):
@@ -23,12 +23,12 @@ class TopicTransaction(Protocol):
         """Store a body by itself, for one message or for several; return its id."""
         ...
 
-    def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
-        """Add copies of messages at a subscription's end; return their keys."""
+    def insert_transits(self, queue: QueueRecord, transits: Sequence[Transit]) -> list[int]:
+        """Add messages that come to rest at a queue's end; return their keys."""
         ...
 
-    def repeat_copies(self, queue: QueueRecord, first: int, count: int) -> None:
-        """Add copies at another subscription's end: the same that `insert_copies` has put behind a key."""
+    def repeat_transits(self, queue: QueueRecord, first: int, count: int) -> None:
+        """Add the same at another queue's end that `insert_transits` has put behind a key."""
         ...
 
     def keep_sequence(self, key: int) -> None:

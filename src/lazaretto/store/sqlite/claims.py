@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.keys import first_key, last_key
+from lazaretto.keys import first_key, last_key, queue_of
 from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.records import FRESH
 from lazaretto.store.sqlite.rows import SQL, Memory
@@ -25,6 +25,9 @@ class ClaimTables:
     _x: Callable[..., sqlite3.Cursor]
     _memory: Memory
     _keep_high_water: Callable[[Sequence[int]], None]
+    sized: Callable[[int], int | None]
+    grow: Callable[[int, int], None]
+    sum_range: Callable[..., int]
     delete_bodies: Callable[[Sequence[int]], None]
     wake: Callable[[int], None]
     worker: str
@@ -132,6 +135,9 @@ class ClaimTables:
         bodies = [body_id for (body_id,) in self._x(SQL["select_shard_bodies"], values)]
         self._x(SQL["delete_shard_attempts"], values)
         self._keep_high_water([shard.last])
+        sized = self.sized(queue_of(shard.first))
+        if sized is not None:
+            self.grow(sized, -self.sum_range(shard.first, shard.last, shard.token))
         deleted = self._x(SQL["delete_shard"], values).rowcount
         self.delete_bodies(bodies)
         return deleted

@@ -53,9 +53,9 @@ class HistoryTables:
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_groups(
-        self, first: int, last: int
+        self, first: int, last: int, subqueue: int
     ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        return self._x(SQL["group_dead_letters"], (first, last)).fetchall()
+        return self._x(SQL["group_dead_letters"], (first, last, subqueue)).fetchall()
 
     def resolve_dead_letters(
         self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None

@@ -40,6 +40,57 @@ SET options = :options, status = :status, halted_by = :halted_by,
     rules = :rules
 WHERE queue_id = :queue_id
 
+-- name: select_size
+-- The bytes that an entity with a largest size holds.
+SELECT size FROM lazaretto_queues WHERE queue_id = ?
+
+-- name: grow
+-- Add to the bytes that an entity with a largest size holds.
+UPDATE lazaretto_queues SET size = size + ? WHERE queue_id = ?
+
+-- name: set_size
+-- The bytes of all messages of an entity, counted one by one.
+UPDATE lazaretto_queues SET size = (
+    SELECT coalesce(sum(coalesce(length(m.body),
+        (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id), 0)
+        + coalesce(length(m.headers), 0)), 0)
+    FROM lazaretto_messages m JOIN lazaretto_queues q ON q.queue_id = :queue_id OR q.topic_id = :queue_id
+    WHERE m.key > q.queue_id << 44 AND m.key < q.queue_id + 1 << 44)
+WHERE queue_id = :queue_id
+
+-- name: sum_sizes
+-- The bytes of some messages.
+SELECT coalesce(sum(coalesce(length(m.body),
+    (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id), 0)
+    + coalesce(length(m.headers), 0)), 0)
+FROM lazaretto_messages m WHERE key IN (SELECT value FROM json_each(?))
+
+-- name: sum_range
+-- The bytes of all messages between two keys, or of those of them that are held under a lock.
+SELECT coalesce(sum(coalesce(length(m.body),
+    (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id), 0)
+    + coalesce(length(m.headers), 0)), 0)
+FROM lazaretto_messages m
+WHERE key >= :first AND key <= :last AND (:token IS NULL OR state = 2 AND lock_token = :token)
+
+-- name: set_idle_at
+-- When an entity is deleted, unless it is used before.
+UPDATE lazaretto_queues SET idle_at = ? WHERE queue_id = ?
+
+-- name: select_idle
+-- Entities that were not used for as long as they may be.
+SELECT queue_id FROM lazaretto_queues WHERE idle_at <= ? ORDER BY idle_at LIMIT ?
+
+-- name: next_idle
+-- When an entity will have been unused for too long.
+SELECT min(idle_at) FROM lazaretto_queues WHERE idle_at IS NOT NULL
+
+-- name: make_due
+-- Let the first active message of a queue be looked at now.
+UPDATE lazaretto_messages SET due = :now WHERE key = (
+    SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last AND state IN (0, 1, 6)
+    ORDER BY key LIMIT 1)
+
 -- name: select_discarded
 -- The numbers of messages discarded by expiry and by disposition.
 SELECT expired, dropped FROM lazaretto_queues WHERE queue_id = ?
@@ -118,20 +169,20 @@ INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: insert_copies
--- Copies of messages for a subscription.
+-- name: insert_transits
+-- Messages that come to rest in a queue, from a topic or another queue.
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-     enqueued_sequence_number)
-VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+     enqueued_sequence_number, generation, resubmitted_from)
+VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: repeat_copies
--- The copies that one subscription has just got, for another one.
+-- name: repeat_transits
+-- The messages that one subscription has just got, for another one.
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-     enqueued_sequence_number)
+     enqueued_sequence_number, generation, resubmitted_from)
 SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-       enqueued_sequence_number
+       enqueued_sequence_number, generation, resubmitted_from
 FROM lazaretto_messages WHERE key >= :first AND key <= :last
 
 -- name: insert_body
@@ -164,7 +215,7 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
        m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m INDEXED BY lazaretto_messages_ready
-LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
 WHERE m.key > ? AND m.key <= ? AND state = 1 AND (expires IS NULL OR expires > ?)
 ORDER BY m.key LIMIT ?
 
@@ -183,7 +234,7 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
        m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m
-LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
 WHERE m.key IN (SELECT value FROM json_each(?)) AND state = ?
 ORDER BY m.key
 
@@ -236,6 +287,13 @@ SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, l
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages WHERE key = ?
 
+-- name: select_active
+-- The first active messages of a queue, as the engine decides by them.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages WHERE key > ? AND key <= ? AND state IN (0, 1, 6) ORDER BY key LIMIT ?
+
 -- name: select_due
 -- The messages whose time has come, the longest due first.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
@@ -256,6 +314,7 @@ WHERE key >> 44 = ? AND session_id = ? AND state = 2
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ?)
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= ?)
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= ?)
+    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= ?)
 
 -- name: next_due
 -- When the store must look at a message again.
@@ -270,7 +329,7 @@ SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :
     lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
     cycle = :cycle, moves = :moves, generation = :generation, deferred = :deferred,
     enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from,
-    suspect = :suspect
+    suspect = :suspect, headers = :headers
 WHERE key = :key
 
 -- name: update_counters
@@ -302,7 +361,7 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
        enqueued_sequence_number, d.reason, d.description, state, CASE WHEN state = 2 THEN due END
 FROM lazaretto_messages m
-LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
 WHERE m.key > ? AND m.key <= ? ORDER BY m.key LIMIT ?
 
 -- name: peek_delayed
@@ -319,7 +378,7 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
        m.generation, enqueued_sequence_number, d.reason, d.description, NULL
 FROM lazaretto_messages m INDEXED BY lazaretto_messages_suspect
-LEFT JOIN lazaretto_dead_letters d ON d.key = m.key - (1 << 42) AND m.key >> 42 & 3 = 1
+LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
 WHERE m.key > ? AND m.key <= ? AND state = 6 AND (expires IS NULL OR expires > ?)
 ORDER BY m.key LIMIT 1
 
@@ -525,9 +584,9 @@ DELETE FROM lazaretto_attempts WHERE key IN (SELECT value FROM json_each(?))
 -- Why a message was set aside.
 INSERT OR REPLACE INTO lazaretto_dead_letters
     (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
-     counters, resubmitted_from)
+     counters, resubmitted_from, subqueue)
 VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
-        :counters, :resubmitted_from)
+        :counters, :resubmitted_from, :subqueue)
 
 -- name: resolve_dead_letters
 -- Dead letters that were dealt with.
@@ -538,15 +597,16 @@ WHERE key IN (SELECT value FROM json_each(:keys))
 -- name: select_dead_letter
 -- One dead letter, or what became of it.
 SELECT key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
-       generation, resubmitted_from, resolution, resolved, resubmitted_as
+       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
 FROM lazaretto_dead_letters WHERE key = ?
 
 -- name: select_dead_letters
 -- Dead letters that wait, by a filter whose parts are null when not asked for.
 SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
-       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as
+       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
+       d.subqueue
 FROM lazaretto_dead_letters d
-WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL
+WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
   AND (:reason IS NULL OR d.reason = :reason)
   AND (:error_type IS NULL OR d.error_type = :error_type)
   AND (:since IS NULL OR d.dead_lettered >= :since)
@@ -554,14 +614,14 @@ WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL
   AND (:keys IS NULL OR d.key IN (SELECT value FROM json_each(:keys)))
   AND (:text IS NULL OR instr(d.description, :text) OR instr(d.error_message, :text)
        OR instr((SELECT coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
-                 FROM lazaretto_messages m WHERE m.key = d.key + (1 << 42)), CAST(:text AS BLOB)))
+                 FROM lazaretto_messages m WHERE m.key = d.key | (d.subqueue << 42)), CAST(:text AS BLOB)))
 ORDER BY d.key LIMIT :limit
 
 -- name: group_dead_letters
 -- Dead letters that wait, counted by reason and error type.
 SELECT reason, error_type, count(*), min(dead_lettered), max(dead_lettered), min(key)
 FROM lazaretto_dead_letters
-WHERE key > ? AND key <= ? AND resolution IS NULL
+WHERE key > ? AND key <= ? AND resolution IS NULL AND subqueue = ?
 GROUP BY reason, error_type ORDER BY count(*) DESC, reason, error_type
 
 -- name: select_resolved

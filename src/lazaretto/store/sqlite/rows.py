@@ -20,6 +20,9 @@ def ids(values: Iterable[int]) -> str:
     return json.dumps(list(values))
 
 
+#: Bodies up to this size stand in their message's row. A page holds three such rows.
+INLINE_BODY = 1280
+
 #: Rows of one INSERT: more gains nothing.
 _MOST_ROWS = 100
 
@@ -69,7 +72,7 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
 class Memory:
     """What the writer knows without asking the file.
 
-    `queues` and `last_sequences` hold as long as nobody else has written; `cursors` (behind which
+    `queues`, `last_sequences` and `idle_at` hold as long as nobody else has written; `cursors` (behind which
     key the fresh messages of a queue start, at the earliest) hold for ever, because a message is
     fresh only once.
     """
@@ -80,6 +83,8 @@ class Memory:
         self.subscriptions: dict[int, tuple[QueueRecord, ...]] = {}
         self.last_sequences: dict[int, int] = {}
         self.cursors: dict[int, int] = {}
+        #: When entities that must be used to stay are deleted, as far as it is known here.
+        self.idle_at: dict[int, int] = {}
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -92,3 +97,4 @@ class Memory:
         """Forget what another writer may have changed, or what a commit that was undone had changed."""
         self.forget_queues()
         self.last_sequences.clear()
+        self.idle_at.clear()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.keys import first_key, queue_of, sequence_of
-from lazaretto.store.records import FRESH, NewCopy, QueueRecord
-from lazaretto.store.sqlite.rows import SQL, Inserts, Memory, queue_record
+from lazaretto.store.records import FRESH, SCHEDULED, QueueRecord, Transit
+from lazaretto.store.sqlite.rows import INLINE_BODY, SQL, Inserts, Memory, queue_record
 
-_COPIES = Inserts("insert_copies")
+_TRANSITS = Inserts("insert_transits")
 
 
 class TopicTables:
@@ -20,6 +20,10 @@ class TopicTables:
     _memory: Memory
     _take_sequences: Callable[[int, int], int]
     wake: Callable[[int], None]
+    insert_body: Callable[[bytes], int]
+    sized: Callable[[int], int | None]
+    grow: Callable[[int, int], None]
+    sum_range: Callable[..., int]
     now: int
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
@@ -29,23 +33,36 @@ class TopicTables:
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
-    def insert_copies(self, queue: QueueRecord, copies: Sequence[NewCopy]) -> list[int]:
-        count = len(copies)
+    def insert_transits(self, queue: QueueRecord, transits: Sequence[Transit]) -> list[int]:
+        count = len(transits)
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        sessions, now = queue.options.requires_session, self.now
         values: list[Any] = []
-        for number, copy in enumerate(copies, key):
+        for number, one in enumerate(transits, key):
+            state, due, body, body_id = FRESH, one.expires, one.body, one.body_id
+            if one.scheduled is not None and one.scheduled > now:
+                state = SCHEDULED
+                due = one.scheduled if due is None else min(due, one.scheduled)
+            if body is not None and len(body) > INLINE_BODY:
+                body_id, body = self.insert_body(body), None
             values += (
-                number, FRESH, copy.expires, copy.expires, self.now, copy.message_id, copy.session_id,
-                copy.headers, copy.body_id, copy.body, copy.origin,
+                number, state, due, one.expires, now, one.message_id, one.session_id if sessions else None,
+                one.headers, body_id, body, one.origin, one.generation, one.resubmitted_from,
             )  # fmt: skip
-        _COPIES.run(self._x, values, count)
+        _TRANSITS.run(self._x, values, count)
+        sized = self.sized(queue.queue_id)
+        if sized is not None:
+            self.grow(sized, sum(one.size + len(one.headers or b"") for one in transits))
         self.wake(key)
         return list(range(key, key + count))
 
-    def repeat_copies(self, queue: QueueRecord, first: int, count: int) -> None:
+    def repeat_transits(self, queue: QueueRecord, first: int, count: int) -> None:
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
-        self._x(SQL["repeat_copies"], values)
+        self._x(SQL["repeat_transits"], values)
+        sized = self.sized(queue.queue_id)
+        if sized is not None:
+            self.grow(sized, self.sum_range(key, key + count - 1))
         self.wake(key)
 
     def keep_sequence(self, key: int) -> None:

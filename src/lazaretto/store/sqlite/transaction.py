@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import EntityKind, QueueOptions, Subqueue
+from lazaretto.entities import Subqueue
 from lazaretto.errors import StoreError
-from lazaretto.keys import LAST_QUEUE, LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
+from lazaretto.keys import LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
 from lazaretto.store.records import (
     FRESH,
     READY,
@@ -25,17 +25,16 @@ from lazaretto.store.records import (
 )
 from lazaretto.store.sqlite.claims import ClaimTables
 from lazaretto.store.sqlite.history import HistoryTables
-from lazaretto.store.sqlite.rows import SQL, Inserts, Memory, encode_options, ids, queue_record
+from lazaretto.store.sqlite.queues import QueueTables
+from lazaretto.store.sqlite.rows import INLINE_BODY, SQL, Inserts, Memory, ids
 from lazaretto.store.sqlite.topics import TopicTables
 from lazaretto.store.sqlite.workers import WorkerTables
 
-#: Bodies up to this size stand in their message's row. A page holds three such rows.
-INLINE_BODY = 1280
 _MESSAGES = Inserts("insert_messages")
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
+class SqliteTransaction(QueueTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -68,110 +67,6 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
 
     def wake(self, key: int) -> None:
         self.woken.add(key >> 42)
-
-    # -- queues ---------------------------------------------------------------------------------
-
-    def queue(self, path_key: str) -> QueueRecord | None:
-        known = self._memory.queues
-        if path_key not in known:
-            row = self._x(SQL["select_queue"], (path_key,)).fetchone()
-            known[path_key] = queue_record(row) if row else None
-        return known[path_key]
-
-    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
-        known = self._memory.queues_by_id
-        if queue_id not in known:
-            row = self._x(SQL["select_queue_by_id"], (queue_id,)).fetchone()
-            known[queue_id] = queue_record(row) if row else None
-        return known[queue_id]
-
-    def queues(self) -> list[QueueRecord]:
-        return [queue_record(row) for row in self._x(SQL["select_queues"])]
-
-    def insert_queue(
-        self,
-        path: str,
-        options: QueueOptions,
-        kind: EntityKind = EntityKind.QUEUE,
-        topic_id: int | None = None,
-        rules: bytes | None = None,
-    ) -> QueueRecord:
-        values = {
-            "path": path,
-            "path_key": path.lower(),
-            "options": encode_options(options),
-            "now": self.now,
-            "kind": kind.value,
-            "topic_id": topic_id,
-            "rules": rules,
-        }
-        (queue_id,) = self._x(SQL["insert_queue"], values).fetchone()
-        if queue_id > LAST_QUEUE:
-            raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
-        self._memory.forget_queues()
-        record = self.queue_by_id(queue_id)
-        assert record is not None
-        return record
-
-    def save_queue(self, record: QueueRecord) -> QueueRecord:
-        self._x(
-            SQL["update_queue"],
-            {
-                "queue_id": record.queue_id,
-                "options": encode_options(record.options),
-                "status": record.status.value,
-                "halted_by": record.halted_by,
-                "dead_letter_halted_by": record.dead_letter_halted_by,
-                "breaker": record.breaker,
-                "rules": record.rules,
-                "now": self.now,
-            },
-        )
-        self._memory.forget_queues()
-        saved = self.queue_by_id(record.queue_id)
-        assert saved is not None
-        return saved
-
-    def delete_queue(self, record: QueueRecord) -> None:
-        self._x(SQL["delete_queue"], (record.queue_id,))
-        self.delete_consumers(record.queue_id)
-        self._x(SQL["insert_deleted_queue"], (record.queue_id,))
-        self._memory.forget()
-
-    def remove_deleted(self, limit: int) -> bool:
-        row = self._x(SQL["select_deleted_queue"]).fetchone()
-        if row is None:
-            return False
-        (queue_id,) = row
-        first, last = first_key(queue_id), first_key(queue_id + 1)
-        found = self._x(SQL["select_some_keys"], (first, last, limit)).fetchall()
-        if found:
-            self._x(SQL["delete_messages"], (ids(key for key, _ in found),))
-            self.delete_bodies([body_id for _, body_id in found if body_id is not None])
-        else:
-            self._x(SQL["delete_attempts_range"], (first, last))
-            self._x(SQL["delete_dead_letters_range"], (first, last))
-            self._x(SQL["delete_sessions_of"], (queue_id,))
-            self._x(SQL["delete_message_ids_of"], (queue_id,))
-            self._x(SQL["delete_deleted_queue"], (queue_id,))
-        return True
-
-    def count_states(self, first: int, last: int) -> dict[int, int]:
-        return dict(self._x(SQL["count_states"], (first, last)).fetchall())
-
-    def discarded(self, queue_id: int) -> tuple[int, int]:
-        expired, dropped = self._x(SQL["select_discarded"], (queue_id,)).fetchone()
-        return expired, dropped
-
-    def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
-        self._x(SQL["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})
-
-    def rollbacks(self, queue_id: int) -> int:
-        (count,) = self._x(SQL["select_rollbacks"], (queue_id,)).fetchone()
-        return int(count)
-
-    def set_rollbacks(self, queue_id: int, count: int) -> None:
-        self._x(SQL["set_rollbacks"], {"queue_id": queue_id, "rollbacks": count})
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -233,6 +128,9 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
             )  # fmt: skip
             key += 1
         _MESSAGES.run(self._x, values, count)
+        sized = self.sized(queue.queue_id)
+        if sized is not None:
+            self.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
         self.wake(keys[0])
         return keys
 
@@ -251,6 +149,7 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
             values["body_id"] = self.insert_body(body)
             body = None
         self._x(SQL["insert_full_message"], {**values, "body": body})
+        self.count_bytes([row.key], 1)
         self.wake(row.key)
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
@@ -290,6 +189,7 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:
         self._keep_high_water(keys)
+        self.count_bytes(keys, -1)
         if len(keys) == 1:
             cursor = self._x(SQL["delete_one_locked"], (keys[0], token, self.now))
         else:
@@ -298,6 +198,7 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
 
     def delete_messages(self, keys: Sequence[int]) -> None:
         self._keep_high_water(keys)
+        self.count_bytes(keys, -1)
         self._x(SQL["delete_messages"], (ids(keys),))
 
     def _keep_high_water(self, keys: Sequence[int]) -> None:
@@ -322,7 +223,9 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
+        self.count_bytes([row.key], -1)
         self._x(SQL["update_row"], values)
+        self.count_bytes([values["new_key"]], 1)
         if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
 
@@ -337,14 +240,21 @@ class SqliteTransaction(WorkerTables, ClaimTables, TopicTables, HistoryTables):
         self._x(SQL["renew_locks"], {"keys": ids(keys), "token": token, "until": until, "now": self.now})
 
     def anything_due(self) -> bool:
-        return bool(self._x(SQL["anything_due"], (self.now,) * 3).fetchone()[0])
+        return bool(self._x(SQL["anything_due"], (self.now,) * 4).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
         return [MessageRow(*row) for row in self._x(SQL["select_due"], (self.now, limit))]
 
+    def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
+        return [MessageRow(*row) for row in self._x(SQL["select_active"], (first, last, limit))]
+
+    def make_due(self, first: int, last: int) -> None:
+        self._x(SQL["make_due"], {"now": self.now, "first": first, "last": last})
+
     def next_due(self) -> int | None:
         found = [
-            self._x(SQL[name]).fetchone()[0] for name in ("next_due", "next_due_session", "next_due_claim")
+            self._x(SQL[name]).fetchone()[0]
+            for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
         ]
         return min((due for due in found if due is not None), default=None)
 

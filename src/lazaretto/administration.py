@@ -1,12 +1,21 @@
-"""The part of a broker that knows topics, subscriptions and rules."""
+"""The part of a broker that administers entities: queues, topics, subscriptions and rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from lazaretto.engine.breakers import SetBreaker, describe_breaker
 from lazaretto.engine.log import actor_name
-from lazaretto.engine.queues import DeleteQueue, UpdateQueue
+from lazaretto.engine.queues import (
+    CreateQueue,
+    DeleteQueue,
+    UpdateQueue,
+    describe,
+    refuse_topic,
+    require_queue,
+)
+from lazaretto.engine.status import ResumeQueue, SetStatus
 from lazaretto.engine.topics import (
     ChangeRules,
     CreateSubscription,
@@ -20,21 +29,98 @@ from lazaretto.engine.topics import (
     require_subscription,
     require_topic,
 )
-from lazaretto.entities import EntityKind, EntityPath, QueueOptions, TopicOptions, subscription_path
+from lazaretto.entities import (
+    STATUSES,
+    BreakerDescription,
+    EntityKind,
+    EntityPath,
+    QueueDescription,
+    QueueOptions,
+    QueueStatus,
+    TopicOptions,
+    subscription_path,
+)
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import Rule
-from lazaretto.options import shown
-from lazaretto.store.contract import Store
+from lazaretto.options import member, shown
+from lazaretto.store.contract import Store, Transaction
 
 
-class BrokerTopics:
-    """Topics: what is sent to one lands in every subscription whose rules match, in one commit.
+class Administration:
+    """Creates, describes, changes, switches on and off, and deletes entities.
 
-    A subscription is a queue: it is received from, peeked at and settled by its path,
-    `events/subscriptions/audit`, and has subqueues like any other.
+    What is sent to a topic lands in every subscription whose rules match, in one commit. A subscription is
+    a queue: it is received from, peeked at and settled by its path, `events/subscriptions/audit`, and has
+    subqueues like any other.
     """
 
     _store: Store
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def create_queue(self, path: str, options: QueueOptions | None = None) -> QueueDescription:
+        """Create a queue. Raises EntityExists, InvalidPath."""
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        return self._store.run(CreateQueue(EntityPath.parse(path), options or QueueOptions()))
+
+    def queue(self, path: str) -> QueueDescription:
+        """Return a queue: options, status and exact counts. Raises EntityNotFound."""
+        parsed = EntityPath.parse(path)
+
+        def find(tx: Transaction) -> QueueDescription:
+            record = require_queue(tx, parsed)
+            refuse_topic(record, "broker.topic(…) describes it")
+            return describe(tx, record)
+
+        return self._store.read(find)
+
+    def queues(self) -> list[QueueDescription]:
+        """Return all queues by path, the system's dead-letter queue among them."""
+        return self._store.read(
+            lambda tx: [describe(tx, queue) for queue in tx.queues() if queue.kind is EntityKind.QUEUE]
+        )
+
+    def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
+        """Change some of a queue's options, by the names they have in QueueOptions."""
+        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or actor_name()))
+
+    def delete_queue(self, path: str, *, actor: str | None = None) -> None:
+        """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
+        self._store.run(DeleteQueue(EntityPath.parse(path), actor or actor_name()))
+
+    def resume_queue(
+        self, path: str, verdict: str | None = None, *, actor: str | None = None
+    ) -> QueueDescription:
+        """Let a halted or disabled queue go on.
+
+        A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
+        again), "move", "drop" or "reject".
+        """
+        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or actor_name()))
+
+    def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
+        """Switch a queue, topic or subscription on or off; return its status then.
+
+        "active", "disabled" (nothing is sent to it or received from it), "send_disabled" or
+        "receive_disabled". A queue that forwards holds its messages while nothing may be received from it.
+        """
+        wanted = member("status", status, STATUSES)
+        return self._store.run(SetStatus(EntityPath.parse(path), wanted, actor or actor_name()))
+
+    def breaker(self, path: str) -> BreakerDescription:
+        """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
+        parsed = EntityPath.parse(path)
+        return self._store.read(lambda tx: describe_breaker(require_queue(tx, parsed)))
+
+    def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
+        """Keep a breaker "open" (nothing is handed to hosts) or "close"d (every failure counts).
+
+        "auto" lets it decide by itself again, from closed.
+        """
+        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or actor_name()))
+
+    # -- topics ---------------------------------------------------------------------------------
 
     def create_topic(self, path: str, options: TopicOptions | None = None) -> TopicDescription:
         """Create a topic. Raises EntityExists, InvalidPath."""

@@ -1,0 +1,470 @@
+"""Where a message goes: into its queue, to a topic's subscriptions, on to another entity, or aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from lazaretto.engine.forwards import forwards, touch
+from lazaretto.engine.log import note
+from lazaretto.engine.subscribers import subscribers
+from lazaretto.entities import EntityKind, Subqueue
+from lazaretto.errors import FilterError
+from lazaretto.failure import LONGEST_TEXT, Failure, failure_of, shorten
+from lazaretto.filters.rules import Copy
+from lazaretto.filters.view import MessageView
+from lazaretto.headers import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    EMPTY_HEADERS,
+    MAX_HEADERS_SIZE,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.keys import dead_key, first_key, main_key, place_of, queue_of, sequence_of
+from lazaretto.policy import Counters
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
+    FRESH,
+    READY,
+    DeadLetterRecord,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    Transit,
+)
+
+_replace = msgspec.structs.replace
+
+#: Service Bus's limit: a message that was forwarded so often is not forwarded once more.
+MOST_HOPS = 4
+HOPS_REASON = "MaxTransferHopCountExceeded"
+HOPS_TEXT = (
+    "The maximum number of allowed hops when forwarding between queues has been exceeded. "
+    f"This value is set to {MOST_HOPS}."
+)
+HEADERS_REASON = "HeaderSizeExceeded"
+HEADERS_TEXT = "The size quota for this stream has been exceeded."
+#: The reason for a message without a session id where one is needed, after Service Bus.
+SESSION_REASON = "Session ID is null."
+SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
+FILTER_REASON = "FilterException"
+#: Why a message could not be forwarded: the names that Service Bus's clients give these failures.
+NOT_FOUND_REASON = "MessagingEntityNotFound"
+DISABLED_REASON = "MessagingEntityDisabled"
+FULL_REASON = "QuotaExceeded"
+SIZE_REASON = "MessageSizeExceeded"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why a message is set aside instead of going where it should, and in which subqueue."""
+
+    reason: str
+    text: str
+    subqueue: Subqueue = Subqueue.DEAD_LETTER
+    failure: Failure | None = None
+
+
+_NO_SESSION = Trouble(SESSION_REASON, SESSION_TEXT)
+_LARGE_HEADERS = Trouble(HEADERS_REASON, HEADERS_TEXT)
+_TOO_FAR = Trouble(HOPS_REASON, HOPS_TEXT)
+
+
+# -- dead letters --------------------------------------------------------------------------------
+
+
+def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
+    """Let sessions go on whose poison messages are decided on, or gone."""
+    for queue_id, session_id in tx.release_sessions(keys):
+        queue = tx.queue_by_id(queue_id)
+        if queue is not None:
+            note(tx, "session_released", queue, session=session_id)
+
+
+def resolve(tx: Transaction, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None) -> None:
+    """Record what became of dead letters; sessions that waited for them go on."""
+    tx.resolve_dead_letters(keys, resolution, resubmitted_as)
+    release_sessions(tx, keys)
+
+
+def dead_letter(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+    subqueue: Subqueue = Subqueue.DEAD_LETTER,
+) -> None:
+    """Move a message to a dead-letter subqueue, with why and with its history.
+
+    From there it goes on if the queue forwards its dead letters.
+    """
+    error_type, error_message = (failure.type, failure.message) if failure else (None, None)
+    if failure is None:
+        latest = tx.last_error(main_key(row.key))
+        if latest is not None:
+            error_type, error_message, _stack = latest
+    record = DeadLetterRecord(
+        key=main_key(row.key),
+        message_id=row.message_id,
+        reason=None if reason is None else shorten(reason, LONGEST_TEXT),
+        description=None if description is None else shorten(description, LONGEST_TEXT),
+        error_type=error_type,
+        error_message=error_message,
+        dead_lettered=tx.now,
+        enqueued=row.enqueued,
+        counters=msgspec.json.encode(_replace(row, moves=row.moves + 1).counters).decode(),
+        generation=row.generation,
+        resubmitted_from=row.resubmitted_from,
+        subqueue=place_of(subqueue),
+    )
+    tx.insert_dead_letter(record)
+    # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
+    # within it are counted anew, by its own policy.
+    moved = _replace(
+        row,
+        state=READY,
+        due=None,
+        expires=None,
+        session_id=None,
+        deferred=0,
+        cycle_attempts=0,
+        cycle=0,
+        suspect=0,
+        moves=row.moves + 1,
+    )
+    key = dead_key(row.key, subqueue)
+    tx.save_row(moved, key)
+    release_sessions(tx, [row.key])
+    where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
+    note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
+    if subqueue is Subqueue.DEAD_LETTER and reason != HOPS_REASON:
+        _forward_dead_letter(tx, queue, _replace(moved, key=key), record)
+
+
+def _forward_dead_letter(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord
+) -> None:
+    destination = queue.options.forward_dead_lettered_messages_to
+    if destination is None:
+        return
+    headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+    why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
+    properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
+    encoded = encode_headers(_replace(headers, properties=properties, dead_letter_source=queue.path))
+    if headers.hops >= MOST_HOPS or len(encoded) > MAX_HEADERS_SIZE:
+        # It is a dead letter already, and this is the place for those that go no further.
+        note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
+        return
+    transit = _transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
+    delivery = Delivery(tx)
+    trouble = delivery.hindrance(destination, transit)
+    if trouble is not None:
+        text = f"{trouble.text} It was a dead letter before: {record.reason}: {record.description}"
+        place = place_of(trouble.subqueue)
+        text = shorten(text, LONGEST_TEXT)
+        tx.insert_dead_letter(_replace(record, reason=trouble.reason, description=text, subqueue=place))
+        tx.save_row(_replace(row, headers=encoded), dead_key(row.key, trouble.subqueue))
+        note(tx, "dead_lettered", queue, sequence_of(row.key), reason=trouble.reason, error_type=None,
+             subqueue=trouble.subqueue.value)  # fmt: skip
+        return
+    _hand_on(tx, delivery, queue, row, destination, transit)
+    resolve(tx, [record.key], "forwarded")
+
+
+# -- messages on their way -----------------------------------------------------------------------
+
+
+def _transit_of(
+    tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
+) -> Transit:
+    """Return a message that is stored as one that goes on from where it is."""
+    headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+    body = tx.body(row.key)
+    return Transit(
+        body=body if row.body_id is None else None,
+        body_id=row.body_id,
+        size=len(body),
+        message_id=row.message_id,
+        session_id=headers.session_id,
+        expires=row.expires,
+        headers=row.headers,
+        origin=origin or row.enqueued_sequence_number or sequence_of(row.key),
+        home=row.key,
+        hops=headers.hops,
+        partition_key=headers.partition_key,
+        generation=row.generation,
+        resubmitted_from=resubmitted_from or row.resubmitted_from,
+    )
+
+
+def _hand_on(
+    tx: Transaction,
+    delivery: Delivery,
+    queue: QueueRecord,
+    row: MessageRow,
+    destination: str | None,
+    transit: Transit,
+) -> None:
+    """Let a stored message go on, to a destination or as its entity says, and remove it from where it was."""
+    tx.delete_messages([row.key])
+    if destination is None:
+        delivery.enter(queue, transit)
+    else:
+        delivery.forward(queue, destination, transit)
+    delivery.commit()
+    if row.body_id is not None:
+        tx.delete_bodies([row.body_id])
+
+
+def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+    """Let an active message go on from the forwarding queue that it is in."""
+    _hand_on(tx, Delivery(tx), queue, row, None, _transit_of(tx, row))
+    if row.deliveries:
+        tx.delete_attempts([row.key])
+
+
+def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
+    """Let the first active messages of a forwarding queue go on; return how many, and call for the rest."""
+    first, last = first_key(queue.queue_id), first_key(queue.queue_id, Subqueue.DEAD_LETTER)
+    rows = tx.active(first, last, limit)
+    for row in rows:
+        pass_on(tx, queue, row)
+    tx.make_due(first, last)
+    return len(rows)
+
+
+def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> None:
+    """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
+    key = tx.take_key(topic.queue_id)
+    tx.keep_sequence(key)
+    transit = _replace(_transit_of(tx, row, origin=sequence_of(key)), home=key)
+    _hand_on(tx, Delivery(tx), topic, row, None, transit)
+
+
+class Delivery:
+    """The messages of one commit on their way, and where they come to rest: by entity, in order."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._resting: dict[int, list[Transit]] = {}
+        self._queues: dict[int, QueueRecord] = {}
+        self._troubles: list[tuple[QueueRecord, Transit, Trouble]] = []
+        self._used: dict[int, int] = {}
+        self._unmatched: dict[int, int] = {}
+        self._growth: dict[int, int] = {}
+
+    # -- ways in --------------------------------------------------------------------------------
+
+    def accept(self, queue: QueueRecord, message: NewMessage, destination: str | None = None) -> int:
+        """Let a new message enter an entity, or pass through it to a destination; return its number there."""
+        tx = self._tx
+        key = tx.take_key(queue.queue_id)
+        self._used[queue.queue_id] = key
+        body, life = message.body, message.time_to_live
+        transit = Transit(
+            body, None, len(body), message.message_id or tx.new_message_id(), message.session_id,
+            None if life is None else tx.now + life, message.headers, sequence_of(key), key, 0,
+            message.scheduled, message.partition_key,
+        )  # fmt: skip
+        if destination is None:
+            self.enter(queue, transit)
+        else:
+            self.forward(queue, destination, transit)
+        return sequence_of(key)
+
+    def enter(self, queue: QueueRecord, transit: Transit) -> None:
+        """Let a message enter an entity: it rests there, is published, or goes on."""
+        later = transit.scheduled is not None and transit.scheduled > self._tx.now
+        if queue.kind is EntityKind.TOPIC and not later:
+            self._publish(queue, transit)
+        elif not later and forwards(queue):
+            assert queue.options.forward_to is not None
+            self.forward(queue, queue.options.forward_to, transit)
+        else:
+            self._rest(queue, transit)
+
+    def forward(self, source: QueueRecord, destination: str, transit: Transit) -> None:
+        """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
+        transit = self._shortened(source, transit)
+        trouble = self.hindrance(destination, transit) if transit.hops < MOST_HOPS else _TOO_FAR
+        if trouble is not None:
+            self._troubles.append((source, transit, trouble))
+            return
+        queue = self._tx.queue(destination.lower())
+        assert queue is not None
+        touch(self._tx, queue)
+        if queue.options.requires_duplicate_detection and self._is_duplicate(queue, transit):
+            return
+        owner = self._tx.sized(queue.queue_id)
+        if owner is not None:
+            self._growth[owner] = self._growth.get(owner, 0) + _size(transit)
+        self.enter(queue, _replace(transit, hops=transit.hops + 1, home=None))
+
+    def hindrance(self, destination: str, transit: Transit) -> Trouble | None:
+        """Return what stands against a message going to a destination."""
+        queue = self._tx.queue(destination.lower())
+        if queue is None:
+            return _transfer(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
+        if not queue.status.takes:
+            return _transfer(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
+        size, limit = _size(transit), queue.options.max_message_size
+        if size > limit:
+            text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
+            return _transfer(SIZE_REASON, text)
+        most = queue.options.max_size
+        if most is not None:
+            held = self._tx.size(queue.queue_id) + self._growth.get(queue.queue_id, 0)
+            if held + size > most:
+                return _transfer(
+                    FULL_REASON, f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
+                )
+        return None
+
+    def _is_duplicate(self, queue: QueueRecord, transit: Transit) -> bool:
+        partition = transit.partition_key or ""
+        if self._tx.known_message_id(queue.queue_id, transit.message_id, partition) is not None:
+            return True
+        until = self._tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
+        self._tx.remember_message_id(queue.queue_id, transit.message_id, partition, until, transit.origin)
+        return False
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def _publish(self, topic: QueueRecord, transit: Transit) -> None:
+        tx = self._tx
+        headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
+        view = MessageView(headers, transit.message_id, enqueued=tx.now, size=transit.size)
+        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
+        for queue, rules in subscribers(tx, topic).concerned(view):
+            try:
+                wanted += [(queue, copy, None) for copy in rules.copies(view)]
+            except FilterError as error:
+                if queue.options.dead_letter_on_filter_errors:
+                    wanted.append((queue, None, error))
+                else:
+                    note(tx, "filter_failed", queue, transit.origin, error=str(error))
+        if not wanted:
+            self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
+            return
+        transit = self._shortened(topic, transit)
+        if len(wanted) > 1 and transit.body is not None:
+            # One body for all of them, however many there are.
+            transit = _replace(transit, body=None, body_id=tx.insert_body(transit.body))
+        for queue, copy, failed in wanted:
+            if failed is not None:
+                trouble = Trouble(FILTER_REASON, str(failed), failure=failure_of(failed))
+                self._troubles.append((queue, transit, trouble))
+            elif copy is not None and copy.changed is not None:
+                self._enter_changed(queue, transit, copy.changed)
+            elif queue.options.forward_to is None:
+                self._rest(queue, transit)
+            else:
+                self.enter(queue, transit)
+
+    def _enter_changed(self, queue: QueueRecord, transit: Transit, changed: MessageView) -> None:
+        encoded = encode_headers(changed.headers)
+        if len(encoded) > MAX_HEADERS_SIZE:
+            # As it was before the action, so that it can be kept at all.
+            self._troubles.append((queue, transit, _LARGE_HEADERS))
+            return
+        headers = changed.headers
+        changes = {
+            "headers": encoded,
+            "session_id": headers.session_id,
+            "partition_key": headers.partition_key,
+        }
+        self.enter(queue, _replace(transit, message_id=changed.message_id or transit.message_id, **changes))
+
+    # -- coming to rest -------------------------------------------------------------------------
+
+    def _shortened(self, queue: QueueRecord, transit: Transit) -> Transit:
+        """Return the message with no more life left than an entity on its way allows."""
+        longest = queue.options.default_time_to_live
+        if longest is None:
+            return transit
+        end = self._tx.now + round(longest * 1_000_000)
+        return _replace(transit, expires=end if transit.expires is None else min(end, transit.expires))
+
+    def _rest(self, queue: QueueRecord, transit: Transit) -> None:
+        if queue.options.requires_session and transit.session_id is None:
+            self._troubles.append((queue, transit, _NO_SESSION))
+            return
+        transit = self._shortened(queue, transit)
+        if transit.hops:
+            encoded = _with_hops(transit)
+            if encoded is None:
+                self._troubles.append((queue, transit, _LARGE_HEADERS))
+                return
+            transit = _replace(transit, headers=encoded)
+        resting = self._resting.get(queue.queue_id)
+        if resting is None:
+            resting = self._resting[queue.queue_id] = []
+            self._queues[queue.queue_id] = queue
+        resting.append(transit)
+
+    def commit(self) -> None:
+        """Insert all that came to rest, and set aside what cannot go where it should."""
+        tx = self._tx
+        for key in self._used.values():
+            tx.keep_sequence(key)
+        for queue_id, count in self._unmatched.items():
+            tx.count_discarded(queue_id, dropped=count)
+        same: dict[tuple[bool, tuple[int, ...]], int] = {}
+        for queue_id, transits in self._resting.items():
+            queue = self._queues[queue_id]
+            # Most subscriptions get the very same: the store repeats that by itself.
+            which = queue.options.requires_session, tuple(map(id, transits))
+            first = same.get(which)
+            if first is None:
+                same[which] = tx.insert_transits(queue, transits)[0]
+            else:
+                tx.repeat_transits(queue, first, len(transits))
+        for queue, transit, trouble in self._troubles:
+            self._set_aside(queue, transit, trouble)
+
+    def _set_aside(self, queue: QueueRecord, transit: Transit, trouble: Trouble) -> None:
+        tx = self._tx
+        home = transit.home
+        at_home = home is not None and queue_of(home) == queue.queue_id
+        key = main_key(home) if home is not None and at_home else tx.take_key(queue.queue_id)
+        counters = Counters()._asdict()
+        row = MessageRow(
+            key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=transit.message_id,
+            session_id=None, lock_token=None, locked_at=None, locked_by=None, **counters,
+            generation=transit.generation, deferred=0,
+            enqueued_sequence_number=None if at_home else transit.origin,
+            resubmitted_from=transit.resubmitted_from,
+            headers=_with_hops(transit) or transit.headers, body_id=transit.body_id,
+        )  # fmt: skip
+        tx.insert_row(row, transit.body)
+        dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
+
+
+def deliver(
+    tx: Transaction, queue: QueueRecord, messages: Iterable[NewMessage], destination: str | None = None
+) -> list[int]:
+    """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
+    delivery = Delivery(tx)
+    numbers = [delivery.accept(queue, message, destination) for message in messages]
+    delivery.commit()
+    return numbers
+
+
+def _transfer(reason: str, text: str) -> Trouble:
+    return Trouble(reason, text, Subqueue.TRANSFER_DEAD_LETTER)
+
+
+def _size(transit: Transit) -> int:
+    return transit.size + len(transit.headers or b"")
+
+
+def _with_hops(transit: Transit) -> bytes | None:
+    """Return the headers with the number of hops in them; None if they are too large then."""
+    headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
+    if headers.hops == transit.hops:
+        return transit.headers
+    encoded = encode_headers(_replace(headers, hops=transit.hops))
+    return encoded if len(encoded) <= MAX_HEADERS_SIZE else None

@@ -1,0 +1,93 @@
+"""Which entities forward, where to, and whether that can be; and which are in use."""
+
+from __future__ import annotations
+
+from lazaretto.entities import EntityKind, EntityPath, QueueOptions, names_subscription
+from lazaretto.errors import EntityNotFound, InvalidOption
+from lazaretto.keys import first_key, last_key
+from lazaretto.options import suggestion
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import QueueRecord
+
+
+def forwards(queue: QueueRecord) -> bool:
+    """Return whether an entity's messages go on to another one; while it is switched off they wait."""
+    return queue.options.forward_to is not None and queue.status.gives
+
+
+def active_due(tx: Transaction, queue_id: int, expires: int | None) -> int | None:
+    """Return when a message that becomes active must be looked at: at once where it is to be forwarded."""
+    queue = tx.queue_by_id(queue_id)
+    return tx.now if queue is not None and forwards(queue) else expires
+
+
+def start_forwarding(tx: Transaction, queue: QueueRecord) -> None:
+    """Let the messages that an entity holds already go on too, if it forwards."""
+    if forwards(queue):
+        tx.make_due(first_key(queue.queue_id), last_key(queue.queue_id))
+
+
+def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions) -> None:
+    """Raise EntityNotFound for a destination that is not there, InvalidOption for messages going in a circle.
+
+    Dead letters may go in a circle: a helper queue that sends them back is of use, and the limit of hops
+    ends it.
+    """
+    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        destination = getattr(options, name)
+        if destination is None:
+            continue
+        found = tx.queue(destination.lower())
+        if found is None and destination.lower() != path.key:
+            known = [q.path for q in tx.queues() if q.kind is not EntityKind.SUBSCRIPTION]
+            raise EntityNotFound(
+                f"no queue or topic exists at {destination!r} ({name}){suggestion(destination, known)}"
+            )
+    if (options.forward_dead_lettered_messages_to or "").lower() == path.key:
+        raise InvalidOption(f"the dead letters of {path.queue!r} cannot be forwarded to itself")
+    if options.forward_to is not None:
+        _refuse_circle(tx, path, options.forward_to)
+
+
+def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
+    # What comes to a topic comes to all its subscriptions, this one among them.
+    own = {path.key}
+    if names_subscription(path):
+        own.add(path.key.rsplit("/", 2)[0])
+    ways: list[tuple[str, ...]] = [(destination,)]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop()
+        key = way[-1].lower()
+        if key in own:
+            raise InvalidOption(
+                f"messages would go in a circle: {' → '.join((path.queue, *way))}; forward them elsewhere"
+            )
+        found = tx.queue(key)
+        if found is None or key in seen:
+            continue
+        seen.add(key)
+        topic = found.kind is EntityKind.TOPIC
+        for record in tx.subscriptions(found.queue_id) if topic else (found,):
+            further = record.options.forward_to
+            if further is not None:
+                ways.append((*way, record.path, further) if topic else (*way, further))
+
+
+def touch(tx: Transaction, queue: QueueRecord) -> None:
+    """Note that an entity is used, and its topic with it, so that it is not deleted as idle."""
+    _touch(tx, queue)
+    if queue.topic_id is not None:
+        topic = tx.queue_by_id(queue.topic_id)
+        if topic is not None:
+            _touch(tx, topic)
+
+
+def _touch(tx: Transaction, queue: QueueRecord) -> None:
+    longest = queue.options.auto_delete_on_idle
+    if longest is None:
+        return
+    micros = round(longest * 1_000_000)
+    # Somewhat later than need be, so that not every use must be written down.
+    if tx.now + micros > tx.idle_at(queue.queue_id):
+        tx.set_idle_at(queue.queue_id, tx.now + micros + micros // 20)

@@ -1,0 +1,62 @@
+"""A topic's subscriptions, looked up by what their rules want."""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Sequence
+
+from lazaretto.filters.rules import CompiledRules
+from lazaretto.filters.stored import compiled
+from lazaretto.filters.view import MessageView
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import QueueRecord
+
+_PLACE = operator.itemgetter(0)
+
+
+class Subscribers:
+    """A topic's subscriptions, so that a message is shown to few of those that it does not concern.
+
+    A subscription whose one rule is a correlation filter is looked up by one of the values it wants;
+    only the others are asked one by one.
+    """
+
+    def __init__(self, subscriptions: Sequence[QueueRecord]) -> None:
+        self._asked: list[tuple[int, CompiledRules]] = []
+        self._wanted: dict[tuple[str, str], dict[object, list[tuple[int, CompiledRules]]]] = {}
+        self.records = tuple(subscriptions)
+        for place, record in enumerate(self.records):
+            rules = compiled(record.rules)
+            key = rules.wanted()
+            if key is None:
+                self._asked.append((place, rules))
+            else:
+                name, value = key
+                self._wanted.setdefault(name, {}).setdefault((type(value), value), []).append((place, rules))
+
+    def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
+        """Return the subscriptions that may want a message, in order."""
+        found = self._asked
+        for name, by_value in self._wanted.items():
+            value = view.get(*name)
+            known = by_value.get((type(value), value))
+            if known:
+                found = sorted([*found, *known], key=_PLACE)
+        return [(self.records[place], rules) for place, rules in found]
+
+
+#: The latest topics' subscribers, by the identity of what the store returned.
+_known: collections.OrderedDict[int, tuple[tuple[QueueRecord, ...], Subscribers]] = collections.OrderedDict()
+_MOST_KNOWN = 64
+
+
+def subscribers(tx: Transaction, topic: QueueRecord) -> Subscribers:
+    """Return a topic's subscriptions; the same object as long as nothing has changed."""
+    records = tx.subscriptions(topic.queue_id)
+    known = _known.get(id(records))
+    if known is None or known[0] is not records:
+        known = _known[id(records)] = records, Subscribers(records)
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+    return known[1]

@@ -1,0 +1,91 @@
+"""Queues in the store: as entities, with their options, counts and sizes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lazaretto.entities import EntityKind, QueueOptions
+from lazaretto.store.records import QueueRecord
+
+
+class QueueTransaction(Protocol):
+    """What an operation may do with queues, topics and subscriptions within one commit."""
+
+    def queue(self, path_key: str) -> QueueRecord | None:
+        """Return the queue at a path."""
+        ...
+
+    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
+        """Return the queue with an id."""
+        ...
+
+    def queues(self) -> list[QueueRecord]:
+        """Return all queues by path."""
+        ...
+
+    def insert_queue(
+        self,
+        path: str,
+        options: QueueOptions,
+        kind: EntityKind = EntityKind.QUEUE,
+        topic_id: int | None = None,
+        rules: bytes | None = None,
+    ) -> QueueRecord:
+        """Add a queue, topic or subscription."""
+        ...
+
+    def save_queue(self, record: QueueRecord) -> QueueRecord:
+        """Store a queue's options, status and culprits; return it with the time of the change."""
+        ...
+
+    def delete_queue(self, record: QueueRecord) -> None:
+        """Remove a queue; its messages go in chunks by `remove_deleted`."""
+        ...
+
+    def remove_deleted(self, limit: int) -> bool:
+        """Remove up to `limit` messages of a deleted queue; return whether there may be more."""
+        ...
+
+    def count_states(self, first: int, last: int) -> dict[int, int]:
+        """Return exact numbers of messages by state between two keys."""
+        ...
+
+    def discarded(self, queue_id: int) -> tuple[int, int]:
+        """Return how many messages of the queue expired and were dropped."""
+        ...
+
+    def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
+        """Add to the numbers of messages discarded."""
+        ...
+
+    def rollbacks(self, queue_id: int) -> int:
+        """Return how many receives from the queue were rolled back in a row."""
+        ...
+
+    def set_rollbacks(self, queue_id: int, count: int) -> None:
+        """Note how many receives from the queue were rolled back in a row."""
+        ...
+
+    def size(self, queue_id: int) -> int:
+        """Return the bytes that an entity with a largest size holds; a topic, in all its subscriptions."""
+        ...
+
+    def count_size(self, queue_id: int) -> None:
+        """Count the bytes that an entity holds, one by one, because it has a largest size from now on."""
+        ...
+
+    def sized(self, queue_id: int) -> int | None:
+        """Return the entity whose size a queue's messages count to: its topic, itself, or none."""
+        ...
+
+    def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
+        """Note when an entity is to be deleted unless it is used before."""
+        ...
+
+    def idle_at(self, queue_id: int) -> int:
+        """Return when that is, or a time that is past if it is not known here."""
+        ...
+
+    def idle(self, limit: int) -> list[QueueRecord]:
+        """Return the entities that were not used for as long as they may be."""
+        ...

@@ -37,9 +37,14 @@ settings.register_profile(
 )
 
 
+def soaking() -> bool:
+    """Return whether this is the long form, in which every run is different."""
+    return os.environ.get("LAZARETTO_SOAK") == "1"
+
+
 def test_broker_and_model_agree() -> None:
     """A short run, the same every time; with LAZARETTO_SOAK=1 at least 20,000 steps, others every time."""
-    soak = os.environ.get("LAZARETTO_SOAK") == "1"
+    soak = soaking()
     wanted = SOAK_STEPS if soak else 2_000
     BrokerMachine.steps = 0
     run_state_machine_as_test(BrokerMachine, settings=settings.get_profile("soak" if soak else "gate"))

@@ -140,7 +140,7 @@ def dead_letter(
     release_sessions(tx, [row.key])
     where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
-    if subqueue is Subqueue.DEAD_LETTER and reason != HOPS_REASON:
+    if subqueue is Subqueue.DEAD_LETTER:
         _forward_dead_letter(tx, queue, _replace(moved, key=key), record)
 
 
@@ -431,11 +431,12 @@ class Delivery:
         at_home = home is not None and queue_of(home) == queue.queue_id
         key = main_key(home) if home is not None and at_home else tx.take_key(queue.queue_id)
         counters = Counters()._asdict()
+        submitted_here = at_home and transit.origin == sequence_of(key)
         row = MessageRow(
             key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=transit.message_id,
             session_id=None, lock_token=None, locked_at=None, locked_by=None, **counters,
             generation=transit.generation, deferred=0,
-            enqueued_sequence_number=None if at_home else transit.origin,
+            enqueued_sequence_number=None if submitted_here else transit.origin,
             resubmitted_from=transit.resubmitted_from,
             headers=_with_hops(transit) or transit.headers, body_id=transit.body_id,
         )  # fmt: skip

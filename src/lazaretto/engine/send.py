@@ -10,7 +10,7 @@ from lazaretto.engine.delivery import deliver
 from lazaretto.engine.dispositions import remove
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
-from lazaretto.engine.queues import require_queue
+from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
@@ -37,6 +37,8 @@ class Send(Operation[list[int]]):
 
     def run(self, tx: Transaction) -> list[int]:
         queue = check_send(tx, self.path, self.messages)
+        if self.destination is not None:
+            refuse_topic(queue, "messages pass through a queue, which has a dead-letter subqueue for them")
         if queue.options.requires_duplicate_detection:
             return _send_new(tx, queue, self.messages, self.destination)
         return _insert(tx, queue, self.messages, self.destination)

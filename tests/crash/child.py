@@ -16,6 +16,10 @@ QUEUE = "work"
 PAIR = ("left", "right")
 SESSIONS = "sessions"
 TOPIC, SUBSCRIPTIONS = "events", ("all", "also", "even")
+#: Where a subscription forwards to, through a queue; and where another one cannot, because it is closed.
+ONWARD, CLOSED = ("passing", "arrived"), "closed"
+#: A queue that begins to forward when it has messages, and where to.
+BACKLOG = ("backlog", "caught-up")
 
 
 class Journal:
@@ -215,7 +219,16 @@ def consume_sessions(broker: lazaretto.Broker, journal: Journal, die_at: int) ->
             continue
 
 
+def pass_on(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
+    """Let what waits in a forwarding queue go on, for ever."""
+    receiver = broker.receiver(PAIR[0])
+    while True:
+        receiver.receive(max_wait=0.01)
+        journal.write("swept")
+
+
 ROLES = {
+    "pass_on": pass_on,
     "send": send,
     "send_pairs": send_pairs,
     "publish": publish,

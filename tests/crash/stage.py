@@ -13,7 +13,7 @@ from pathlib import Path
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions, Rule, SqlFilter
 
-from .child import PAIR, QUEUE, SESSIONS, SUBSCRIPTIONS, TOPIC
+from .child import BACKLOG, CLOSED, ONWARD, PAIR, QUEUE, SESSIONS, SUBSCRIPTIONS, TOPIC
 from .told import Told
 
 CHILD = Path(__file__).with_name("child.py")
@@ -38,6 +38,12 @@ class Stage:
             in_sessions = QueueOptions(lock_duration=1, policy=policy, requires_session=True)
             broker.create_queue(SESSIONS, in_sessions)
             broker.create_topic(TOPIC)
+            for path in (ONWARD[1], CLOSED, *BACKLOG):
+                broker.create_queue(path)
+            broker.create_queue(ONWARD[0], QueueOptions(forward_to=ONWARD[1]))
+            broker.set_status(CLOSED, "send_disabled")
+            for name, destination in (("onward", ONWARD[0]), ("stuck", CLOSED)):
+                broker.create_subscription(TOPIC, name, QueueOptions(forward_to=destination))
             for name in SUBSCRIPTIONS:
                 rules = [Rule("even", SqlFilter("n % 2 = 0"))] if name == "even" else None
                 broker.create_subscription(TOPIC, name, rules=rules)
@@ -134,7 +140,10 @@ class Stage:
             assert _rows(broker) == {name for name in left if int(name[1:]) % 2}
 
     def check_topic(self) -> None:
-        """A message is in all subscriptions that it is for, or in none, and bodies are there once."""
+        """A message is in all subscriptions that it is for, and where they forward to, or nowhere.
+
+        Bodies are there once.
+        """
         told = Told(self._lines())
         with self._later() as broker:
             assert broker.check() == []
@@ -142,7 +151,11 @@ class Stage:
                 name: [(m.message_id, m.body) for m in broker.peek(f"{TOPIC}/subscriptions/{name}", ALL)]
                 for name in SUBSCRIPTIONS
             }
-        assert found["all"] == found["also"]
+            arrived = [(m.message_id, m.body) for m in broker.peek(ONWARD[1], ALL)]
+            stuck = broker.peek(f"{TOPIC}/subscriptions/stuck", ALL, subqueue="transfer_dead_letter")
+            for path in (ONWARD[0], CLOSED, f"{TOPIC}/subscriptions/onward"):
+                assert broker.queue(path).counts.total == 0
+        assert found["all"] == found["also"] == arrived == [(m.message_id, m.body) for m in stuck]
         names = [name for name, _ in found["all"]]
         assert len(set(names)) == len(names)
         assert told.set("sent") <= set(names) <= told.set("sending")
@@ -151,6 +164,34 @@ class Stage:
         (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
         connection.close()
         assert bodies == len(names)
+
+    def fill_backlog(self, count: int) -> None:
+        """Send messages to a queue that begins to forward then."""
+        messages = [Message(b"x" * (n % 3_000), message_id=str(n)) for n in range(count)]
+        with lazaretto.connect(self.store) as broker:
+            broker.set_status(BACKLOG[0], "receive_disabled")
+            broker.update_queue(BACKLOG[0], forward_to=BACKLOG[1])
+            broker.sender(BACKLOG[0]).send(messages)
+
+    def open_backlog(self) -> None:
+        with lazaretto.connect(self.store, clock=ManualClock(time.time())) as broker:
+            broker.set_status(BACKLOG[0], "active")
+
+    def check_backlog(self, count: int) -> None:
+        """All that waited went on, in order and once; nothing of it is left behind, bodies neither."""
+        with self._later() as broker:
+            for _ in range(1 + count // 200):
+                # Each receive does a part of what is due.
+                broker.receiver(QUEUE).receive()
+            assert broker.check() == []
+            assert broker.queue(BACKLOG[0]).counts.total == 0
+            arrived = broker.peek(BACKLOG[1], ALL)
+        assert [m.message_id for m in arrived] == [str(n) for n in range(count)]
+        assert [len(m.body) for m in arrived] == [n % 3_000 for n in range(count)]
+        connection = sqlite3.connect(self.store)
+        (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
+        connection.close()
+        assert bodies == sum(m.body_id is not None for m in arrived)
 
     def check_sessions(self) -> None:
         """Each session was worked off in its order, by one at a time."""

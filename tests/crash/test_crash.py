@@ -46,6 +46,16 @@ def test_publisher_killed_at_a_point(stage: Stage, point: str) -> None:
     stage.check_topic()
 
 
+@pytest.mark.parametrize("point", ["before_commit", "after_commit", "in_settle"])
+def test_killed_while_it_forwards_what_waited(stage: Stage, point: str) -> None:
+    count = 3_000 if SOAK else 700
+    stage.fill_backlog(count)
+    stage.open_backlog()
+    for hit in range(1, 60 if SOAK else 6):
+        stage.await_death(stage.start("pass_on", point, 1 if point == "before_commit" else hit * 7))
+    stage.check_backlog(count)
+
+
 @pytest.mark.parametrize("role", ["consume", "consume_with_sql"])
 @pytest.mark.parametrize("point", ["before_commit", "after_commit", "in_settle", "in_handler"])
 def test_consumer_killed_at_a_point(stage: Stage, role: str, point: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
@@ -13,6 +13,7 @@ from typing import Final, Literal, Self, TypeVar
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.leases import Handover, Take
+from lazaretto.engine.prepare import check_properties
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
 from lazaretto.engine.sessions import (
     AcceptSession,
@@ -25,6 +26,7 @@ from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settl
 from lazaretto.entities import EntityPath
 from lazaretto.errors import BrokerClosed, InvalidOption, MessageLockLost, NotAllowed, SessionCannotBeLocked
 from lazaretto.failure import failure_of
+from lazaretto.headers import PropertyValue
 from lazaretto.keys import first_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.options import seconds, shown, text, whole
@@ -49,6 +51,42 @@ class NextSession(enum.Enum):
 
 #: As `session=` of a receiver: the next session that is free and has something to receive.
 NEXT_SESSION: Final = NextSession.NEXT_SESSION
+
+
+def failed(
+    error: BaseException | str | None,
+    delay: float | None,
+    properties: Mapping[str, PropertyValue] | None,
+) -> Settlement:
+    """Return how a message is settled that failed."""
+    wait = None if delay is None else seconds("delay", delay)
+    return Settlement(Outcome.FAILED, failure_of(error), wait, properties=_checked(properties))
+
+
+def deferred(properties: Mapping[str, PropertyValue] | None) -> Settlement:
+    """Return how a message is settled that is to be received by its number."""
+    return Settlement(Outcome.DEFERRED, properties=_checked(properties))
+
+
+def dead_lettered(
+    reason: str | None,
+    description: str | None,
+    error: BaseException | str | None,
+    properties: Mapping[str, PropertyValue] | None,
+) -> Settlement:
+    """Return how a message is settled that its receiver sets aside."""
+    for name, value in (("reason", reason), ("description", description)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
+    failure = failure_of(error)
+    changed = _checked(properties)
+    return Settlement(
+        Outcome.DEAD_LETTERED, failure, reason=reason, description=description, properties=changed
+    )
+
+
+def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, PropertyValue] | None:
+    return None if properties is None else check_properties(properties)
 
 
 def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
@@ -185,21 +223,22 @@ class Receiver:
         *,
         error: BaseException | str | None = None,
         delay: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
         """The attempt failed: the poison policy decides what becomes of the messages.
 
         `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
+        `properties`: application properties that the messages have from now on, beside those they had.
         """
-        wait = None if delay is None else seconds("delay", delay)
-        self._settle(messages, Settlement(Outcome.FAILED, failure_of(error), wait))
+        self._settle(messages, failed(error, delay, properties))
 
     def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
         """The messages can never be processed: no retries, the policy's `on_invalid` at once."""
         self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
 
-    def defer(self, messages: Messages) -> None:
-        """Set the messages aside until they are received by sequence number."""
-        self._settle(messages, Settlement(Outcome.DEFERRED))
+    def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
+        """Set the messages aside until they are received by number. `properties`: as in `abandon`."""
+        self._settle(messages, deferred(properties))
 
     def dead_letter(
         self,
@@ -208,15 +247,13 @@ class Receiver:
         reason: str | None = None,
         description: str | None = None,
         error: BaseException | str | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
-        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle."""
-        for name, value in (("reason", reason), ("description", description)):
-            if value is not None and not isinstance(value, str):
-                raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
-        failure = failure_of(error)
-        self._settle(
-            messages, Settlement(Outcome.DEAD_LETTERED, failure, reason=reason, description=description)
-        )
+        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle.
+
+        `properties`: as in `abandon`.
+        """
+        self._settle(messages, dead_lettered(reason, description, error, properties))
 
     def release(self, messages: Messages) -> None:
         """Give the messages back without charging an attempt."""

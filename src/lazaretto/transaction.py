@@ -12,10 +12,10 @@ from lazaretto.engine.work import CommitWork, RollBackWork
 from lazaretto.entities import EntityPath
 from lazaretto.errors import TransactionError
 from lazaretto.failure import failure_of
+from lazaretto.headers import PropertyValue
 from lazaretto.messages import Message, ReceivedMessage
-from lazaretto.options import seconds
 from lazaretto.policy import Outcome
-from lazaretto.receiver import Messages, Receiver, settlements
+from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
 from lazaretto.sender import prepare_all, send_operation, sendable
 from lazaretto.store.contract import Exclusive, Savepoint, Store
 
@@ -106,14 +106,14 @@ class BrokerTransaction:
         *,
         error: BaseException | str | None = None,
         delay: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
         """Let messages fail by the commit: the poison policy decides what becomes of them."""
-        wait = None if delay is None else seconds("delay", delay)
-        self._settle(messages, Settlement(Outcome.FAILED, failure_of(error), wait))
+        self._settle(messages, failed(error, delay, properties))
 
-    def defer(self, messages: Messages) -> None:
+    def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
         """Defer messages by the commit."""
-        self._settle(messages, Settlement(Outcome.DEFERRED))
+        self._settle(messages, deferred(properties))
 
     def dead_letter(
         self,
@@ -122,12 +122,10 @@ class BrokerTransaction:
         reason: str | None = None,
         description: str | None = None,
         error: BaseException | str | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
         """Move messages to the dead-letter subqueue by the commit."""
-        failure = failure_of(error)
-        self._settle(
-            messages, Settlement(Outcome.DEAD_LETTERED, failure, reason=reason, description=description)
-        )
+        self._settle(messages, dead_lettered(reason, description, error, properties))
 
     def release(self, messages: Messages) -> None:
         """Give messages back by the commit, uncharged."""

@@ -147,7 +147,7 @@ def _headers(message: Message, time_to_live: int | None, scheduled: int | None) 
         message.partition_key,
         time_to_live,
         scheduled,
-        _properties(message.properties) if message.properties else {},
+        check_properties(message.properties) if message.properties else {},
         message.dead_letter_queue,
     )
     return encode_bounded(headers)
@@ -166,7 +166,8 @@ def encode_bounded(headers: Headers) -> bytes | None:
     return encoded
 
 
-def _properties(properties: object) -> dict[str, Any]:
+def check_properties(properties: object) -> dict[str, Any]:
+    """Return application properties as a dictionary. Raises InvalidMessage, MessageTooLarge."""
     if not isinstance(properties, Mapping):
         raise InvalidMessage(f"expected properties to be a mapping, got {shown(properties)}")
     return {check_text("a property's name", name, 256): _property(name, v) for name, v in properties.items()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lazaretto.engine.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
-from lazaretto.engine.delivery import dead_letter
+from lazaretto.engine.delivery import HEADERS_REASON, HEADERS_TEXT, dead_letter
 from lazaretto.engine.dispositions import reject, remove
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
@@ -17,6 +17,13 @@ from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.failure import Failure
+from lazaretto.headers import (
+    EMPTY_HEADERS,
+    MAX_HEADERS_SIZE,
+    PropertyValue,
+    decode_headers,
+    encode_headers,
+)
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Final, Outcome, Verdict
@@ -29,6 +36,8 @@ class Settlement(msgspec.Struct, frozen=True):
 
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
     `reject`: it goes to its sender's dead-letter queue, if there is one, instead of this queue's.
+    `properties`: application properties that it has from now on, beside those it had (Service Bus's
+    propertiesToModify).
     """
 
     outcome: Outcome
@@ -37,6 +46,7 @@ class Settlement(msgspec.Struct, frozen=True):
     reason: str | None = None
     description: str | None = None
     reject: bool = False
+    properties: Mapping[str, PropertyValue] | None = None
 
 
 #: Outcomes that are a rolled-back receive to the automatic detection.
@@ -140,6 +150,15 @@ def settle_row(
     tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement
 ) -> Verdict | None:
     """Settle one message whose lock is held; return the policy's verdict if it was asked for one."""
+    if settlement.properties:
+        headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+        properties = {**headers.properties, **settlement.properties}
+        encoded = encode_headers(msgspec.structs.replace(headers, properties=properties))
+        if len(encoded) > MAX_HEADERS_SIZE and in_main(row.key):
+            row = end_attempt(tx, row, settlement.outcome, settlement.failure)
+            dead_letter(tx, queue, row, HEADERS_REASON, HEADERS_TEXT, settlement.failure)
+            return None
+        row = msgspec.structs.replace(row, headers=encoded)
     match settlement.outcome:
         case Outcome.COMPLETED:
             note_cleared(tx, queue, sequence_of(row.key), row.suspect)

@@ -1,7 +1,7 @@
 """Facts about Azure Service Bus, as its clients' tests against the real service show them, one by one.
 
-Delivery count, locks and settlement; dead letters; forwarding; time to live; deferral, scheduling and peeking;
-sessions. Each test has its fact in its name.
+Delivery count, locks and settlement; dead letters; forwarding; time to live; deferral, scheduling and
+peeking; sessions. Each test has its fact in its name.
 """
 
 from __future__ import annotations

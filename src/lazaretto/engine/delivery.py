@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.log import note
-from lazaretto.engine.subscribers import subscribers
+from lazaretto.engine.subscribers import Subscribers, subscribers
 from lazaretto.entities import EntityKind, Subqueue
 from lazaretto.errors import FilterError
 from lazaretto.failure import LONGEST_TEXT, Failure, failure_of, shorten
@@ -249,8 +249,9 @@ class Delivery:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._resting: dict[int, list[Transit]] = {}
-        self._queues: dict[int, QueueRecord] = {}
+        self._resting: dict[int, tuple[tuple[QueueRecord, ...], list[Transit]]] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._uses: dict[int, int] = {}
         self._troubles: list[tuple[QueueRecord, Transit, Trouble]] = []
         self._used: dict[int, int] = {}
         self._unmatched: dict[int, int] = {}
@@ -334,35 +335,46 @@ class Delivery:
     # -- topics ---------------------------------------------------------------------------------
 
     def _publish(self, topic: QueueRecord, transit: Transit) -> None:
-        tx = self._tx
-        headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
-        view = MessageView(headers, transit.message_id, enqueued=tx.now, size=transit.size)
-        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
-        for queue, rules in subscribers(tx, topic).concerned(view):
-            try:
-                wanted += [(queue, copy, None) for copy in rules.copies(view)]
-            except FilterError as error:
-                if queue.options.dead_letter_on_filter_errors:
-                    wanted.append((queue, None, error))
-                else:
-                    note(tx, "filter_failed", queue, transit.origin, error=str(error))
-        if not wanted:
+        known = subscribers(self._tx, topic)
+        wanted = self._wanted(known, transit) if known.asks else ()
+        number = len(known.everyone) + len(wanted)
+        if not number:
             self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
             return
         transit = self._shortened(topic, transit)
-        if len(wanted) > 1 and transit.body is not None:
+        if number > 1 and transit.body is not None:
             # One body for all of them, however many there are.
-            transit = _replace(transit, body=None, body_id=tx.insert_body(transit.body))
+            body_id = self._tx.take_body_id()
+            self._bodies[body_id] = transit.body
+            transit = _replace(transit, body=None, body_id=body_id)
+        if known.everyone:
+            # Under a number that no queue has, because they are all of it.
+            self._rest_in(-topic.queue_id, known.everyone, transit)
         for queue, copy, failed in wanted:
             if failed is not None:
                 trouble = Trouble(FILTER_REASON, str(failed), failure=failure_of(failed))
                 self._troubles.append((queue, transit, trouble))
             elif copy is not None and copy.changed is not None:
                 self._enter_changed(queue, transit, copy.changed)
-            elif queue.options.forward_to is None:
-                self._rest(queue, transit)
             else:
                 self.enter(queue, transit)
+
+    def _wanted(
+        self, known: Subscribers, transit: Transit
+    ) -> list[tuple[QueueRecord, Copy | None, FilterError | None]]:
+        """Return the subscriptions whose rules match, with what they get, or why that cannot be said."""
+        headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
+        view = MessageView(headers, transit.message_id, enqueued=self._tx.now, size=transit.size)
+        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
+        for queue, rules in known.concerned(view):
+            try:
+                wanted += [(queue, copy, None) for copy in rules.copies(view)]
+            except FilterError as error:
+                if queue.options.dead_letter_on_filter_errors:
+                    wanted.append((queue, None, error))
+                else:
+                    note(self._tx, "filter_failed", queue, transit.origin, error=str(error))
+        return wanted
 
     def _enter_changed(self, queue: QueueRecord, transit: Transit, changed: MessageView) -> None:
         encoded = encode_headers(changed.headers)
@@ -391,19 +403,23 @@ class Delivery:
     def _rest(self, queue: QueueRecord, transit: Transit) -> None:
         if queue.options.requires_session and transit.session_id is None:
             self._troubles.append((queue, transit, _NO_SESSION))
-            return
-        transit = self._shortened(queue, transit)
+        else:
+            self._rest_in(queue.queue_id, (queue,), self._shortened(queue, transit))
+
+    def _rest_in(self, place: int, queues: tuple[QueueRecord, ...], transit: Transit) -> None:
+        """Let a message come to rest in queues that take it as it is, for a place always the same ones."""
         if transit.hops:
             encoded = _with_hops(transit)
             if encoded is None:
-                self._troubles.append((queue, transit, _LARGE_HEADERS))
+                self._troubles += [(queue, transit, _LARGE_HEADERS) for queue in queues]
                 return
             transit = _replace(transit, headers=encoded)
-        resting = self._resting.get(queue.queue_id)
+        if transit.body_id is not None:
+            self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + len(queues)
+        resting = self._resting.get(place)
         if resting is None:
-            resting = self._resting[queue.queue_id] = []
-            self._queues[queue.queue_id] = queue
-        resting.append(transit)
+            resting = self._resting[place] = (queues, [])
+        resting[1].append(transit)
 
     def commit(self) -> None:
         """Insert all that came to rest, and set aside what cannot go where it should."""
@@ -412,18 +428,28 @@ class Delivery:
             tx.keep_sequence(key)
         for queue_id, count in self._unmatched.items():
             tx.count_discarded(queue_id, dropped=count)
-        same: dict[tuple[bool, tuple[int, ...]], int] = {}
-        for queue_id, transits in self._resting.items():
-            queue = self._queues[queue_id]
-            # Most subscriptions get the very same: the store repeats that by itself.
-            which = queue.options.requires_session, tuple(map(id, transits))
-            first = same.get(which)
-            if first is None:
-                same[which] = tx.insert_transits(queue, transits)[0]
-            else:
+        for _, transit, _ in self._troubles:
+            if transit.body_id is not None:
+                self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + 1
+        self._keep_bodies()
+        for queues, transits in self._resting.values():
+            first = tx.insert_transits(queues[0], transits)[0]
+            for queue in queues[1:]:
                 tx.repeat_transits(queue, first, len(transits))
         for queue, transit, trouble in self._troubles:
             self._set_aside(queue, transit, trouble)
+
+    def _keep_bodies(self) -> None:
+        """Insert the bodies that messages of this commit have, and note which have several."""
+        uses = self._uses
+        new = {body_id: body for body_id, body in self._bodies.items() if uses.get(body_id)}
+        if new:
+            self._tx.insert_bodies(new)
+        # A body that was there before is that of a message that leaves its place, and counts until then.
+        more = {i: n - (i in new) for i, n in uses.items()}
+        shared = {body_id: count for body_id, count in more.items() if count}
+        if shared:
+            self._tx.add_uses(shared)
 
     def _set_aside(self, queue: QueueRecord, transit: Transit, trouble: Trouble) -> None:
         tx = self._tx

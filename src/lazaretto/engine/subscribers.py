@@ -19,24 +19,34 @@ class Subscribers:
     """A topic's subscriptions, so that a message is shown to few of those that it does not concern.
 
     A subscription whose one rule is a correlation filter is looked up by one of the values it wants;
-    only the others are asked one by one.
+    only the others are asked one by one. `everyone`: those that get every message as it is and keep it.
     """
 
     def __init__(self, subscriptions: Sequence[QueueRecord]) -> None:
         self._asked: list[tuple[int, CompiledRules]] = []
         self._wanted: dict[tuple[str, str], dict[object, list[tuple[int, CompiledRules]]]] = {}
         self.records = tuple(subscriptions)
+        everyone = []
         for place, record in enumerate(self.records):
             rules = compiled(record.rules)
             key = rules.wanted()
-            if key is None:
+            if rules.takes_all and _keeps_as_it_is(record):
+                everyone.append(record)
+            elif key is None:
                 self._asked.append((place, rules))
             else:
                 name, value = key
                 self._wanted.setdefault(name, {}).setdefault((type(value), value), []).append((place, rules))
 
+        self.everyone = tuple(everyone)
+
+    @property
+    def asks(self) -> bool:
+        """Whether there are others, so that a message must be looked at."""
+        return len(self.everyone) < len(self.records)
+
     def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
-        """Return the subscriptions that may want a message, in order."""
+        """Return those of the others that may want a message, in order."""
         found = self._asked
         for name, by_value in self._wanted.items():
             value = view.get(*name)
@@ -44,6 +54,13 @@ class Subscribers:
             if known:
                 found = sorted([*found, *known], key=_PLACE)
         return [(self.records[place], rules) for place, rules in found]
+
+
+def _keeps_as_it_is(record: QueueRecord) -> bool:
+    options = record.options
+    return (
+        options.forward_to is None and not options.requires_session and options.default_time_to_live is None
+    )
 
 
 #: The latest topics' subscribers, by the identity of what the store returned.

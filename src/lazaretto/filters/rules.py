@@ -190,6 +190,11 @@ class CompiledRules:
             return None
         return next(iter(self.rules[0].filter.wanted().items()))
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether every message matches, and no copy is changed."""
+        return not self._acting and any(always for _, _, always in self._plain)
+
     def copies(self, view: MessageView) -> list[Copy]:
         """Return the copies of a message. Raises FilterError.
 

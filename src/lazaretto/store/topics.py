@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lazaretto.store.records import QueueRecord, Transit
@@ -19,8 +19,16 @@ class TopicTransaction(Protocol):
         """Return an id for a message whose sender gave none."""
         ...
 
-    def insert_body(self, body: bytes) -> int:
-        """Store a body by itself, for one message or for several; return its id."""
+    def take_body_id(self) -> int:
+        """Return an id for a body that is to stand by itself."""
+        ...
+
+    def insert_bodies(self, bodies: Mapping[int, bytes]) -> None:
+        """Store bodies by themselves, under their ids."""
+        ...
+
+    def add_uses(self, uses: Mapping[int, int]) -> None:
+        """Note that so many more messages have a body, by its id, than the one that has it anyway."""
         ...
 
     def insert_transits(self, queue: QueueRecord, transits: Sequence[Transit]) -> list[int]:

@@ -185,9 +185,18 @@ SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, head
        enqueued_sequence_number, generation, resubmitted_from
 FROM lazaretto_messages WHERE key >= :first AND key <= :last
 
--- name: insert_body
--- A body too large to stand with its message, or of several messages.
-INSERT INTO lazaretto_bodies (body) VALUES (?)
+-- name: select_last_body
+-- The highest id of a body.
+SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
+
+-- name: insert_bodies
+-- Bodies too large to stand with their message, or of several messages.
+INSERT INTO lazaretto_bodies (body_id, body) VALUES [rows] (?, ?)
+
+-- name: add_uses
+-- Say how many messages have a body. One that is shared already has so many more, less the first.
+INSERT INTO lazaretto_shared_bodies (body_id, uses) VALUES [rows] (?, ?)
+ON CONFLICT (body_id) DO UPDATE SET uses = uses + excluded.uses - 1
 
 -- name: insert_full_message
 -- A message with a past: resubmitted, activated, or returned to its sender.
@@ -275,10 +284,24 @@ WHERE key IN (SELECT value FROM json_each(?)) AND state = 2 AND lock_token = ? A
 -- Remove messages by key.
 DELETE FROM lazaretto_messages WHERE key IN (SELECT value FROM json_each(?))
 
+-- name: count_down_uses
+-- Messages that had a shared body are gone; an id stands for each of them.
+UPDATE lazaretto_shared_bodies SET uses = uses - gone.count
+FROM (SELECT value AS body_id, count(*) AS count FROM json_each(?) GROUP BY value) AS gone
+WHERE lazaretto_shared_bodies.body_id = gone.body_id
+
 -- name: delete_bodies
+-- Remove the bodies of messages that are gone.
+DELETE FROM lazaretto_bodies WHERE body_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_unused_bodies
 -- Remove the bodies of messages that are gone, but those that others have too.
 DELETE FROM lazaretto_bodies AS b WHERE body_id IN (SELECT value FROM json_each(?))
-    AND NOT EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.body_id = b.body_id)
+    AND NOT EXISTS (SELECT 1 FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id AND s.uses > 0)
+
+-- name: delete_uses
+-- Bodies that nobody has any more are not shared.
+DELETE FROM lazaretto_shared_bodies WHERE body_id IN (SELECT value FROM json_each(?)) AND uses < 1
 
 -- name: select_row
 -- All that the engine decides by of one message; not its body.

@@ -72,9 +72,8 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
 class Memory:
     """What the writer knows without asking the file.
 
-    `queues`, `last_sequences` and `idle_at` hold as long as nobody else has written; `cursors` (behind which
-    key the fresh messages of a queue start, at the earliest) hold for ever, because a message is
-    fresh only once.
+    All of it holds as long as nobody else has written, but for `cursors` (behind which key the fresh
+    messages of a queue start, at the earliest): they hold for ever, because a message is fresh only once.
     """
 
     def __init__(self) -> None:
@@ -85,6 +84,7 @@ class Memory:
         self.cursors: dict[int, int] = {}
         #: When entities that must be used to stay are deleted, as far as it is known here.
         self.idle_at: dict[int, int] = {}
+        self.last_body: int | None = None
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -98,3 +98,4 @@ class Memory:
         self.forget_queues()
         self.last_sequences.clear()
         self.idle_at.clear()
+        self.last_body = None

@@ -23,6 +23,7 @@ from lazaretto.store.records import (
     QueueRecord,
     SessionRecord,
 )
+from lazaretto.store.sqlite.bodies import BodyTables
 from lazaretto.store.sqlite.claims import ClaimTables
 from lazaretto.store.sqlite.history import HistoryTables
 from lazaretto.store.sqlite.queues import QueueTables
@@ -34,7 +35,7 @@ _MESSAGES = Inserts("insert_messages")
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class SqliteTransaction(QueueTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
+class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
@@ -134,11 +135,6 @@ class SqliteTransaction(QueueTables, WorkerTables, ClaimTables, TopicTables, His
         self.wake(keys[0])
         return keys
 
-    def insert_body(self, body: bytes) -> int:
-        body_id = self._x(SQL["insert_body"], (body,)).lastrowid
-        assert body_id is not None
-        return body_id
-
     def new_message_id(self) -> str:
         self._number += 1
         return f"{self._prefix}{self._number:012x}"
@@ -207,10 +203,6 @@ class SqliteTransaction(QueueTables, WorkerTables, ClaimTables, TopicTables, His
             number = max(sequence_of(key) for key in keys if queue_of(key) == queue_id)
             if number >= self._last_sequence(queue_id):
                 self._x(SQL["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
-
-    def delete_bodies(self, body_ids: Sequence[int]) -> None:
-        if body_ids:
-            self._x(SQL["delete_bodies"], (ids(body_ids),))
 
     def row(self, key: int) -> MessageRow | None:
         row = self._x(SQL["select_row"], (key,)).fetchone()

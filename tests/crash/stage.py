@@ -161,9 +161,11 @@ class Stage:
         assert told.set("sent") <= set(names) <= told.set("sending")
         assert found["even"] == [(name, body) for name, body in found["all"] if not int(name[1:]) % 2]
         connection = sqlite3.connect(self.store)
+        uses = connection.execute("SELECT uses FROM lazaretto_shared_bodies").fetchall()
         (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
         connection.close()
-        assert bodies == len(names)
+        assert bodies == len(uses) == len(names)
+        assert sum(count for (count,) in uses) == sum(map(len, found.values())) + len(arrived) + len(stuck)
 
     def fill_backlog(self, count: int) -> None:
         """Send messages to a queue that begins to forward then."""

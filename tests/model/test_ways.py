@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -212,6 +214,7 @@ class WaysMachine(RuleBasedStateMachine):
         self.model.pass_time()
         for path, entity in self.model.entities.items():
             self._compare(path, entity)
+        check_bodies(self.folder / "store.db")
 
     def _compare(self, path: str, entity: Entity) -> None:
         here = [(m.sequence_number, m.body, m.enqueued_sequence_number) for m in self.broker.peek(path, 1000)]
@@ -230,6 +233,22 @@ class WaysMachine(RuleBasedStateMachine):
         counts = self.broker.queue(path).counts
         assert (counts.dead_letter, counts.transfer_dead_letter) == (len(entity.dead), len(entity.transfer))
         assert counts.total == len(entity.here) + len(entity.dead) + len(entity.transfer), path
+
+
+def check_bodies(store: Path) -> None:
+    """Fail unless every body that stands by itself is some message's, and it is known of how many."""
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        messages = (
+            "SELECT body_id, count(*) FROM lazaretto_messages WHERE body_id IS NOT NULL GROUP BY body_id"
+        )
+        used = dict(connection.execute(messages))
+        shared = dict(connection.execute("SELECT body_id, uses FROM lazaretto_shared_bodies"))
+        bodies = {body_id for (body_id,) in connection.execute("SELECT body_id FROM lazaretto_bodies")}
+        deleted = connection.execute("SELECT 1 FROM lazaretto_deleted_queues").fetchone()
+    if deleted is None:
+        assert bodies == set(used)
+    assert bodies >= set(used)
+    assert {i: n for i, n in shared.items() if n > 1} == {i: n for i, n in used.items() if n > 1}
 
 
 def _shown(one: One) -> tuple[int, bytes, int | None]:

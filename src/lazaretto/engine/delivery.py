@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -254,15 +254,15 @@ class Delivery:
         self._uses: dict[int, int] = {}
         self._troubles: list[tuple[QueueRecord, Transit, Trouble]] = []
         self._used: dict[int, int] = {}
+        self._subscribers: dict[int, Subscribers] = {}
         self._unmatched: dict[int, int] = {}
         self._growth: dict[int, int] = {}
 
     # -- ways in --------------------------------------------------------------------------------
 
-    def accept(self, queue: QueueRecord, message: NewMessage, destination: str | None = None) -> int:
-        """Let a new message enter an entity, or pass through it to a destination; return its number there."""
+    def accept(self, queue: QueueRecord, key: int, message: NewMessage, destination: str | None) -> None:
+        """Let a new message enter an entity under a key, or pass through it to a destination."""
         tx = self._tx
-        key = tx.take_key(queue.queue_id)
         self._used[queue.queue_id] = key
         body, life = message.body, message.time_to_live
         transit = Transit(
@@ -274,7 +274,6 @@ class Delivery:
             self.enter(queue, transit)
         else:
             self.forward(queue, destination, transit)
-        return sequence_of(key)
 
     def enter(self, queue: QueueRecord, transit: Transit) -> None:
         """Let a message enter an entity: it rests there, is published, or goes on."""
@@ -335,7 +334,9 @@ class Delivery:
     # -- topics ---------------------------------------------------------------------------------
 
     def _publish(self, topic: QueueRecord, transit: Transit) -> None:
-        known = subscribers(self._tx, topic)
+        known = self._subscribers.get(topic.queue_id)
+        if known is None:
+            known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
         wanted = self._wanted(known, transit) if known.asks else ()
         number = len(known.everyone) + len(wanted)
         if not number:
@@ -471,13 +472,15 @@ class Delivery:
 
 
 def deliver(
-    tx: Transaction, queue: QueueRecord, messages: Iterable[NewMessage], destination: str | None = None
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
 ) -> list[int]:
     """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
     delivery = Delivery(tx)
-    numbers = [delivery.accept(queue, message, destination) for message in messages]
+    first = tx.take_key(queue.queue_id, len(messages))
+    for key, message in enumerate(messages, first):
+        delivery.accept(queue, key, message, destination)
     delivery.commit()
-    return numbers
+    return [sequence_of(key) for key in range(first, first + len(messages))]
 
 
 def _transfer(reason: str, text: str) -> Trouble:

@@ -39,11 +39,8 @@ class Subscribers:
                 self._wanted.setdefault(name, {}).setdefault((type(value), value), []).append((place, rules))
 
         self.everyone = tuple(everyone)
-
-    @property
-    def asks(self) -> bool:
-        """Whether there are others, so that a message must be looked at."""
-        return len(self.everyone) < len(self.records)
+        #: Whether there are others, so that a message must be looked at.
+        self.asks = len(everyone) < len(self.records)
 
     def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
         """Return those of the others that may want a message, in order."""

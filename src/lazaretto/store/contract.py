@@ -60,8 +60,8 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol
         """Add messages at the queue's end; return their keys."""
         ...
 
-    def take_key(self, queue_id: int) -> int:
-        """Return the key for one further message at the queue's end."""
+    def take_key(self, queue_id: int, count: int = 1) -> int:
+        """Return the key for one further message at the queue's end, or for the first of several."""
         ...
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:

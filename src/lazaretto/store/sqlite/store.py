@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sqlite3
 import threading
@@ -60,7 +61,7 @@ class SqliteStore:
         prepare(path, create=create, adopt=adopt, busy=busy, now=clock.now())
         # The random part tells it from a former process of the same number, as in a container.
         self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
-        self._prefix = uuid.uuid4().hex[:20]
+        self._prefix = secrets.token_hex(8)
         self._memory = Memory()
         with translating(self._where):
             # Opened with patience: another process may just be making the file a store.

@@ -93,8 +93,8 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
         self._memory.last_sequences[queue_id] = last + count
         return last + 1
 
-    def take_key(self, queue_id: int) -> int:
-        return first_key(queue_id) + self._take_sequences(queue_id, 1)
+    def take_key(self, queue_id: int, count: int = 1) -> int:
+        return first_key(queue_id) + self._take_sequences(queue_id, count)
 
     def insert_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
@@ -137,7 +137,7 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
 
     def new_message_id(self) -> str:
         self._number += 1
-        return f"{self._prefix}{self._number:012x}"
+        return f"{self._prefix}{self._number:08x}"
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         values = msgspec.structs.asdict(row)

@@ -17,6 +17,7 @@ from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import past
 from lazaretto.engine.dead_letters import DeadLetterFilter, check_numbers
+from lazaretto.entities import EntityPath
 from lazaretto.messages import Attempt, DeadLetter, Message
 
 app = typer.Typer(help="Look at dead letters, send them back, delete them.", rich_markup_mode=None)
@@ -250,7 +251,8 @@ def resubmit(
     else:
         sent = list(report.resubmitted.items())
         how = f": {sent[0][0]} as {sent[0][1]}" if len(sent) == 1 else ""
-        output.line(f"resubmitted {output.plural(len(sent), 'dead letter')} to {output.safe(queue)}{how}")
+        where = output.safe(EntityPath.parse(queue).queue)
+        output.line(f"resubmitted {output.plural(len(sent), 'dead letter')} to {where}{how}")
     if report.skipped:
         named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(report.skipped, 10))
         more = f" and {len(report.skipped) - 10} more" if len(report.skipped) > 10 else ""

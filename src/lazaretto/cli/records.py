@@ -44,6 +44,7 @@ _MESSAGE_FIELDS = (
     "enqueued_sequence_number",
     "dead_letter_reason",
     "dead_letter_error_description",
+    "dead_letter_source",
     "edit_of",
     "negative_acknowledgement",
 )

@@ -45,8 +45,8 @@ def refuse_sending(queue: QueueRecord) -> None:
 
 def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     return QueueDisabled(
-        f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, switched off by an "
-        "operator or by consecutive rollbacks; set its status to active, or resume it, to go on"
+        f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "
+        "by an operator or by consecutive rollbacks; resume it to go on"
     )
 
 

@@ -330,7 +330,7 @@ class TestBadInput:
         with contextlib.suppress(ZeroDivisionError), broker.transaction() as tx:
             tx.receive("work")
             raise ZeroDivisionError
-        with pytest.raises(Exception, match="queue .work. cannot be received from: it is disabled"):
+        with pytest.raises(Exception, match=r"queue .work. cannot be received from"):
             pipeline.run(act)
 
     def test_a_store_that_vanishes_meanwhile(self, broker: Broker, pipeline: Pipeline) -> None:

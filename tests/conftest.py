@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+from servers import Server, start
 
 settings.register_profile("tests", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server, for all tests of this process."""
+    server = start()
+    yield server
+    server.stop()

@@ -54,6 +54,7 @@ from lazaretto.errors import (
     StoreNotFound,
     StoreReadOnly,
     StoreTooNew,
+    StoreUnavailable,
     SystemicFailure,
     TransactionError,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "StoreNotFound",
     "StoreReadOnly",
     "StoreTooNew",
+    "StoreUnavailable",
     "SubscriptionDescription",
     "SystemClock",
     "SystemicFailure",

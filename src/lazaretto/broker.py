@@ -42,17 +42,19 @@ from lazaretto.entities import (
     SessionDescription,
     Subqueue,
 )
-from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, StoreError
 from lazaretto.keeper import Keeper
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
+from lazaretto.store.sql.store import SqlStore
 from lazaretto.store.sqlite.store import SqliteStore
 from lazaretto.transaction import BrokerTransaction
 
 _SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
 
@@ -79,6 +81,8 @@ def connect(
     Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
     InvalidOption.
     """
+    if isinstance(url, str) and url.startswith(_POSTGRES):
+        return Broker(_postgres(url, clock, create, seconds("timeout", timeout), durable_attempts))
     store = SqliteStore(
         _sqlite_path(url),
         clock=clock or SystemClock(),
@@ -88,6 +92,29 @@ def connect(
         durable_attempts=durable_attempts,
     )
     return Broker(store)
+
+
+def _postgres(
+    url: str, clock: Clock | None, create: bool, timeout: float, durable_attempts: bool
+) -> SqlStore:
+    try:
+        from lazaretto.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise StoreError(
+            f"a store on PostgreSQL needs psycopg: pip install 'lazaretto[postgres]' ({error})"
+        ) from None
+    base, _, query = url.partition("?")
+    options = [part for part in query.split("&") if part]
+    schema = [part.removeprefix("schema=") for part in options if part.startswith("schema=")]
+    left = "&".join(part for part in options if not part.startswith("schema="))
+    return PostgresStore(
+        f"{base}?{left}" if left else base,
+        schema=schema[-1] if schema else "lazaretto",
+        clock=clock,
+        create=create,
+        busy=timeout,
+        durable_attempts=durable_attempts,
+    )
 
 
 def _sqlite_path(url: str | os.PathLike[str]) -> Path:
@@ -112,9 +139,9 @@ class Broker(Administration):
     did something; the user of this process if None.
     """
 
-    _store: SqliteStore
+    _store: SqlStore
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._rotation: dict[str, str] = {}
         try:

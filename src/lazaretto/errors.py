@@ -262,6 +262,13 @@ class StoreBusy(StoreError):
     retriable = True
 
 
+class StoreUnavailable(StoreError):
+    """The server of the store cannot be reached, or has no connection left."""
+
+    code = "store_unavailable"
+    retriable = True
+
+
 class StoreFull(StoreError):
     """There is no room left for the store on its disk."""
 

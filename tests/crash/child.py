@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import lazaretto
@@ -20,6 +20,9 @@ TOPIC, SUBSCRIPTIONS = "events", ("all", "also", "even")
 ONWARD, CLOSED = ("passing", "arrived"), "closed"
 #: A queue that begins to forward when it has messages, and where to.
 BACKLOG = ("backlog", "caught-up")
+
+
+_SCHEMA = re.compile(r'"\w+"\.')
 
 
 class Journal:
@@ -46,17 +49,18 @@ class Fuse:
         self._point = point
         self._left = count
 
-    def execute(self, connection: Any, sql: str, *values: Any) -> Any:
-        hit = (sql == "COMMIT" and self._point in ("before_commit", "after_commit")) or (
-            sql.startswith("DELETE FROM lazaretto_messages") and self._point == "in_settle"
+    def run(self, statement: Any, sql: str, *values: Any) -> Any:
+        plain = _SCHEMA.sub("", sql)
+        hit = (sql.endswith("COMMIT") and self._point in ("before_commit", "after_commit")) or (
+            plain.startswith("DELETE FROM lazaretto_messages") and self._point == "in_settle"
         )
         # One subscription has its copies, the next one does not.
-        hit = hit or (sql.startswith("INSERT INTO lazaretto_messages") and self._point == "in_publish")
+        hit = hit or (plain.startswith("INSERT INTO lazaretto_messages") and self._point == "in_publish")
         if hit:
             self._left -= 1
         if hit and self._left == 0 and self._point == "before_commit":
             die()
-        answer = connection.execute(sql, *values)
+        answer = statement(sql, *values)
         if hit and self._left == 0:
             die()
         return answer
@@ -70,7 +74,10 @@ class DeadlyConnection:
         self._fuse = fuse
 
     def execute(self, sql: str, *values: Any) -> Any:
-        return self._fuse.execute(self._connection, sql, *values)
+        return self._fuse.run(self._connection.execute, sql, *values)
+
+    def script(self, sql: str) -> Any:
+        return self._fuse.run(self._connection.script, sql)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -81,7 +88,9 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
     store: Any = broker._store
 
     def lay(owner: Any) -> None:
-        owner._connection = DeadlyConnection(owner._connection, fuse)
+        if not isinstance(owner._connection, DeadlyConnection):
+            # One that comes back from a pool is deadly already.
+            owner._connection = DeadlyConnection(owner._connection, fuse)
         owner._tx._x = owner._connection.execute
 
     def exclusive() -> Any:
@@ -91,6 +100,11 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
 
     begin, store.exclusive = store.exclusive, exclusive
     lay(store)
+
+
+def insertion(broker: lazaretto.Broker) -> str:
+    """Return the statement that writes a row of one's own."""
+    return f"INSERT INTO results (name) VALUES ({'?' if 'sqlite' in broker.facts() else '%s'})"
 
 
 def send(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
@@ -119,7 +133,7 @@ def send_pairs(broker: lazaretto.Broker, journal: Journal, start: int) -> None:
             for path in PAIR:
                 tx.send(path, Message(b"pair", message_id=name))
             if number % 2:
-                tx.execute("INSERT INTO results (name) VALUES (?)", (name,))
+                tx.execute(insertion(broker), (name,))
             journal.write("sending", name)
         journal.write("sent", name)
 
@@ -189,7 +203,7 @@ def consume_with_sql(broker: lazaretto.Broker, journal: Journal, die_at: int) ->
                     if handled == die_at:
                         die()
                 for message in messages:
-                    tx.execute("INSERT INTO results (name) VALUES (?)", (message.message_id,))
+                    tx.execute(insertion(broker), (message.message_id,))
                     journal.message("completing", message)
         except MessageLockLost:
             # One lost is all undone: what was still held has failed.
@@ -240,7 +254,7 @@ ROLES = {
 
 def main(role: str, store: str, journal_path: str, point: str, count: str, start: str) -> None:
     journal = Journal(journal_path)
-    broker = lazaretto.connect(Path(store))
+    broker = lazaretto.connect(store)
     if point in ("before_commit", "after_commit", "in_settle", "in_publish"):
         arm(broker, Fuse(point, int(count)))
     die_at = int(count) if point == "in_handler" else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -25,8 +24,8 @@ ALL = 100_000
 class Stage:
     """A store, a journal, and the processes at work on them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = folder / "crash.db"
+    def __init__(self, folder: Path, store: str) -> None:
+        self.store = store
         self.journal = folder / "journal"
         self.journal.touch()
         self.kills = 0
@@ -96,6 +95,12 @@ class Stage:
         """Open the store when every lock has run out."""
         return lazaretto.connect(self.store, clock=ManualClock(time.time() + LATER))
 
+    def _stored(self, sql: str) -> list[tuple[int, ...]]:
+        """Return what a query finds in the broker's own tables."""
+        with self._later() as broker, broker.transaction() as tx:
+            found: list[tuple[int, ...]] = tx.execute(sql).fetchall()
+        return found
+
     # -- what must be true ----------------------------------------------------------------------
 
     def check(self) -> None:
@@ -160,10 +165,8 @@ class Stage:
         assert len(set(names)) == len(names)
         assert told.set("sent") <= set(names) <= told.set("sending")
         assert found["even"] == [(name, body) for name, body in found["all"] if not int(name[1:]) % 2]
-        connection = sqlite3.connect(self.store)
-        uses = connection.execute("SELECT uses FROM lazaretto_shared_bodies").fetchall()
-        (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
-        connection.close()
+        uses = self._stored("SELECT uses FROM lazaretto_shared_bodies")
+        ((bodies,),) = self._stored("SELECT count(*) FROM lazaretto_bodies")
         assert bodies == len(uses) == len(names)
         assert sum(count for (count,) in uses) == sum(map(len, found.values())) + len(arrived) + len(stuck)
 
@@ -190,9 +193,7 @@ class Stage:
             arrived = broker.peek(BACKLOG[1], ALL)
         assert [m.message_id for m in arrived] == [str(n) for n in range(count)]
         assert [len(m.body) for m in arrived] == [n % 3_000 for n in range(count)]
-        connection = sqlite3.connect(self.store)
-        (bodies,) = connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()
-        connection.close()
+        ((bodies,),) = self._stored("SELECT count(*) FROM lazaretto_bodies")
         assert bodies == sum(m.body_id is not None for m in arrived)
 
     def check_sessions(self) -> None:

@@ -7,9 +7,11 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers import new_store
 
 import lazaretto
 from lazaretto import ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
@@ -20,9 +22,13 @@ from .stage import Stage
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    if request.param == "sqlite":
+        yield Stage(tmp_path, str(tmp_path / "crash.db"))
+        return
+    with new_store(request.getfixturevalue("postgres").url) as url:
+        yield Stage(tmp_path, url)
 
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])

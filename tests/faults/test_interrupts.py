@@ -85,7 +85,7 @@ def _usable(broker: Broker) -> None:
     writer = broker._store._connection
     assert not writer.in_transaction
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
-    other = sqlite3.connect(broker._store.path, timeout=0, isolation_level=None)
+    other = sqlite3.connect(Path(broker.facts()["path"]), timeout=0, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import Any, overload
 
@@ -83,3 +84,21 @@ def states(broker: Broker, path: str = "q") -> list[tuple[bytes, MessageState]]:
 
 def kinds(events: Iterable[Event]) -> list[str]:
     return [event.kind for event in events]
+
+
+def stored(broker: Broker, sql: str) -> list[tuple[Any, ...]]:
+    """Return what a query finds in the broker's own tables."""
+    with broker.transaction() as tx:
+        found: list[tuple[Any, ...]] = tx.execute(sql).fetchall()
+    return found
+
+
+def is_sqlite(broker: Broker) -> bool:
+    return "sqlite" in broker.facts()
+
+
+def in_sql(broker: Broker, text: str) -> str:
+    """Return a statement, written for SQLite, with its parameters as the broker's database has them."""
+    if is_sqlite(broker):
+        return text
+    return re.sub(r":(\w+)", r"%(\1)s", text).replace("?", "%s")

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import new_store
 
 import lazaretto
 from lazaretto import Broker, ManualClock
 
-#: The stores that the suite runs on: how each makes the URL of a new one within a folder.
-STORES: dict[str, Callable[[Path], str]] = {
-    "sqlite": lambda folder: f"sqlite:///{folder / 'store.db'}",
-}
+#: The stores that the suite runs on.
+STORES = ("sqlite", "postgres")
 
 Connect = Callable[..., Broker]
 
@@ -27,10 +26,21 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on every store, or on those alone that its mark `stores` names."""
+    if "url" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("stores")
+        metafunc.parametrize("url", mark.args if mark else STORES, indirect=True)
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that does not exist yet."""
-    return STORES[request.param](tmp_path)
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+        return
+    with new_store(request.getfixturevalue("postgres").url) as found:
+        yield found
 
 
 @pytest.fixture

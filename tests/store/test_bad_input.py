@@ -208,7 +208,7 @@ class TestConnect:
         ("address", "expected"),
         [
             ("", "expected a store such as 'sqlite:///orders.db', got ''"),
-            ("postgres://localhost/x", "got the scheme 'postgres'"),
+            ("mysql://localhost/x", "got the scheme 'mysql'"),
             ("sqlite:orders.db", "got the scheme 'sqlite'"),
             ("sqlite:///", "expected a file's path after 'sqlite:///', got ''"),
             ("sqlite:///:memory:", "expected a file's path after 'sqlite:///', got ':memory:'"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
 
 from lazaretto import (
@@ -24,6 +22,8 @@ from lazaretto.engine.claim_settle import StagedRow, staged_rows
 from lazaretto.engine.prepare import prepare
 from lazaretto.failure import Failure
 from lazaretto.keys import sequence_of
+
+from .actions import stored
 
 FAILED = Failure("ValueError", "no", "a stack")
 
@@ -200,11 +200,7 @@ class TestSettling:
         stage_all(broker, consumer, 1)
         consumer.settle([1], ["a"])
         tables = ("messages", "bodies", "attempts", "shards", "staged")
-        with sqlite3.connect(broker.facts()["path"]) as connection:
-            left = {
-                t: connection.execute(f"SELECT count(*) FROM lazaretto_{t}").fetchone()[0] for t in tables
-            }
-        connection.close()
+        left = {table: stored(broker, f"SELECT count(*) FROM lazaretto_{table}")[0][0] for table in tables}
         assert left == dict.fromkeys(tables, 0)
 
     def test_trimmed_claims_are_forgotten_and_not_taken_again(self, broker: Broker, queue: str) -> None:
@@ -356,10 +352,8 @@ class TestDrivers:
         clock.advance(61)
         broker.create_queue("work")
         assert broker.claims("work") == []
-        with sqlite3.connect(broker.facts()["path"]) as connection:
-            for table in ("consumers", "claims", "shards", "staged"):
-                assert connection.execute(f"SELECT count(*) FROM lazaretto_{table}").fetchone() == (0,)
-        connection.close()
+        for table in ("consumers", "claims", "shards", "staged"):
+            assert stored(broker, f"SELECT count(*) FROM lazaretto_{table}") == [(0,)]
 
 
 class TestCrashLoops:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -27,7 +26,7 @@ from lazaretto import (
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_settle import staged_rows
 
-from .actions import bodies, create, fail, kinds, send, set_aside, take
+from .actions import bodies, create, fail, kinds, send, set_aside, stored, take
 
 
 def refused(*calls: Callable[[], Any]) -> None:
@@ -168,15 +167,11 @@ class TestStatus:
 
 def counted(broker: Broker, queue_id: int) -> int:
     """Count the bytes of a queue's bodies and headers, one by one."""
-    connection = sqlite3.connect(broker.facts()["path"])
-    try:
-        rows = connection.execute(
-            "SELECT m.body, b.body, m.headers FROM lazaretto_messages m "
-            "LEFT JOIN lazaretto_bodies b USING (body_id) WHERE m.key >> 44 = ?",
-            (queue_id,),
-        ).fetchall()
-    finally:
-        connection.close()
+    rows = stored(
+        broker,
+        "SELECT m.body, b.body, m.headers FROM lazaretto_messages m "
+        f"LEFT JOIN lazaretto_bodies b ON b.body_id = m.body_id WHERE m.key >> 44 = {queue_id}",
+    )
     return sum(len(body or shared or b"") + len(headers or b"") for body, shared, headers in rows)
 
 

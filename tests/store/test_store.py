@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+from servers import Server
 
 import lazaretto
 from lazaretto import (
@@ -23,7 +26,7 @@ from lazaretto.engine.timers import CleanUp
 from lazaretto.store.queries import load_queries
 from lazaretto.store.sqlite import schema
 
-from .actions import bodies, create, fail, send, take
+from .actions import bodies, create, fail, send, stored, take
 from .conftest import Connect
 
 
@@ -241,14 +244,14 @@ class TestHousekeeping:
         while broker._store.run(CleanUp()):
             pass
 
-    def test_the_messages_of_a_deleted_queue(self, broker: Broker, file: Path) -> None:
+    def test_the_messages_of_a_deleted_queue(self, broker: Broker) -> None:
         create(broker)
         send(broker, b"x" * 3000, b"y")
         fail(broker)
         broker.delete_queue("q")
         self._clean(broker)
         for table in ("messages", "bodies", "attempts", "dead_letters", "sessions", "deleted_queues"):
-            assert _sql(file, f"SELECT count(*) FROM lazaretto_{table}") == [(0,)]
+            assert stored(broker, f"SELECT count(*) FROM lazaretto_{table}") == [(0,)]
 
     def test_events_and_what_became_of_dead_letters_after_thirty_days(
         self, broker: Broker, clock: ManualClock
@@ -268,7 +271,7 @@ class TestHousekeeping:
             broker.dead_letter("q", 1)
         assert len(broker.dead_letter("q", 2).attempts) == 1
 
-    def test_bodies_and_history_leave_nothing_behind(self, broker: Broker, file: Path) -> None:
+    def test_bodies_and_history_leave_nothing_behind(self, broker: Broker) -> None:
         create(broker, receive_retry_count=1)
         receiver = broker.receiver("q")
         for end in ("complete", "dead", "edit", "delete"):
@@ -286,31 +289,41 @@ class TestHousekeeping:
                 receiver.complete(receiver.receive())
             else:
                 broker.purge("q", number)
-        assert _sql(file, "SELECT count(*) FROM lazaretto_bodies") == [(0,)]
-        assert _sql(file, "SELECT count(*) FROM lazaretto_messages") == [(0,)]
+        assert stored(broker, "SELECT count(*) FROM lazaretto_bodies") == [(0,)]
+        assert stored(broker, "SELECT count(*) FROM lazaretto_messages") == [(0,)]
 
 
 class TestStatements:
     """Every statement the store runs stands in one file, with what it is for."""
 
     PACKAGE = Path(lazaretto.__file__).parent
-    FILES = ("queries.sql", "columns.sql")
+    FILES = (("sqlite", "queries.sql"), ("sqlite", "columns.sql"), ("postgres", "queries.sql"))
+
+    def names(self) -> list[tuple[str, str]]:
+        return [
+            (store, name)
+            for store, file in self.FILES
+            for name in load_queries(f"lazaretto.store.{store}", file)
+        ]
 
     def test_every_query_is_used(self) -> None:
         code = "".join(file.read_text() for file in self.PACKAGE.rglob("*.py"))
-        known = [name for file in self.FILES for name in load_queries("lazaretto.store.sqlite", file)]
-        assert [name for name in known if f'"{name}"' not in code] == []
+        assert [(store, name) for store, name in self.names() if f'"{name}"' not in code] == []
 
-    def test_every_query_that_is_used_is_there(self) -> None:
-        code = "".join(file.read_text() for file in self.PACKAGE.rglob("*.py"))
-        known = {name for file in self.FILES for name in load_queries("lazaretto.store.sqlite", file)}
-        assert set(re.findall(r'SQL\["(\w+)"', code)) <= known
+    @pytest.mark.parametrize("store", ["sqlite", "postgres"])
+    def test_every_query_that_is_used_is_there(self, store: str) -> None:
+        code = "".join(file.read_text() for file in (self.PACKAGE / "store" / "sql").rglob("*.py"))
+        known = {name for where, name in self.names() if where == store}
+        used = set(re.findall(r'self\._q\["(\w+)"', code))
+        assert len(used) > 100
+        assert used <= known
 
     def test_nothing_is_lost_by_the_loader(self) -> None:
-        for file in self.FILES:
-            text = (self.PACKAGE / "store/sqlite" / file).read_text()
-            assert len(load_queries("lazaretto.store.sqlite", file)) == text.count("-- name: ")
+        for store, file in self.FILES:
+            text = (self.PACKAGE / "store" / store / file).read_text()
+            assert len(load_queries(f"lazaretto.store.{store}", file)) == text.count("-- name: ")
 
+    @pytest.mark.stores("sqlite")
     def test_each_can_be_prepared(self, broker: Broker, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:
             for name, sql in load_queries("lazaretto.store.sqlite").items():
@@ -322,9 +335,33 @@ class TestStatements:
                 except sqlite3.Error as error:
                     pytest.fail(f"{name}: {error}")
 
+    @pytest.mark.stores("postgres")
+    def test_each_can_be_prepared_by_the_server(self, broker: Broker, postgres: Server) -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            for name, sql in broker._store.dialect.queries.items():
+                plain = sql.replace("[rows] ", "").replace("%%", "%")
+                for place, parameter in enumerate(dict.fromkeys(re.findall(r"%\(\w+\)s", plain)), 1):
+                    plain = plain.replace(parameter, f"${place}")
+                numbers = itertools.count(1)
+                plain = re.sub(r"%s", lambda _: f"${next(numbers)}", plain)  # noqa: B023
+                try:
+                    connection.execute(f"PREPARE {name} AS {plain}".encode())
+                except psycopg.Error as error:
+                    pytest.fail(f"{name}: {error}")
 
+
+@pytest.mark.stores("sqlite")
 def test_facts(broker: Broker, file: Path) -> None:
     facts = broker.facts()
     assert (facts["path"], facts["journal_mode"]) == (str(file), "wal")
     assert facts["file_bytes"] > 0
+    assert broker.check() == []
+
+
+@pytest.mark.stores("postgres")
+def test_facts_of_a_server(broker: Broker) -> None:
+    facts = broker.facts()
+    assert facts["schema_name"].startswith("test_")
+    assert int(facts["postgresql"].split(".")[0]) >= 13
+    assert facts["bytes"] > 0
     assert broker.check() == []

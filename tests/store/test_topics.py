@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,6 +30,8 @@ from lazaretto import (
     TopicOptions,
 )
 
+from .actions import stored
+
 
 @pytest.fixture
 def topic(broker: Broker) -> str:
@@ -52,11 +53,7 @@ def bodies(broker: Broker, path: str) -> list[bytes]:
 
 
 def stored_bodies(broker: Broker) -> int:
-    connection = sqlite3.connect(broker.facts()["path"])
-    try:
-        return int(connection.execute("SELECT count(*) FROM lazaretto_bodies").fetchone()[0])
-    finally:
-        connection.close()
+    return int(stored(broker, "SELECT count(*) FROM lazaretto_bodies")[0][0])
 
 
 class TestFanOut:

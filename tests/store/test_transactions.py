@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import threading
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from lazaretto import (
@@ -24,7 +26,7 @@ from lazaretto import (
     TransactionError,
 )
 
-from .actions import bodies, create, peek_one, send, set_aside, states, take
+from .actions import bodies, create, in_sql, peek_one, send, set_aside, states, take
 from .conftest import Connect
 
 
@@ -241,8 +243,9 @@ class TestOwnSql:
         send(broker, b"250")
         with broker.transaction() as tx:
             (message,) = tx.receive("q")
-            tx.execute("INSERT INTO expenses VALUES (?, ?)", (message.sequence_number, int(message.body)))
-            tx.execute("INSERT INTO expenses VALUES (:id, :amount)", {"id": 9, "amount": 5})
+            by_place = in_sql(broker, "INSERT INTO expenses VALUES (?, ?)")
+            tx.execute(by_place, (message.sequence_number, int(message.body)))
+            tx.execute(in_sql(broker, "INSERT INTO expenses VALUES (:id, :amount)"), {"id": 9, "amount": 5})
         assert _expenses(connect()) == [(1, 250), (9, 5)]
         assert broker.queue("q").counts.total == 0
 
@@ -258,13 +261,14 @@ class TestOwnSql:
     def test_errors_of_sql_come_as_they_are_and_do_not_end_it(self, broker: Broker, table: None) -> None:
         with broker.transaction() as tx:
             tx.execute("INSERT INTO expenses VALUES (1, 250)")
-            with pytest.raises(sqlite3.IntegrityError):
+            with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
                 tx.execute("INSERT INTO expenses VALUES (1, 1)")
-            with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable), match="nowhere"):
                 tx.execute("SELECT * FROM nowhere")
             tx.execute("INSERT INTO expenses VALUES (2, 99)")
         assert _expenses(broker) == [(1, 250), (2, 99)]
 
+    @pytest.mark.stores("sqlite")
     @pytest.mark.parametrize("sql", ["INSERT INTO", "SELECT"])
     def test_sql_that_ends_the_transaction_ends_all_of_it(
         self, broker: Broker, table: None, sql: str
@@ -283,6 +287,7 @@ class TestOwnSql:
         assert broker.peek("out") == []
         assert take(broker).delivery_count == 1
 
+    @pytest.mark.stores("sqlite")
     def test_a_commit_after_that_is_refused_too(self, broker: Broker, table: None) -> None:
         tx = broker.transaction()
         tx.execute("INSERT INTO expenses VALUES (1, 250)")
@@ -320,19 +325,49 @@ class TestOwnSql:
             "CREATE TABLE lazaretto_mine (x)",
             "CREATE TEMP TABLE lazaretto_messages (key)",
             "CREATE TEMP VIEW lazaretto_messages AS SELECT 1",
-            "CREATE TEMP TRIGGER t AFTER INSERT ON lazaretto_messages BEGIN DELETE FROM expenses; END",
             "CREATE TRIGGER t AFTER INSERT ON lazaretto_messages BEGIN SELECT 1; END",
             "COMMIT",
             "ROLLBACK",
             "BEGIN",
             "SAVEPOINT x",
-            "PRAGMA journal_mode = DELETE",
-            "ATTACH 'other.db' AS other",
         ],
     )
     def test_the_brokers_tables_and_the_transaction_are_protected(
         self, broker: Broker, table: None, sql: str
     ) -> None:
+        self.protected(broker, sql)
+
+    @pytest.mark.stores("sqlite")
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "CREATE TEMP TRIGGER t AFTER INSERT ON lazaretto_messages BEGIN DELETE FROM expenses; END",
+            "PRAGMA journal_mode = DELETE",
+            "ATTACH 'other.db' AS other",
+        ],
+    )
+    def test_sqlites_own_ways_are_refused(self, broker: Broker, table: None, sql: str) -> None:
+        self.protected(broker, sql)
+
+    @pytest.mark.stores("postgres")
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "/* hello */ commit",
+            "-- hello\n  End",
+            "START TRANSACTION",
+            "PREPARE TRANSACTION 'x'",
+            "WITH gone AS (DELETE FROM lazaretto_messages RETURNING key) SELECT count(*) FROM gone",
+            "TRUNCATE lazaretto_messages",
+            "GRANT ALL ON lazaretto_messages TO public",
+            "ABORT",
+        ],
+    )
+    def test_postgresqls_own_ways_are_refused(self, broker: Broker, table: None, sql: str) -> None:
+        self.protected(broker, sql)
+
+    @staticmethod
+    def protected(broker: Broker, sql: str) -> None:
         send(broker, b"x")
         with broker.transaction() as tx:
             tx.execute("INSERT INTO expenses VALUES (1, 250)")
@@ -454,26 +489,27 @@ class TestTrackMessage:
             tx.execute("CREATE TABLE failed_messages (message_id TEXT PRIMARY KEY, count INTEGER)")
 
     @staticmethod
-    def _track(tx: BrokerTransaction, message: ReceivedMessage) -> None:
-        key = (message.message_id,)
-        row = tx.execute("SELECT count FROM failed_messages WHERE message_id = ?", key).fetchone()
+    def _track(broker: Broker, tx: BrokerTransaction, message: ReceivedMessage) -> None:
+        key, sql = (message.message_id,), functools.partial(in_sql, broker)
+        row = tx.execute(sql("SELECT count FROM failed_messages WHERE message_id = ?"), key).fetchone()
         if row is None:
-            tx.execute("INSERT INTO failed_messages VALUES (?, 1)", key)
+            tx.execute(sql("INSERT INTO failed_messages VALUES (?, 1)"), key)
         if row is not None and row[0] > 3:
-            tx.execute("DELETE FROM failed_messages WHERE message_id = ?", key)
+            tx.execute(sql("DELETE FROM failed_messages WHERE message_id = ?"), key)
             tx.dead_letter(message, reason="500", description="Unable to process message.")
         else:
-            tx.execute("UPDATE failed_messages SET count = count + 1 WHERE message_id = ?", key)
+            tx.execute(sql("UPDATE failed_messages SET count = count + 1 WHERE message_id = ?"), key)
 
     def _process(self, broker: Broker, *, works: bool = False) -> None:
         with broker.transaction() as tx:
             point = tx.savepoint()
             (message,) = tx.receive("q")
             if works:
-                tx.execute("DELETE FROM failed_messages WHERE message_id = ?", (message.message_id,))
+                gone = in_sql(broker, "DELETE FROM failed_messages WHERE message_id = ?")
+                tx.execute(gone, (message.message_id,))
             else:
                 point.rollback()
-                self._track(tx, message)
+                self._track(broker, tx, message)
 
     @staticmethod
     def _tracked(broker: Broker) -> list[int]:
@@ -511,7 +547,7 @@ class TestTrackMessage:
         send(broker, b"report")
         with pytest.raises(OopsError), broker.transaction() as tx:
             (message,) = tx.receive("q")
-            self._track(tx, message)
+            self._track(broker, tx, message)
             raise OopsError
         assert self._tracked(broker) == []
 

@@ -49,6 +49,7 @@ CODES = {
     "StoreNotFound": "store_not_found",
     "StoreReadOnly": "store_read_only",
     "StoreTooNew": "store_too_new",
+    "StoreUnavailable": "store_unavailable",
     "SystemicFailure": "systemic_failure",
     "TransactionError": "transaction_error",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated
@@ -21,7 +22,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="STORE",
-        help=f"The store: sqlite:///orders.db, or a file's path. Default: ${ENVIRONMENT}.",
+        help=f"The store: sqlite:///orders.db, a file's path, or postgresql://…. Default: ${ENVIRONMENT}.",
         show_default=False,
     ),
 ]
@@ -58,16 +59,21 @@ class Call:
         except FileNotFoundError:
             raise CommandError(
                 "store_not_found",
-                f"there is no store at {url}; check the path (--store or {ENVIRONMENT}), "
+                f"there is no store at {without_password(url)}; check the path (--store or {ENVIRONMENT}), "
                 "or make one with `lazaretto queue create`",
                 Exit.STORE,
             ) from None
         except OSError as error:
             raise CommandError(
-                "store_error", f"the store {url} cannot be opened: {error}", Exit.STORE
+                "store_error", f"the store {without_password(url)} cannot be opened: {error}", Exit.STORE
             ) from None
         with broker:
             yield broker
+
+
+def without_password(url: str) -> str:
+    """Return a store's URL as it may be shown."""
+    return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:…@", url)
 
 
 def confirm_deletion(what: str, yes: bool) -> None:

@@ -45,12 +45,16 @@ def examine(broker: Broker) -> dict[str, Any]:
 
     facts = dict(broker.facts())
     damage = broker.check()
-    free = shutil.disk_usage(Path(facts["path"]).absolute().parent).free
     problems = [f"the store is damaged: {text}" for text in damage]
-    if facts["journal_mode"] != "wal":
-        problems.append(f"expected the store's journal mode to be wal, got {facts['journal_mode']}")
-    if free < _SCARCE:
-        problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
+    free = None
+    if "path" in facts:
+        free = shutil.disk_usage(Path(facts["path"]).absolute().parent).free
+        if facts["journal_mode"] != "wal":
+            problems.append(f"expected the store's journal mode to be wal, got {facts['journal_mode']}")
+        if free < _SCARCE:
+            problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
+    elif facts["synchronous_commit"] == "off":
+        problems.append("the server has synchronous_commit off: what is answered may be lost with its power")
     notices: list[str] = []
     for queue in broker.queues():
         problems += _problems(queue)
@@ -106,22 +110,40 @@ def _notices(queue: QueueDescription) -> list[str]:
     ]
 
 
-def _print(report: dict[str, Any]) -> None:
+def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:
     facts = report["store"]
     size, unused = (output.shown_bytes(facts[name]) for name in ("file_bytes", "free_bytes"))
+    return [
+        ("sqlite", report["sqlite"]),
+        ("store", facts["path"]),
+        ("store id", facts["store_id"]),
+        ("schema", facts["schema"]),
+        ("journal mode", facts["journal_mode"]),
+        ("file", f"{size}, {unused} of it unused"),
+        ("write-ahead log", output.shown_bytes(facts["log_bytes"])),
+        ("free on disk", output.shown_bytes(report["disk_free_bytes"])),
+    ]
+
+
+def _server_facts(facts: dict[str, Any]) -> list[tuple[str, object]]:
+    return [
+        ("postgresql", facts["postgresql"]),
+        ("store", f"schema {facts['schema_name']}"),
+        ("store id", facts["store_id"]),
+        ("schema", facts["schema"]),
+        ("synchronous commit", facts["synchronous_commit"]),
+        ("tables", output.shown_bytes(facts["bytes"])),
+    ]
+
+
+def _print(report: dict[str, Any]) -> None:
+    facts = report["store"]
     output.fields(
         [
             ("lazaretto", report["lazaretto"]),
             ("python", f"{report['python']} ({report['executable']})"),
             ("platform", report["platform"]),
-            ("sqlite", report["sqlite"]),
-            ("store", facts["path"]),
-            ("store id", facts["store_id"]),
-            ("schema", facts["schema"]),
-            ("journal mode", facts["journal_mode"]),
-            ("file", f"{size}, {unused} of it unused"),
-            ("write-ahead log", output.shown_bytes(facts["log_bytes"])),
-            ("free on disk", output.shown_bytes(report["disk_free_bytes"])),
+            *(_file_facts(report) if "path" in facts else _server_facts(facts)),
             ("integrity", "; ".join(report["integrity"])),
             ("spark", ", ".join(f"{name} {version}" for name, version in report["spark"].items())),
         ]

@@ -9,6 +9,19 @@ import msgspec
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.log import note
 from lazaretto.engine.subscribers import Subscribers, subscribers
+from lazaretto.engine.troubles import (
+    DISABLED_REASON,
+    FILTER_REASON,
+    FULL_REASON,
+    LARGE_HEADERS,
+    MOST_HOPS,
+    NO_SESSION,
+    NOT_FOUND_REASON,
+    SIZE_REASON,
+    TOO_FAR,
+    Trouble,
+    not_taken,
+)
 from lazaretto.entities import EntityKind, Subqueue
 from lazaretto.errors import FilterError
 from lazaretto.failure import LONGEST_TEXT, Failure, failure_of, shorten
@@ -36,40 +49,6 @@ from lazaretto.store.records import (
 )
 
 _replace = msgspec.structs.replace
-
-#: Service Bus's limit: a message that was forwarded so often is not forwarded once more.
-MOST_HOPS = 4
-HOPS_REASON = "MaxTransferHopCountExceeded"
-HOPS_TEXT = (
-    "The maximum number of allowed hops when forwarding between queues has been exceeded. "
-    f"This value is set to {MOST_HOPS}."
-)
-HEADERS_REASON = "HeaderSizeExceeded"
-HEADERS_TEXT = "The size quota for this stream has been exceeded."
-#: The reason for a message without a session id where one is needed, after Service Bus.
-SESSION_REASON = "Session ID is null."
-SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
-FILTER_REASON = "FilterException"
-#: Why a message could not be forwarded: the names that Service Bus's clients give these failures.
-NOT_FOUND_REASON = "MessagingEntityNotFound"
-DISABLED_REASON = "MessagingEntityDisabled"
-FULL_REASON = "QuotaExceeded"
-SIZE_REASON = "MessageSizeExceeded"
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """Why a message is set aside instead of going where it should, and in which subqueue."""
-
-    reason: str
-    text: str
-    subqueue: Subqueue = Subqueue.DEAD_LETTER
-    failure: Failure | None = None
-
-
-_NO_SESSION = Trouble(SESSION_REASON, SESSION_TEXT)
-_LARGE_HEADERS = Trouble(HEADERS_REASON, HEADERS_TEXT)
-_TOO_FAR = Trouble(HOPS_REASON, HOPS_TEXT)
-
 
 # -- dead letters --------------------------------------------------------------------------------
 
@@ -289,7 +268,7 @@ class Delivery:
     def forward(self, source: QueueRecord, destination: str, transit: Transit) -> None:
         """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
         transit = self._shortened(source, transit)
-        trouble = self.hindrance(destination, transit) if transit.hops < MOST_HOPS else _TOO_FAR
+        trouble = self.hindrance(destination, transit) if transit.hops < MOST_HOPS else TOO_FAR
         if trouble is not None:
             self._troubles.append((source, transit, trouble))
             return
@@ -307,18 +286,18 @@ class Delivery:
         """Return what stands against a message going to a destination."""
         queue = self._tx.queue(destination.lower())
         if queue is None:
-            return _transfer(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
+            return not_taken(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
         if not queue.status.takes:
-            return _transfer(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
+            return not_taken(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
         size, limit = _size(transit), queue.options.max_message_size
         if size > limit:
             text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
-            return _transfer(SIZE_REASON, text)
+            return not_taken(SIZE_REASON, text)
         most = queue.options.max_size
         if most is not None:
             held = self._tx.size(queue.queue_id) + self._growth.get(queue.queue_id, 0)
             if held + size > most:
-                return _transfer(
+                return not_taken(
                     FULL_REASON, f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
                 )
         return None
@@ -381,7 +360,7 @@ class Delivery:
         encoded = encode_headers(changed.headers)
         if len(encoded) > MAX_HEADERS_SIZE:
             # As it was before the action, so that it can be kept at all.
-            self._troubles.append((queue, transit, _LARGE_HEADERS))
+            self._troubles.append((queue, transit, LARGE_HEADERS))
             return
         headers = changed.headers
         changes = {
@@ -403,7 +382,7 @@ class Delivery:
 
     def _rest(self, queue: QueueRecord, transit: Transit) -> None:
         if queue.options.requires_session and transit.session_id is None:
-            self._troubles.append((queue, transit, _NO_SESSION))
+            self._troubles.append((queue, transit, NO_SESSION))
         else:
             self._rest_in(queue.queue_id, (queue,), self._shortened(queue, transit))
 
@@ -412,7 +391,7 @@ class Delivery:
         if transit.hops:
             encoded = _with_hops(transit)
             if encoded is None:
-                self._troubles += [(queue, transit, _LARGE_HEADERS) for queue in queues]
+                self._troubles += [(queue, transit, LARGE_HEADERS) for queue in queues]
                 return
             transit = _replace(transit, headers=encoded)
         if transit.body_id is not None:
@@ -481,10 +460,6 @@ def deliver(
         delivery.accept(queue, key, message, destination)
     delivery.commit()
     return [sequence_of(key) for key in range(first, first + len(messages))]
-
-
-def _transfer(reason: str, text: str) -> Trouble:
-    return Trouble(reason, text, Subqueue.TRANSFER_DEAD_LETTER)
 
 
 def _size(transit: Transit) -> int:

@@ -7,17 +7,10 @@ import dataclasses
 import msgspec
 
 from lazaretto.engine.attempts import put_back
-from lazaretto.engine.delivery import (
-    HEADERS_REASON,
-    HEADERS_TEXT,
-    SESSION_REASON,
-    SESSION_TEXT,
-    dead_letter,
-    release_sessions,
-    resolve,
-)
+from lazaretto.engine.delivery import dead_letter, release_sessions, resolve
 from lazaretto.engine.forwards import active_due
 from lazaretto.engine.log import note
+from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
 from lazaretto.failure import Failure
 from lazaretto.headers import (

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lazaretto.engine.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
-from lazaretto.engine.delivery import HEADERS_REASON, HEADERS_TEXT, dead_letter
+from lazaretto.engine.delivery import dead_letter
 from lazaretto.engine.dispositions import reject, remove
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
+from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.engine.verdicts import fail
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed

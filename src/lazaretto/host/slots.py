@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from lazaretto.errors import (
     SessionLockLost,
     StoreBusy,
     StoreFull,
+    StoreUnavailable,
 )
 from lazaretto.failure import Failure, failure_of
 from lazaretto.host.batches import BatchSize
@@ -115,7 +115,7 @@ class Slot:
             work()
         except BrokerClosed:
             raise
-        except (EntityError, StoreBusy, StoreFull, SessionLockLost) as error:
+        except (EntityError, StoreBusy, StoreFull, StoreUnavailable, SessionLockLost) as error:
             self._shared.tally.waiting(str(error))
             self._stopping.wait(_REST)
 
@@ -233,7 +233,7 @@ class Slot:
             self._shared.tally.lost(len(entries) - len(left))
             if len(left) < len(entries):
                 self._commit(left, token, following)
-        except (LazarettoError, sqlite3.Error) as error:
+        except (LazarettoError, self._store.errors) as error:
             self._one_by_one(entries, token, following, error)
 
     def _one_by_one(
@@ -241,7 +241,7 @@ class Slot:
         entries: list[tuple[ReceivedMessage, Ended]],
         token: int,
         following: int | None,
-        error: LazarettoError | sqlite3.Error,
+        error: Exception,
     ) -> None:
         """Commit each message by itself, so that only the one that cannot be is charged."""
         if len(entries) > 1:
@@ -277,7 +277,7 @@ class Slot:
         while True:
             try:
                 return self._store.run(work)
-            except (StoreBusy, StoreFull) as error:
+            except (StoreBusy, StoreFull, StoreUnavailable) as error:
                 self._shared.tally.waiting(str(error))
                 if self._stopping.wait(_REST):
                     return self._store.run(work)

@@ -421,6 +421,11 @@ class Exclusive(Protocol):
 class Store(Protocol):
     """Keeps everything, for several threads and several processes."""
 
+    @property
+    def errors(self) -> type[Exception]:
+        """The database's own errors, which a user's SQL may raise."""
+        ...
+
     def run(self, operation: Operation[T]) -> T:
         """Do an operation, in one commit with those of other threads; return when it is safe."""
         ...

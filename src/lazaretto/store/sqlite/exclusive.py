@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import TransactionError
 from lazaretto.store.contract import Operation
+from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.transaction import SqlTransaction
 from lazaretto.store.sqlite.connection import translated
-from lazaretto.store.sqlite.rows import Memory
-from lazaretto.store.sqlite.transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class SqliteExclusive:
     def __init__(
         self,
         connection: sqlite3.Connection,
-        tx: SqliteTransaction,
+        tx: SqlTransaction,
         memory: Memory,
         where: str,
         ended: Callable[[set[int]], None],

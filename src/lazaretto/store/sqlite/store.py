@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import sqlite3
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto.clock import Clock
-from lazaretto.errors import BrokerClosed, StoreBusy, StoreError
-from lazaretto.store.bell import Bell
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.group import GroupCommit, Ticket
+from lazaretto.errors import LazarettoError, StoreBusy
+from lazaretto.store.contract import Transaction
+from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.store import SqlStore
 from lazaretto.store.sqlite.connection import connect, translated, translating
+from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
-from lazaretto.store.sqlite.rows import Memory
 from lazaretto.store.sqlite.schema import prepare
-from lazaretto.store.sqlite.transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -33,7 +28,7 @@ _FIRST_NAP = 0.000_2
 _LONGEST_NAP = 0.005
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """A store in the file at `path`.
 
     `busy` is how many seconds a caller waits for other processes before StoreBusy.
@@ -41,6 +36,9 @@ class SqliteStore:
     message; without it that record survives the death of any process, but a power cut may lose
     the latest ones.
     """
+
+    dialect = SQLITE
+    errors = sqlite3.Error
 
     def __init__(
         self,
@@ -53,73 +51,19 @@ class SqliteStore:
         durable_attempts: bool = False,
     ) -> None:
         self.path = path
-        self.clock = clock
         self._busy = busy
-        self._pid = os.getpid()
-        self._where = f"store {path}"
-        self._always_durable = durable_attempts
+        where = f"store {path}"
         prepare(path, create=create, adopt=adopt, busy=busy, now=clock.now())
-        # The random part tells it from a former process of the same number, as in a container.
-        self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
-        self._prefix = secrets.token_hex(8)
-        self._memory = Memory()
-        with translating(self._where):
+        with translating(where):
             # Opened with patience: another process may just be making the file a store.
-            self._connection = connect(path, busy=busy)
-            self._connection.execute("PRAGMA busy_timeout = 0")
-        self._tx = self._transaction(self._connection, self._memory)
+            connection = connect(path, busy=busy)
+            connection.execute("PRAGMA busy_timeout = 0")
+        super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._version = -1
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
-        self._closed = threading.Event()
-        self._monitor: Callable[[], None] = lambda: None
-        self._group = GroupCommit(self._commit)
-        self.bell = Bell(self._wake_monitor)
-
-    def _transaction(self, connection: sqlite3.Connection, memory: Memory) -> SqliteTransaction:
-        return SqliteTransaction(connection, memory, self.worker, self._prefix)
 
     # -- writing --------------------------------------------------------------------------------
-
-    def run(self, operation: Operation[T]) -> T:
-        self._refuse_fork()
-        answer: T = self._group.run(operation)
-        return answer
-
-    def _refuse_fork(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreError("this broker was opened before a fork; open one of its own in each process")
-
-    def _commit(self, group: list[Ticket]) -> None:
-        durable = self._always_durable
-        for ticket in group:
-            durable = durable or ticket.operation.durable
-        try:
-            try:
-                # Within, because a signal may raise an exception as soon as the transaction is open.
-                self._begin(durable)
-                if not self._run_together(group):
-                    # A full disk has ended the transaction by itself.
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-                    self._memory.forget()
-                    self._begin(durable)
-                    self._run_apart(group)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._memory.forget()
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise translated(error, self._where) from error
-        tx = self._tx
-        if tx.cursors:
-            self._memory.cursors.update(tx.cursors)
-        if tx.registers:
-            self._memory.registered = True
-        if tx.woken:
-            self.bell.ring(tx.woken)
 
     def _begin(self, durable: bool) -> None:
         """Start a transaction, when no other process is in one."""
@@ -151,62 +95,17 @@ class SqliteStore:
             self._version = version
         self._tx.begin(self.clock.now())
 
-    def _run_together(self, group: list[Ticket]) -> bool:
-        """Run all operations; return False if one failed and left something half done."""
-        connection, tx = self._connection, self._tx
-        if len(group) == 1:
-            # Alone, a failure undoes everything, and there is nobody to run again.
-            group[0].answer = group[0].operation.run(tx)
-            return True
-        index = 0
-        while index < len(group):
-            ticket = group[index]
-            kind = type(ticket.operation)
-            end = index + 1
-            if kind.mergeable:
-                while end < len(group) and type(group[end].operation) is kind:
-                    end += 1
-            changes = connection.total_changes
-            try:
-                if end == index + 1:
-                    ticket.answer = ticket.operation.run(tx)
-                else:
-                    operations = [t.operation for t in group[index:end]]
-                    for ticket, answer in zip(group[index:end], kind.run_all(tx, operations), strict=True):
-                        ticket.answer = answer
-            except Exception as error:
-                if end > index + 1 or connection.total_changes != changes or not connection.in_transaction:
-                    return False
-                ticket.error = error
-                # Numbers it may have taken are not in the file, and must not count as the last ones.
-                self._memory.forget()
-            index = end
-        return True
+    def _save(self) -> None:
+        self._connection.execute("COMMIT")
 
-    def _run_apart(self, group: list[Ticket]) -> None:
-        """Run each operation so that its failure undoes nothing of the others."""
-        execute, tx = self._connection.execute, self._tx
-        for ticket in group:
-            ticket.error = ticket.answer = None
-            execute("SAVEPOINT operation")
-            cursors = dict(tx.cursors)
-            try:
-                ticket.answer = ticket.operation.run(tx)
-            except Exception as error:
-                if not self._connection.in_transaction:
-                    raise
-                execute("ROLLBACK TO operation")
-                self._memory.forget()
-                tx.cursors = cursors
-                ticket.error = translated(error, self._where) if isinstance(error, sqlite3.Error) else error
-            execute("RELEASE operation")
+    def _translated(self, error: Exception) -> LazarettoError:
+        assert isinstance(error, sqlite3.Error)
+        return translated(error, self._where)
 
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, query: Callable[[Transaction], T]) -> T:
-        self._refuse_fork()
-        if self._closed.is_set():
-            raise BrokerClosed("the broker is closed")
+        self._refuse_closed()
         with translating(self._where):
             try:
                 connection = self._readers.pop()
@@ -231,8 +130,7 @@ class SqliteStore:
         self._group.hold()
         connection = None
         try:
-            if self._closed.is_set():
-                raise BrokerClosed("the broker is closed")
+            self._refuse_closed()
             with translating(self._where):
                 connection = connect(self.path, busy=self._busy)
                 connection.execute("BEGIN IMMEDIATE")
@@ -247,26 +145,6 @@ class SqliteStore:
                 connection.close()
             self._group.let_go()
             raise
-
-    def _end_exclusive(self, woken: set[int]) -> None:
-        self._group.let_go()
-        if woken:
-            self.bell.ring(woken)
-
-    # -- waiting --------------------------------------------------------------------------------
-
-    def changes(self, key: int) -> int:
-        return self.bell.count(key >> 42)
-
-    def wait(self, key: int, seen: int, seconds: float) -> bool:
-        return self.bell.wait(key >> 42, seen, seconds)
-
-    def on_waiting(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a thread starts to wait and none did before."""
-        self._monitor = wake
-
-    def _wake_monitor(self) -> None:
-        self._monitor()
 
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], int]]:

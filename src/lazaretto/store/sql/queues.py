@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lazaretto.entities import EntityKind, QueueOptions
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, first_key, queue_of
 from lazaretto.store.records import QueueRecord
-from lazaretto.store.sqlite.rows import SQL, Memory, encode_options, ids, queue_record
+from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
 
 
 class QueueTables:
     """What a transaction does with queues."""
 
-    _x: Callable[..., sqlite3.Cursor]
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
+    _ids: Callable[[Iterable[int]], object]
     _memory: Memory
     delete_bodies: Callable[[Sequence[int]], None]
     delete_consumers: Callable[[int], None]
@@ -24,19 +25,19 @@ class QueueTables:
     def queue(self, path_key: str) -> QueueRecord | None:
         known = self._memory.queues
         if path_key not in known:
-            row = self._x(SQL["select_queue"], (path_key,)).fetchone()
+            row = self._x(self._q["select_queue"], (path_key,)).fetchone()
             known[path_key] = queue_record(row) if row else None
         return known[path_key]
 
     def queue_by_id(self, queue_id: int) -> QueueRecord | None:
         known = self._memory.queues_by_id
         if queue_id not in known:
-            row = self._x(SQL["select_queue_by_id"], (queue_id,)).fetchone()
+            row = self._x(self._q["select_queue_by_id"], (queue_id,)).fetchone()
             known[queue_id] = queue_record(row) if row else None
         return known[queue_id]
 
     def queues(self) -> list[QueueRecord]:
-        return [queue_record(row) for row in self._x(SQL["select_queues"])]
+        return [queue_record(row) for row in self._x(self._q["select_queues"])]
 
     def insert_queue(
         self,
@@ -55,7 +56,7 @@ class QueueTables:
             "topic_id": topic_id,
             "rules": rules,
         }
-        (queue_id,) = self._x(SQL["insert_queue"], values).fetchone()
+        (queue_id,) = self._x(self._q["insert_queue"], values).fetchone()
         if queue_id > LAST_QUEUE:
             raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
         self._memory.forget_queues()
@@ -65,7 +66,7 @@ class QueueTables:
 
     def save_queue(self, record: QueueRecord) -> QueueRecord:
         self._x(
-            SQL["update_queue"],
+            self._q["update_queue"],
             {
                 "queue_id": record.queue_id,
                 "options": encode_options(record.options),
@@ -88,45 +89,45 @@ class QueueTables:
             # What its topic holds is less by that.
             bounds = {"first": first_key(record.queue_id), "last": first_key(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
-        self._x(SQL["delete_queue"], (record.queue_id,))
+        self._x(self._q["delete_queue"], (record.queue_id,))
         self.delete_consumers(record.queue_id)
-        self._x(SQL["insert_deleted_queue"], (record.queue_id,))
+        self._x(self._q["insert_deleted_queue"], (record.queue_id,))
         self._memory.forget()
 
     def remove_deleted(self, limit: int) -> bool:
-        row = self._x(SQL["select_deleted_queue"]).fetchone()
+        row = self._x(self._q["select_deleted_queue"]).fetchone()
         if row is None:
             return False
         (queue_id,) = row
         first, last = first_key(queue_id), first_key(queue_id + 1)
-        found = self._x(SQL["select_some_keys"], (first, last, limit)).fetchall()
+        found = self._x(self._q["select_some_keys"], (first, last, limit)).fetchall()
         if found:
-            self._x(SQL["delete_messages"], (ids(key for key, _ in found),))
+            self._x(self._q["delete_messages"], (self._ids(key for key, _ in found),))
             self.delete_bodies([body_id for _, body_id in found if body_id is not None])
         else:
-            self._x(SQL["delete_attempts_range"], (first, last))
-            self._x(SQL["delete_dead_letters_range"], (first, last))
-            self._x(SQL["delete_sessions_of"], (queue_id,))
-            self._x(SQL["delete_message_ids_of"], (queue_id,))
-            self._x(SQL["delete_deleted_queue"], (queue_id,))
+            self._x(self._q["delete_attempts_range"], (first, last))
+            self._x(self._q["delete_dead_letters_range"], (first, last))
+            self._x(self._q["delete_sessions_of"], (queue_id,))
+            self._x(self._q["delete_message_ids_of"], (queue_id,))
+            self._x(self._q["delete_deleted_queue"], (queue_id,))
         return True
 
     def count_states(self, first: int, last: int) -> dict[int, int]:
-        return dict(self._x(SQL["count_states"], (first, last)).fetchall())
+        return dict(self._x(self._q["count_states"], (first, last)).fetchall())
 
     def discarded(self, queue_id: int) -> tuple[int, int]:
-        expired, dropped = self._x(SQL["select_discarded"], (queue_id,)).fetchone()
+        expired, dropped = self._x(self._q["select_discarded"], (queue_id,)).fetchone()
         return expired, dropped
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
-        self._x(SQL["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})
+        self._x(self._q["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})
 
     def rollbacks(self, queue_id: int) -> int:
-        (count,) = self._x(SQL["select_rollbacks"], (queue_id,)).fetchone()
+        (count,) = self._x(self._q["select_rollbacks"], (queue_id,)).fetchone()
         return int(count)
 
     def set_rollbacks(self, queue_id: int, count: int) -> None:
-        self._x(SQL["set_rollbacks"], {"queue_id": queue_id, "rollbacks": count})
+        self._x(self._q["set_rollbacks"], {"queue_id": queue_id, "rollbacks": count})
 
     # -- sizes, of entities that have a largest one ---------------------------------------------
 
@@ -139,32 +140,32 @@ class QueueTables:
 
     def grow(self, queue_id: int, size: int) -> None:
         """Add to the bytes that an entity holds."""
-        self._x(SQL["grow"], (size, queue_id))
+        self._x(self._q["grow"], (size, queue_id))
 
     def count_bytes(self, keys: Sequence[int], sign: int) -> None:
         """Add messages to the sizes of their entities, or take them away, while they are there."""
         for queue_id in set(map(queue_of, keys)):
             sized = self.sized(queue_id)
             if sized is not None:
-                theirs = ids(key for key in keys if queue_of(key) == queue_id)
-                self.grow(sized, sign * self._x(SQL["sum_sizes"], (theirs,)).fetchone()[0])
+                theirs = self._ids(key for key in keys if queue_of(key) == queue_id)
+                self.grow(sized, sign * self._x(self._q["sum_sizes"], (theirs,)).fetchone()[0])
 
     def sum_range(self, first: int, last: int, token: int | None = None) -> int:
         """Return the bytes of the messages between two keys, or of those that a lock holds."""
-        found = self._x(SQL["sum_range"], {"first": first, "last": last, "token": token}).fetchone()
+        found = self._x(self._q["sum_range"], {"first": first, "last": last, "token": token}).fetchone()
         return int(found[0])
 
     def size(self, queue_id: int) -> int:
-        (size,) = self._x(SQL["select_size"], (queue_id,)).fetchone()
+        (size,) = self._x(self._q["select_size"], (queue_id,)).fetchone()
         return int(size)
 
     def count_size(self, queue_id: int) -> None:
-        self._x(SQL["set_size"], {"queue_id": queue_id})
+        self._x(self._q["set_size"], {"queue_id": queue_id})
 
     # -- entities that are deleted when nobody uses them ----------------------------------------
 
     def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
-        self._x(SQL["set_idle_at"], (idle_at, queue_id))
+        self._x(self._q["set_idle_at"], (idle_at, queue_id))
         if idle_at is None:
             self._memory.idle_at.pop(queue_id, None)
         else:
@@ -174,5 +175,5 @@ class QueueTables:
         return self._memory.idle_at.get(queue_id, 0)
 
     def idle(self, limit: int) -> list[QueueRecord]:
-        found = (self.queue_by_id(row[0]) for row in self._x(SQL["select_idle"], (self.now, limit)))
+        found = (self.queue_by_id(row[0]) for row in self._x(self._q["select_idle"], (self.now, limit)))
         return [record for record in found if record is not None]

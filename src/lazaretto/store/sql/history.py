@@ -2,68 +2,73 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from lazaretto.store.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
-from lazaretto.store.sqlite.rows import SQL, ids
+from lazaretto.store.sql.rows import Cursor
 
 
 class HistoryTables:
     """What a transaction does with attempts, dead letters, events and audit."""
 
-    _x: Callable[..., sqlite3.Cursor]
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
+    _ids: Callable[[Iterable[int]], object]
     wake: Callable[[int], None]
     now: int
 
     # -- attempts and dead letters --------------------------------------------------------------
 
     def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        self._x(SQL["insert_attempt"], {"key": key, **msgspec.structs.asdict(attempt)})
+        self._x(self._q["insert_attempt"], {"key": key, **msgspec.structs.asdict(attempt)})
 
     def trim_attempts(self, key: int, number: int) -> None:
-        self._x(SQL["trim_attempts"], (key, number))
+        self._x(self._q["trim_attempts"], (key, number))
 
     def attempts(self, key: int) -> list[AttemptRecord]:
-        return [AttemptRecord(*row) for row in self._x(SQL["select_attempts"], (key,))]
+        return [AttemptRecord(*row) for row in self._x(self._q["select_attempts"], (key,))]
 
     def move_attempts(self, key: int, new_key: int) -> None:
-        self._x(SQL["move_attempts"], (new_key, key))
+        self._x(self._q["move_attempts"], (new_key, key))
 
     def delete_attempts(self, keys: Sequence[int]) -> None:
-        self._x(SQL["delete_attempts"], (ids(keys),))
+        self._x(self._q["delete_attempts"], (self._ids(keys),))
 
     def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
-        row: tuple[str, str | None, str | None] | None = self._x(SQL["select_last_error"], (key,)).fetchone()
+        row: tuple[str, str | None, str | None] | None = self._x(
+            self._q["select_last_error"], (key,)
+        ).fetchone()
         return row
 
     def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        self._x(SQL["insert_dead_letter"], {**msgspec.structs.asdict(record), "now": record.dead_lettered})
+        self._x(
+            self._q["insert_dead_letter"], {**msgspec.structs.asdict(record), "now": record.dead_lettered}
+        )
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
-        row = self._x(SQL["select_dead_letter"], (key,)).fetchone()
+        row = self._x(self._q["select_dead_letter"], (key,)).fetchone()
         return DeadLetterRecord(*row) if row else None
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
         values = msgspec.structs.asdict(criteria)
-        values["keys"] = None if criteria.keys is None else ids(criteria.keys)
-        rows = self._x(SQL["select_dead_letters"], {**values, "limit": limit}).fetchall()
+        values["keys"] = None if criteria.keys is None else self._ids(criteria.keys)
+        rows = self._x(self._q["select_dead_letters"], {**values, "limit": limit}).fetchall()
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_groups(
         self, first: int, last: int, subqueue: int
     ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        return self._x(SQL["group_dead_letters"], (first, last, subqueue)).fetchall()
+        return self._x(self._q["group_dead_letters"], (first, last, subqueue)).fetchall()
 
     def resolve_dead_letters(
         self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
     ) -> None:
         self._x(
-            SQL["resolve_dead_letters"],
+            self._q["resolve_dead_letters"],
             {
-                "keys": ids(keys),
+                "keys": self._ids(keys),
                 "resolution": resolution,
                 "resubmitted_as": resubmitted_as,
                 "now": self.now,
@@ -71,37 +76,37 @@ class HistoryTables:
         )
 
     def forget_history(self, before: int, limit: int) -> bool:
-        events = self._x(SQL["delete_old_events"], (before, limit)).rowcount
-        self._x(SQL["delete_old_workers"], (before,))
-        self._x(SQL["delete_old_outbox"], (before,))
-        known = self._x(SQL["delete_old_message_ids"], (self.now, limit)).rowcount
-        old = [key for (key,) in self._x(SQL["select_resolved"], (before, limit))]
+        events = self._x(self._q["delete_old_events"], (before, limit)).rowcount
+        self._x(self._q["delete_old_workers"], (before,))
+        self._x(self._q["delete_old_outbox"], (before,))
+        known = self._x(self._q["delete_old_message_ids"], (self.now, limit)).rowcount
+        old = [key for (key,) in self._x(self._q["select_resolved"], (before, limit))]
         if old:
-            self._x(SQL["delete_dead_letters"], (ids(old),))
-            self._x(SQL["delete_attempts"], (ids(old),))
+            self._x(self._q["delete_dead_letters"], (self._ids(old),))
+            self._x(self._q["delete_attempts"], (self._ids(old),))
         return max(events, known, len(old)) >= limit
 
     # -- events and audit -----------------------------------------------------------------------
 
     def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
         values = {"time": self.now, "kind": kind, "queue": queue, "detail": detail}
-        self._x(SQL["insert_event"], {**values, "sequence_number": sequence_number})
+        self._x(self._q["insert_event"], {**values, "sequence_number": sequence_number})
         self.wake(0)
 
     def events(
         self, after: int, limit: int, *, kind: str | None, queue: str | None
     ) -> list[tuple[int, int, str, str, int | None, str]]:
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
-        return self._x(SQL["select_events"], values).fetchall()
+        return self._x(self._q["select_events"], values).fetchall()
 
     def last_event(self) -> int:
-        (position,) = self._x(SQL["last_event"]).fetchone()
+        (position,) = self._x(self._q["last_event"]).fetchone()
         return int(position)
 
     def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
         values = {"time": self.now, "actor": actor, "action": action, "queue": queue, "detail": detail}
-        self._x(SQL["insert_audit"], values)
+        self._x(self._q["insert_audit"], values)
 
     def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
         values = {"limit": limit, "queue": queue and queue.lower()}
-        return self._x(SQL["select_audit"], values).fetchall()
+        return self._x(self._q["select_audit"], values).fetchall()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from lazaretto.keys import first_key
 from lazaretto.store.processes import Process, is_gone, this_process
 from lazaretto.store.records import LeaseRecord, MessageRow
-from lazaretto.store.sqlite.rows import SQL, Memory
+from lazaretto.store.sql.rows import Cursor, Memory
 
 #: How long a process that cannot be seen from here may be silent before it counts as dead, in microseconds.
 SILENCE = 30_000_000
@@ -20,7 +19,8 @@ SILENCE = 30_000_000
 class WorkerTables:
     """What a transaction does with workers and leases."""
 
-    _x: Callable[..., sqlite3.Cursor]
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
     _memory: Memory
     worker: str
     now: int
@@ -30,29 +30,30 @@ class WorkerTables:
     def register_worker(self) -> None:
         if not self._memory.registered:
             self._x(
-                SQL["register_worker"], {"worker": self.worker, "now": self.now, **this_process()._asdict()}
+                self._q["register_worker"],
+                {"worker": self.worker, "now": self.now, **this_process()._asdict()},
             )
             self.registers = True
 
     def worker_died(self, worker: str) -> bool:
-        row = self._x(SQL["select_worker"], (worker,)).fetchone()
+        row = self._x(self._q["select_worker"], (worker,)).fetchone()
         return row is not None and (row[4] is not None or self._is_dead(*row[:4]))
 
     def dead_workers(self) -> list[str]:
-        living = self._x(SQL["select_living_workers"]).fetchall()
+        living = self._x(self._q["select_living_workers"]).fetchall()
         return [worker for worker, *process in living if self._is_dead(*process)]
 
     def bury_worker(self, worker: str) -> None:
-        self._x(SQL["bury_worker"], {"worker": worker, "now": self.now})
+        self._x(self._q["bury_worker"], {"worker": worker, "now": self.now})
 
     def beating(self) -> bool:
-        return self._x(SQL["select_worker"], (self.worker,)).fetchone() is not None
+        return self._x(self._q["select_worker"], (self.worker,)).fetchone() is not None
 
     def beat(self) -> None:
-        self._x(SQL["beat"], {"worker": self.worker, "now": self.now})
+        self._x(self._q["beat"], {"worker": self.worker, "now": self.now})
 
     def delete_worker(self) -> None:
-        self._x(SQL["delete_worker"], (self.worker,))
+        self._x(self._q["delete_worker"], (self.worker,))
 
     def _is_dead(self, machine: str, pid: int, born: str, seen: int) -> bool:
         gone = is_gone(Process(machine, pid, born))
@@ -60,21 +61,23 @@ class WorkerTables:
 
     def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
         bounds = {"first": first_key(queue_id), "end": first_key(queue_id + 1)}
-        rows = self._x(SQL["select_locked_by"], {"worker": worker, "until": until, **bounds})
+        rows = self._x(self._q["select_locked_by"], {"worker": worker, "until": until, **bounds})
         return [MessageRow(*row) for row in rows]
 
     def insert_lease(self, lease: LeaseRecord) -> None:
-        self._x(SQL["insert_lease"], {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))})
+        self._x(
+            self._q["insert_lease"], {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))}
+        )
 
     def start_lease(self, token: int) -> None:
-        self._x(SQL["start_lease"], (token,))
+        self._x(self._q["start_lease"], (token,))
 
     def leases_of(self, worker: str) -> list[LeaseRecord]:
-        rows = self._x(SQL["select_leases"], (worker,))
+        rows = self._x(self._q["select_leases"], (worker,))
         return [
             LeaseRecord(token, worker, queue_id, session_id, json.loads(keys), bool(started))
             for token, worker, queue_id, session_id, keys, started in rows
         ]
 
     def delete_lease(self, token: int) -> None:
-        self._x(SQL["delete_lease"], (token,))
+        self._x(self._q["delete_lease"], (token,))

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
-from lazaretto.store.queries import load_queries, with_rows
+from lazaretto.store.queries import with_rows
 from lazaretto.store.records import QueueRecord
 
-SQL = load_queries("lazaretto.store.sqlite")
 
+class Cursor(Protocol):
+    """What a query found."""
 
-def ids(values: Iterable[int]) -> str:
-    """Return numbers as the one parameter that a query takes them in."""
-    return json.dumps(list(values))
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 #: Bodies up to this size stand in their message's row. A page holds three such rows.
@@ -30,8 +42,8 @@ _MOST_ROWS = 100
 class Inserts:
     """A query that inserts rows, made ready for any number of them."""
 
-    def __init__(self, name: str) -> None:
-        self._queries = {n: with_rows(SQL[name], n) for n in range(1, _MOST_ROWS + 1)}
+    def __init__(self, sql: str) -> None:
+        self._queries = {n: with_rows(sql, n) for n in range(1, _MOST_ROWS + 1)}
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
         """Insert `count` rows, whose values stand one after the other."""
@@ -39,6 +51,23 @@ class Inserts:
         for start in range(0, count, _MOST_ROWS):
             rows = min(_MOST_ROWS, count - start)
             execute(self._queries[rows], values[start * width : (start + rows) * width])
+
+
+_INSERTS = ("insert_messages", "insert_transits", "insert_bodies", "add_uses")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs from one database to another: the queries, and how they take a list of numbers."""
+
+    queries: Mapping[str, str]
+    ids: Callable[[Iterable[int]], object]
+    inserts: Mapping[str, Inserts]
+
+    @classmethod
+    def of(cls, queries: Mapping[str, str], ids: Callable[[Iterable[int]], object]) -> Dialect:
+        """Return a dialect by its queries, those that insert rows made ready."""
+        return cls(queries, ids, {name: Inserts(queries[name]) for name in _INSERTS})
 
 
 def encode_options(options: QueueOptions) -> str:

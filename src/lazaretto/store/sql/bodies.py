@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sqlite.rows import SQL, Inserts, Memory, ids
-
-_BODIES = Inserts("insert_bodies")
-_USES = Inserts("add_uses")
+from lazaretto.store.sql.rows import Cursor, Inserts, Memory
 
 
 class BodyTables:
     """What a transaction does with bodies."""
 
-    _x: Callable[..., sqlite3.Cursor]
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
+    _ids: Callable[[Iterable[int]], object]
+    _inserts: Mapping[str, Inserts]
     _memory: Memory
 
     def take_body_id(self) -> int:
         last = self._memory.last_body
         if last is None:
-            (last,) = self._x(SQL["select_last_body"]).fetchone()
+            (last,) = self._x(self._q["select_last_body"]).fetchone()
         self._memory.last_body = last + 1
         return last + 1
 
@@ -34,21 +33,21 @@ class BodyTables:
         values: list[Any] = []
         for pair in bodies.items():
             values += pair
-        _BODIES.run(self._x, values, len(bodies))
+        self._inserts["insert_bodies"].run(self._x, values, len(bodies))
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
         values: list[Any] = []
         for body_id, more in uses.items():
             # One that is not shared yet is used once.
             values += (body_id, 1 + more)
-        _USES.run(self._x, values, len(uses))
+        self._inserts["add_uses"].run(self._x, values, len(uses))
 
     def delete_bodies(self, body_ids: Sequence[int]) -> None:
         if not body_ids:
             return
-        gone = ids(body_ids)
-        if self._x(SQL["count_down_uses"], (gone,)).rowcount:
-            self._x(SQL["delete_unused_bodies"], (gone,))
-            self._x(SQL["delete_uses"], (gone,))
+        gone = self._ids(body_ids)
+        if self._x(self._q["count_down_uses"], (gone,)).rowcount:
+            self._x(self._q["delete_unused_bodies"], (gone,))
+            self._x(self._q["delete_uses"], (gone,))
         else:
-            self._x(SQL["delete_bodies"], (gone,))
+            self._x(self._q["delete_bodies"], (gone,))

@@ -1,10 +1,9 @@
-"""The store's contract in SQL: what an operation may do within one commit, on SQLite."""
+"""The store's contract in SQL: what an operation may do within one commit, on any database."""
 
 from __future__ import annotations
 
 import random
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,24 +22,27 @@ from lazaretto.store.records import (
     QueueRecord,
     SessionRecord,
 )
-from lazaretto.store.sqlite.bodies import BodyTables
-from lazaretto.store.sqlite.claims import ClaimTables
-from lazaretto.store.sqlite.history import HistoryTables
-from lazaretto.store.sqlite.queues import QueueTables
-from lazaretto.store.sqlite.rows import INLINE_BODY, SQL, Inserts, Memory, ids
-from lazaretto.store.sqlite.topics import TopicTables
-from lazaretto.store.sqlite.workers import WorkerTables
+from lazaretto.store.sql.bodies import BodyTables
+from lazaretto.store.sql.claims import ClaimTables
+from lazaretto.store.sql.history import HistoryTables
+from lazaretto.store.sql.queues import QueueTables
+from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Dialect, Memory
+from lazaretto.store.sql.topics import TopicTables
+from lazaretto.store.sql.workers import WorkerTables
 
-_MESSAGES = Inserts("insert_messages")
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
+class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
-    def __init__(self, connection: sqlite3.Connection, memory: Memory, worker: str, prefix: str) -> None:
-        self._x = connection.execute
-        self._connection = connection
+    def __init__(
+        self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory, worker: str, prefix: str
+    ) -> None:
+        self._x = execute
+        self._q = dialect.queries
+        self._ids = dialect.ids
+        self._inserts = dialect.inserts
         self._memory = memory
         self._random = random.Random()  # noqa: S311 - tokens fence off stale holders, they guard no secret
         self._prefix = prefix
@@ -75,11 +77,11 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
         known = self._memory.last_sequences
         last = known.get(queue_id)
         if last is None:
-            row = self._x(SQL["select_high_water"], (queue_id,)).fetchone()
+            row = self._x(self._q["select_high_water"], (queue_id,)).fetchone()
             last = row[0] if row else 0
             for place in _PLACES:
                 bounds = (first_key(queue_id, place), last_key(queue_id, place))
-                row = self._x(SQL["select_last_key"], bounds).fetchone()
+                row = self._x(self._q["select_last_key"], bounds).fetchone()
                 if row:
                     last = max(last, sequence_of(row[0]))
             known[queue_id] = last
@@ -128,7 +130,7 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
             )  # fmt: skip
             key += 1
-        _MESSAGES.run(self._x, values, count)
+        self._inserts["insert_messages"].run(self._x, values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
@@ -144,139 +146,141 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
             values["body_id"] = self.insert_body(body)
             body = None
-        self._x(SQL["insert_full_message"], {**values, "body": body})
+        self._x(self._q["insert_full_message"], {**values, "body": body})
         self.count_bytes([row.key], 1)
         self.wake(row.key)
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
         last, now = last_key(queue_id), self.now
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first_key(queue_id)
-        rows = self._x(SQL["select_fresh"], (start, last, now, limit)).fetchall()
+        rows = self._x(self._q["select_fresh"], (start, last, now, limit)).fetchall()
         if rows:
             self.cursors[queue_id] = rows[-1][0]
             if len(rows) == 1:
-                self._x(SQL["lock_one"], (until, token, now, self.worker, rows[0][0]))
+                self._x(self._q["lock_one"], (until, token, now, self.worker, rows[0][0]))
             else:
                 bounds = (rows[0][0], rows[-1][0], FRESH, now)
-                self._x(SQL["lock_range"], (until, token, now, self.worker, *bounds))
+                self._x(self._q["lock_range"], (until, token, now, self.worker, *bounds))
         return rows
 
     def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
-        return self._x(SQL["select_ready"], (first, last, self.now, limit)).fetchall()
+        return self._x(self._q["select_ready"], (first, last, self.now, limit)).fetchall()
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
     ) -> list[HandedRow]:
         values = (queue_id, session_id, state, self.now, before, limit)
-        return self._x(SQL["select_session_messages"], values).fetchall()
+        return self._x(self._q["select_session_messages"], values).fetchall()
 
     def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
-        return self._x(SQL["select_messages"], (ids(keys), state)).fetchall()
+        return self._x(self._q["select_messages"], (self._ids(keys), state)).fetchall()
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
         lock = (until, token, self.now, self.worker)
         if len(keys) == 1:
-            self._x(SQL["lock_one"], (*lock, keys[0]))
+            self._x(self._q["lock_one"], (*lock, keys[0]))
         else:
-            self._x(SQL["lock_keys"], (*lock, ids(keys)))
+            self._x(self._q["lock_keys"], (*lock, self._ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
-        return {key for (key,) in self._x(SQL["select_locked"], (ids(keys), token, self.now))}
+        return {key for (key,) in self._x(self._q["select_locked"], (self._ids(keys), token, self.now))}
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
         if len(keys) == 1:
-            cursor = self._x(SQL["delete_one_locked"], (keys[0], token, self.now))
+            cursor = self._x(self._q["delete_one_locked"], (keys[0], token, self.now))
         else:
-            cursor = self._x(SQL["delete_locked"], (ids(keys), token, self.now))
+            cursor = self._x(self._q["delete_locked"], (self._ids(keys), token, self.now))
         return cursor.rowcount == len(keys)
 
     def delete_messages(self, keys: Sequence[int]) -> None:
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
-        self._x(SQL["delete_messages"], (ids(keys),))
+        self._x(self._q["delete_messages"], (self._ids(keys),))
 
     def _keep_high_water(self, keys: Sequence[int]) -> None:
         """Keep a queue's highest sequence number before the last message that shows it goes."""
         for queue_id in set(map(queue_of, keys)):
             number = max(sequence_of(key) for key in keys if queue_of(key) == queue_id)
             if number >= self._last_sequence(queue_id):
-                self._x(SQL["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
+                self._x(self._q["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
 
     def row(self, key: int) -> MessageRow | None:
-        row = self._x(SQL["select_row"], (key,)).fetchone()
+        row = self._x(self._q["select_row"], (key,)).fetchone()
         return MessageRow(*row) if row else None
 
     def body(self, key: int) -> bytes:
-        (body,) = self._x(SQL["select_body"], (key,)).fetchone()
+        (body,) = self._x(self._q["select_body"], (key,)).fetchone()
         return bytes(body)
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
         self.count_bytes([row.key], -1)
-        self._x(SQL["update_row"], values)
+        self._x(self._q["update_row"], values)
         self.count_bytes([values["new_key"]], 1)
         if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
 
     def save_counters(self, row: MessageRow) -> None:
-        self._x(SQL["update_counters"], {"key": row.key, **row.counters._asdict()})
+        self._x(self._q["update_counters"], {"key": row.key, **row.counters._asdict()})
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         values = {"key": key, "token": token, "until": until, "now": self.now}
-        return self._x(SQL["renew_lock"], values).rowcount == 1
+        return self._x(self._q["renew_lock"], values).rowcount == 1
 
     def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
-        self._x(SQL["renew_locks"], {"keys": ids(keys), "token": token, "until": until, "now": self.now})
+        self._x(
+            self._q["renew_locks"], {"keys": self._ids(keys), "token": token, "until": until, "now": self.now}
+        )
 
     def anything_due(self) -> bool:
-        return bool(self._x(SQL["anything_due"], (self.now,) * 4).fetchone()[0])
+        return bool(self._x(self._q["anything_due"], (self.now,) * 4).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
-        return [MessageRow(*row) for row in self._x(SQL["select_due"], (self.now, limit))]
+        return [MessageRow(*row) for row in self._x(self._q["select_due"], (self.now, limit))]
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
-        return [MessageRow(*row) for row in self._x(SQL["select_active"], (first, last, limit))]
+        return [MessageRow(*row) for row in self._x(self._q["select_active"], (first, last, limit))]
 
     def make_due(self, first: int, last: int) -> None:
-        self._x(SQL["make_due"], {"now": self.now, "first": first, "last": last})
+        self._x(self._q["make_due"], {"now": self.now, "first": first, "last": last})
 
     def next_due(self) -> int | None:
         found = [
-            self._x(SQL[name]).fetchone()[0]
+            self._x(self._q[name]).fetchone()[0]
             for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
         ]
         return min((due for due in found if due is not None), default=None)
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
-        return self._x(SQL["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
+        return self._x(self._q["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
 
     def select_suspect(self, first: int, last: int) -> HandedRow | None:
-        row: HandedRow | None = self._x(SQL["select_suspect"], (first, last, self.now)).fetchone()
+        row: HandedRow | None = self._x(self._q["select_suspect"], (first, last, self.now)).fetchone()
         return row
 
     # -- sessions -------------------------------------------------------------------------------
 
     def session_ids(self, queue_id: int) -> list[str]:
-        return [name for (name,) in self._x(SQL["select_sessions"], {"queue_id": queue_id})]
+        return [name for (name,) in self._x(self._q["select_sessions"], {"queue_id": queue_id})]
 
     def next_session_id(self, queue_id: int, after: str) -> str | None:
-        row = self._x(SQL["next_session_id"], {"queue_id": queue_id, "after": after}).fetchone()
+        row = self._x(self._q["next_session_id"], {"queue_id": queue_id, "after": after}).fetchone()
         return row[0] if row else None
 
     def first_receivable(self, queue_id: int, session_id: str) -> int | None:
-        (first,) = self._x(SQL["first_receivable_key"], (queue_id, session_id, self.now)).fetchone()
+        (first,) = self._x(self._q["first_receivable_key"], (queue_id, session_id, self.now)).fetchone()
         delayed = self.first_delayed(queue_id, session_id)
         return None if first is None or (delayed is not None and delayed < first) else first
 
     def first_delayed(self, queue_id: int, session_id: str) -> int | None:
-        (key,) = self._x(SQL["first_delayed_key"], (queue_id, session_id)).fetchone()
+        (key,) = self._x(self._q["first_delayed_key"], (queue_id, session_id)).fetchone()
         return None if key is None else int(key)
 
     def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
-        row = self._x(SQL["select_session"], (queue_id, session_id)).fetchone()
+        row = self._x(self._q["select_session"], (queue_id, session_id)).fetchone()
         return SessionRecord(*row) if row else None
 
     def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
@@ -287,62 +291,62 @@ class SqliteTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, Topi
             "until": until,
             "worker": self.worker,
         }
-        self._x(SQL["lock_session"], values)
+        self._x(self._q["lock_session"], values)
 
     def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
-        self._x(SQL["renew_session"], {"queue_id": queue_id, "session_id": session_id, "until": until})
+        self._x(self._q["renew_session"], {"queue_id": queue_id, "session_id": session_id, "until": until})
 
     def unlock_session(self, queue_id: int, session_id: str) -> None:
         values = {"queue_id": queue_id, "session_id": session_id}
-        self._x(SQL["unlock_session"], values)
-        self._x(SQL["delete_idle_session"], values)
+        self._x(self._q["unlock_session"], values)
+        self._x(self._q["delete_idle_session"], values)
         self.wake(first_key(queue_id))
 
     def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
-        self._x(SQL["hold_session"], values)
+        self._x(self._q["hold_session"], values)
 
     def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        released = self._x(SQL["release_sessions"], (ids(keys),)).fetchall()
+        released = self._x(self._q["release_sessions"], (self._ids(keys),)).fetchall()
         for queue_id, session_id in released:
-            self._x(SQL["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+            self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
             self.wake(first_key(queue_id))
         return released
 
     def session_held_by(self, key: int) -> str | None:
-        row = self._x(SQL["select_session_held_by"], (key,)).fetchone()
+        row = self._x(self._q["select_session_held_by"], (key,)).fetchone()
         return row[0] if row else None
 
     def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
         values = {"first": first, "last": last, "limit": limit}
-        return self._x(SQL["select_held_sessions"], values).fetchall()
+        return self._x(self._q["select_held_sessions"], values).fetchall()
 
     def count_held_sessions(self, first: int, last: int) -> int:
-        return int(self._x(SQL["count_held_sessions"], (first, last)).fetchone()[0])
+        return int(self._x(self._q["count_held_sessions"], (first, last)).fetchone()[0])
 
     def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
-        return self._x(SQL["select_session_keys"], (queue_id, session_id)).fetchall()
+        return self._x(self._q["select_session_keys"], (queue_id, session_id)).fetchall()
 
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "state": state}
-        self._x(SQL["set_session_state"], values)
+        self._x(self._q["set_session_state"], values)
 
     def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
-        rows = self._x(SQL["select_session_locked"], (queue_id, session_id)).fetchall()
+        rows = self._x(self._q["select_session_locked"], (queue_id, session_id)).fetchall()
         return [MessageRow(*row) for row in rows]
 
     def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        return self._x(SQL["select_due_sessions"], (self.now, limit)).fetchall()
+        return self._x(self._q["select_due_sessions"], (self.now, limit)).fetchall()
 
     # -- duplicate detection --------------------------------------------------------------------
 
     def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
         values = (queue_id, message_id, partition_key, self.now)
-        row = self._x(SQL["select_message_id"], values).fetchone()
+        row = self._x(self._q["select_message_id"], values).fetchone()
         return row[0] if row else None
 
     def remember_message_id(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
     ) -> None:
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
-        self._x(SQL["insert_message_id"], values)
+        self._x(self._q["insert_message_id"], values)

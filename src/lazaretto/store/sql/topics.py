@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.keys import first_key, queue_of, sequence_of
 from lazaretto.store.records import FRESH, SCHEDULED, QueueRecord, Transit
-from lazaretto.store.sqlite.rows import INLINE_BODY, SQL, Inserts, Memory, queue_record
-
-_TRANSITS = Inserts("insert_transits")
+from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Inserts, Memory, queue_record
 
 
 class TopicTables:
     """What a transaction does with topics."""
 
-    _x: Callable[..., sqlite3.Cursor]
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
+    _inserts: Mapping[str, Inserts]
     _memory: Memory
     _take_sequences: Callable[[int, int], int]
     wake: Callable[[int], None]
@@ -29,7 +28,7 @@ class TopicTables:
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
         known = self._memory.subscriptions
         if topic_id not in known:
-            rows = self._x(SQL["select_subscriptions"], (topic_id,))
+            rows = self._x(self._q["select_subscriptions"], (topic_id,))
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
@@ -49,7 +48,7 @@ class TopicTables:
                 number, state, due, one.expires, now, one.message_id, one.session_id if sessions else None,
                 one.headers, body_id, body, one.origin, one.generation, one.resubmitted_from,
             )  # fmt: skip
-        _TRANSITS.run(self._x, values, count)
+        self._inserts["insert_transits"].run(self._x, values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, sum(one.size + len(one.headers or b"") for one in transits))
@@ -59,7 +58,7 @@ class TopicTables:
     def repeat_transits(self, queue: QueueRecord, first: int, count: int) -> None:
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
-        self._x(SQL["repeat_transits"], values)
+        self._x(self._q["repeat_transits"], values)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, self.sum_range(key, key + count - 1))
@@ -67,4 +66,4 @@ class TopicTables:
 
     def keep_sequence(self, key: int) -> None:
         values = {"queue_id": queue_of(key), "sequence_number": sequence_of(key)}
-        self._x(SQL["set_high_water"], values)
+        self._x(self._q["set_high_water"], values)

@@ -1,0 +1,46 @@
+"""Why a message is set aside instead of going where it should: reasons and texts, after Service Bus."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lazaretto.entities import Subqueue
+from lazaretto.failure import Failure
+
+#: Service Bus's limit: a message that was forwarded so often is not forwarded once more.
+MOST_HOPS = 4
+HOPS_REASON = "MaxTransferHopCountExceeded"
+HOPS_TEXT = (
+    "The maximum number of allowed hops when forwarding between queues has been exceeded. "
+    f"This value is set to {MOST_HOPS}."
+)
+HEADERS_REASON = "HeaderSizeExceeded"
+HEADERS_TEXT = "The size quota for this stream has been exceeded."
+#: The reason for a message without a session id where one is needed, after Service Bus.
+SESSION_REASON = "Session ID is null."
+SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
+FILTER_REASON = "FilterException"
+#: Why a message could not be forwarded: the names that Service Bus's clients give these failures.
+NOT_FOUND_REASON = "MessagingEntityNotFound"
+DISABLED_REASON = "MessagingEntityDisabled"
+FULL_REASON = "QuotaExceeded"
+SIZE_REASON = "MessageSizeExceeded"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why a message is set aside instead of going where it should, and in which subqueue."""
+
+    reason: str
+    text: str
+    subqueue: Subqueue = Subqueue.DEAD_LETTER
+    failure: Failure | None = None
+
+
+NO_SESSION = Trouble(SESSION_REASON, SESSION_TEXT)
+LARGE_HEADERS = Trouble(HEADERS_REASON, HEADERS_TEXT)
+TOO_FAR = Trouble(HOPS_REASON, HOPS_TEXT)
+
+
+def not_taken(reason: str, text: str) -> Trouble:
+    """Return the trouble of a message that its destination does not take."""
+    return Trouble(reason, text, Subqueue.TRANSFER_DEAD_LETTER)

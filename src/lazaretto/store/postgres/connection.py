@@ -1,0 +1,113 @@
+"""Connects to PostgreSQL: settings, texts, and the server's errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import errors, pq
+from psycopg.types.string import StrDumper
+
+from lazaretto.errors import (
+    LazarettoError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from lazaretto.store.sql.rows import Cursor
+
+#: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
+_KINDS: dict[str, tuple[type[StoreError], str]] = {
+    "55P03": (StoreBusy, "another process kept writing for too long; try again"),
+    "40": (StoreBusy, "the server gave way to another transaction; try again"),
+    "53100": (StoreFull, "no room is left on the server's disk; make room and try again"),
+    "53": (StoreUnavailable, "the server is out of connections or memory; try again"),
+    "57": (StoreUnavailable, "the server is shutting down, starting, or ended the connection; try again"),
+    "08": (StoreUnavailable, "the connection to the server was lost; try again"),
+    "25006": (StoreReadOnly, "the server takes no changes: it is a standby, or set to read only"),
+    "42501": (StoreReadOnly, "the user has no right to do this; grant it"),
+    "28": (StoreError, "the server does not let this user in; check name and password"),
+    "3D000": (StoreError, "there is no such database"),
+}
+
+
+def translated(error: psycopg.Error, where: str) -> LazarettoError:
+    """Return the server's error as one of ours, which says where and what to do."""
+    code = error.sqlstate or ""
+    known = max((k for k in _KINDS if code.startswith(k)), key=len, default=None)
+    if known is not None:
+        kind, advice = _KINDS[known]
+    elif not code and isinstance(error, errors.OperationalError | errors.InterfaceError):
+        kind, advice = StoreUnavailable, "the server cannot be reached, or ended the connection; try again"
+    else:
+        kind, advice = StoreError, "unexpected error from PostgreSQL"
+    return kind(f"{where}: {advice} ({str(error).strip().splitlines()[0] if str(error) else code})")
+
+
+@contextlib.contextmanager
+def translating(where: str) -> Iterator[None]:
+    """Raise the server's errors as ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error, where) from error
+
+
+class _Text(StrDumper):
+    """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
+
+    def dump(self, obj: str) -> bytes | bytearray | memoryview | None:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class PgConnection:
+    """A connection that says whether it is in a transaction, and counts what it changes."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self.raw = self._open()
+        self.total_changes = 0
+
+    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
+        raw = psycopg.connect(
+            self._conninfo, autocommit=True, application_name="lazaretto", connect_timeout=10
+        )
+        raw.adapters.register_dumper(str, _Text)
+        return raw
+
+    def reopen(self) -> None:
+        """Connect again, after the connection broke."""
+        self.close()
+        self.raw = self._open()
+
+    @property
+    def broken(self) -> bool:
+        return self.raw.closed
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.raw.closed and self.raw.info.transaction_status != pq.TransactionStatus.IDLE
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
+        if not sql.startswith("SELECT"):
+            self.total_changes += 1
+        # With parameters, even none, it is one statement alone, and results come in binary.
+        return self.raw.execute(sql.encode(), parameters, binary=True)
+
+    def script(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run several statements in one round trip; return the rows of the last one that has any."""
+        cursor = self.raw.execute(sql.encode())
+        rows: list[tuple[Any, ...]] = []
+        while True:
+            if cursor.description is not None:
+                rows = cursor.fetchall()
+            if not cursor.nextset():
+                return rows
+
+    def close(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self.raw.close()

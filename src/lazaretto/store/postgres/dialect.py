@@ -1,0 +1,30 @@
+"""The store's queries as PostgreSQL has them, for the schema that holds the tables."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+
+from lazaretto.store.queries import load_queries
+from lazaretto.store.sql.rows import Dialect
+
+# What may follow a table's name where a table is meant; its columns need no schema before them.
+_MEANT = re.compile(r"\b(FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
+
+
+def ids(values: Iterable[int]) -> list[int]:
+    """Return numbers as the one parameter that a query takes them in: an array."""
+    return list(values)
+
+
+def within(schema: str, sql: str) -> str:
+    """Return a query whose tables are looked for in a schema, whatever the search path says."""
+    return _MEANT.sub(lambda found: f'{found[1]} "{schema}".{found[2].strip()}', sql)
+
+
+@functools.cache
+def dialect(schema: str) -> Dialect:
+    """Return the dialect for a schema, whose name was checked."""
+    queries = load_queries("lazaretto.store.postgres")
+    return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)

@@ -1,0 +1,289 @@
+"""The served store: a schema in a PostgreSQL database, any number of threads, processes and machines."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from lazaretto.clock import Clock, SystemClock
+from lazaretto.errors import LazarettoError, StoreUnavailable
+from lazaretto.store.contract import Transaction
+from lazaretto.store.postgres.connection import PgConnection, translated, translating
+from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.postgres.exclusive import PgExclusive
+from lazaretto.store.postgres.schema import check_name, migrations, prepare
+from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.store import SqlStore
+
+T = TypeVar("T")
+
+#: The lock that whoever writes to a store holds until its commit; the other half is the schema's.
+_WRITING = 0x4C5A0002
+#: How long it waits before it connects again, in seconds: the first and the longest time.
+_FIRST_NAP = 0.05
+_LONGEST_NAP = 2.0
+_MOST_IDLE = 8
+
+
+class PostgresStore(SqlStore):
+    """A store in the schema `schema` of the database that `conninfo` names.
+
+    One process writes at a time, under a lock of the server's, and commits what all its threads have
+    asked for. `busy` is how many seconds a caller waits for other processes before StoreBusy, and for a
+    server that is away before StoreUnavailable. Without a `clock`, time is the server's.
+    """
+
+    errors = psycopg.Error
+    _connection: PgConnection
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = "lazaretto",
+        clock: Clock | None = None,
+        create: bool = True,
+        busy: float = 10.0,
+        durable_attempts: bool = False,
+    ) -> None:
+        self.schema = check_name(schema)
+        self.dialect = dialect(schema)
+        self._conninfo = conninfo
+        self._busy = busy
+        parts = conninfo_to_dict(conninfo)
+        # Without the password, which errors must not show.
+        where = f"store {schema} of {parts.get('dbname', '')} at {parts.get('host', 'the local server')}"
+        self._server_clock = ServerClock() if clock is None else None
+        with translating(where):
+            connection = PgConnection(conninfo)
+            try:
+                now = (clock or SystemClock()).now()
+                prepare(connection, schema, where, create=create, now=now)
+            except BaseException:
+                connection.close()
+                raise
+        super().__init__(
+            where,
+            connection,
+            clock or self._server_clock or SystemClock(),
+            durable_attempts=durable_attempts,
+        )
+        self._version = -1
+        self._begun_at = 0
+        self._readers: list[PgConnection] = []
+        self._lock = f"{_WRITING}, {zlib.crc32(schema.encode()) - (1 << 31)}"
+        self._sequence = f'"{schema}".lazaretto_version'
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def _begin(self, durable: bool) -> None:
+        end = time.monotonic() + self._busy
+        nap = _FIRST_NAP
+        while True:
+            try:
+                if self._connection.broken:
+                    self._connection.reopen()
+                version, now = self._start(self._connection, durable)
+                break
+            except psycopg.Error as error:
+                # Nothing has been done yet, so that it can be done again when the server is back.
+                gone = isinstance(translated(error, self._where), StoreUnavailable)
+                if not gone or time.monotonic() + nap > end:
+                    raise
+                self._connection.close()
+                time.sleep(nap)
+                nap = min(2 * nap, _LONGEST_NAP)
+        if version != self._version:
+            self._memory.forget()
+            self._version = version
+        self._begun_at = self._connection.total_changes
+        self._tx.begin(now)
+
+    def _start(self, connection: PgConnection, durable: bool) -> tuple[int, int]:
+        """Begin as the one writer, in one round trip; return the store's version and the time."""
+        ((version, now),) = connection.script(
+            f"BEGIN; SET LOCAL synchronous_commit = {'on' if durable else 'off'}; "
+            f"SET LOCAL lock_timeout = {round(self._busy * 1000) or 1}; "
+            f"SELECT pg_advisory_xact_lock({self._lock}); " + self.dialect.queries["select_now"]
+        )
+        if self._server_clock is not None:
+            self._server_clock.set(now)
+        return version, self.clock.now() if self._server_clock is None else now
+
+    def _save(self) -> None:
+        self._version = self._commit_on(self._connection, self._begun_at) or self._version
+
+    def _commit_on(self, connection: PgConnection, begun_at: int) -> int | None:
+        """Commit; return the store's new version if something was changed."""
+        if connection.total_changes == begun_at:
+            connection.script("COMMIT")
+            return None
+        ((version,),) = connection.script(f"SELECT nextval('{self._sequence}'); COMMIT")
+        return int(version)
+
+    def _translated(self, error: Exception) -> LazarettoError:
+        assert isinstance(error, psycopg.Error)
+        return translated(error, self._where)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _borrow(self) -> PgConnection:
+        while self._readers:
+            found = self._readers.pop()
+            if not found.broken:
+                return found
+        return PgConnection(self._conninfo)
+
+    def _give_back(self, connection: PgConnection) -> None:
+        if connection.broken or connection.in_transaction or len(self._readers) >= _MOST_IDLE:
+            connection.close()
+        else:
+            self._readers.append(connection)
+
+    def read(self, query: Callable[[Transaction], T]) -> T:
+        self._refuse_closed()
+        with translating(self._where):
+            connection = self._borrow()
+            try:
+                connection.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                tx = self._transaction(connection, Memory())
+                tx.begin(self.clock.now())
+                found = query(tx)
+                connection.script("COMMIT")
+            finally:
+                self._give_back(connection)
+            return found
+
+    # -- the user's own SQL ---------------------------------------------------------------------
+
+    def exclusive(self) -> PgExclusive:
+        self._refuse_fork()
+        self._group.hold()
+        connection = None
+        try:
+            self._refuse_closed()
+            with translating(self._where):
+                connection = self._borrow()
+                _version, now = self._start(connection, durable=True)
+                # The broker's tables can be read, behind whatever the user's own path says.
+                connection.execute(
+                    "SELECT set_config('search_path', current_setting('search_path') || ', ' || %s, true)",
+                    (f'"{self.schema}"',),
+                )
+            begun_at = connection.total_changes - 1
+            memory = Memory()
+            memory.cursors.update(self._memory.cursors)
+            tx = self._transaction(connection, memory)
+            tx.begin(now)
+            return PgExclusive(
+                connection,
+                tx,
+                self._translated,
+                lambda c: self._commit_on(c, begun_at),
+                self._end_user_sql,
+            )
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            self._group.let_go()
+            raise
+
+    def _end_user_sql(self, connection: PgConnection, woken: set[int]) -> None:
+        try:
+            with suppress(psycopg.Error):
+                if connection.in_transaction:
+                    connection.script("ROLLBACK")
+            self._give_back(connection)
+        finally:
+            self._end_exclusive(woken)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    @contextmanager
+    def version_reader(self) -> Iterator[Callable[[], int]]:
+        """Give a function that tells a number which changes with every commit of any process."""
+        reader: list[PgConnection] = []
+
+        def read() -> int:
+            with translating(self._where):
+                if reader and reader[0].broken:
+                    reader.clear()
+                if not reader:
+                    reader.append(PgConnection(self._conninfo))
+                (version, _now) = reader[0].execute(self.dialect.queries["select_now"]).fetchone()
+            return int(version)
+
+        try:
+            yield read
+        finally:
+            for connection in reader:
+                connection.close()
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the store: nothing, if all is well."""
+        with translating(self._where):
+            connection = self._borrow()
+            try:
+                found = connection.execute(self.dialect.queries["select_problems"]).fetchall()
+            finally:
+                self._give_back(connection)
+        return [f"{what}: {count}" for what, count in found]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the store's settings and sizes, for people who look after it."""
+        with translating(self._where):
+            connection = self._borrow()
+            try:
+                queries = self.dialect.queries
+                meta = dict(connection.execute(queries["select_meta"]).fetchall())
+                found = connection.execute(queries["select_facts"], (self.schema,)).fetchone()
+                server, size, commit = found
+            finally:
+                self._give_back(connection)
+        return {
+            "schema_name": self.schema,
+            "schema": int(meta["schema"]),
+            "newest_schema": migrations()[-1][0],
+            "store_id": meta["store_id"],
+            "postgresql": server,
+            "synchronous_commit": commit,
+            "bytes": size,
+        }
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._group.closed = True
+        self.bell.close()
+        if self._pid != os.getpid():
+            return
+        self._group.hold()
+        while self._readers:
+            self._readers.pop().close()
+        self._connection.close()
+        self._group.let_go()
+
+
+class ServerClock:
+    """The server's time, as far as it is known here: the machine's clock, set right by each commit."""
+
+    ticks = True
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead = 0
+
+    def set(self, now: int) -> None:
+        """Note what the server's clock says now."""
+        self._ahead = now - self._system.now()
+
+    def now(self) -> int:
+        return self._system.now() + self._ahead

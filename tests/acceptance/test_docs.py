@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import new_store
 
 import lazaretto
 from lazaretto import errors
@@ -32,6 +33,8 @@ from lazaretto.engine.log import EVENT_KINDS
 from lazaretto.host import HandlerOptions
 from lazaretto.isolation import SandboxOptions
 
+#: The address of a server on the pages.
+SERVER = "postgresql://app@db.example.com/orders"
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Blocks that may be left out, over all pages: an example that nobody runs is soon wrong.
@@ -102,6 +105,8 @@ class Reader:
 
     def __init__(self, page: Path, folder: Path) -> None:
         self._page = page
+        #: What the pages' server is here.
+        self.server: str | None = None
         self._names: dict[str, Any] = {"__name__": "__main__"}
         # Spark has one session in a process, and it remembers the folder that it was started in.
         self._apart: subprocess.Popen[str] | None = None
@@ -122,6 +127,8 @@ class Reader:
         }
 
     def read(self, block: Block) -> None:
+        if self.server is not None:
+            block = dataclasses.replace(block, text=block.text.replace(SERVER, self.server))
         match block.language:
             case "python" if block.run:
                 self._python(block)
@@ -210,14 +217,20 @@ def commands_of(block: Block) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
     reader = Reader(page, tmp_path)
+    server = contextlib.ExitStack()
+    if SERVER in page.read_text("utf-8"):
+        reader.server = server.enter_context(new_store(request.getfixturevalue("postgres").url))
     try:
         for block in blocks_of(page):
             reader.read(block)
     finally:
         reader.close()
+        server.close()
 
 
 def test_blocks_left_out_are_rare() -> None:

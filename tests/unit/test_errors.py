@@ -17,6 +17,7 @@ SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld)]
 CODES = {
     "BrokerClosed": "closed",
     "ClaimFenced": "claim_fenced",
+    "CommitUnknown": "commit_unknown",
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",
     "EntityNotFound": "entity_not_found",

@@ -17,6 +17,7 @@ from lazaretto.engine.work import Finished, FinishHandover
 from lazaretto.entities import EntityPath, PoisonSession
 from lazaretto.errors import (
     BrokerClosed,
+    CommitUnknown,
     EntityError,
     LazarettoError,
     MessageLockLost,
@@ -273,11 +274,14 @@ class Slot:
         self._report(entries, finished.finals)
 
     def _patiently(self, work: FinishHandover) -> Finished:
-        """Run it, again and again while the store is busy or full: the work is done and must not be lost."""
+        """Run it, again and again while the store is busy, full or away: what is done must not be lost.
+
+        Where nobody knows whether it was committed, doing it again finds the locks gone if it was.
+        """
         while True:
             try:
                 return self._store.run(work)
-            except (StoreBusy, StoreFull, StoreUnavailable) as error:
+            except (StoreBusy, StoreFull, StoreUnavailable, CommitUnknown) as error:
                 self._shared.tally.waiting(str(error))
                 if self._stopping.wait(_REST):
                     return self._store.run(work)

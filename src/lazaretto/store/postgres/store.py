@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from lazaretto.clock import Clock, SystemClock
-from lazaretto.errors import LazarettoError, StoreUnavailable
+from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
 from lazaretto.store.contract import Transaction
 from lazaretto.store.postgres.connection import PgConnection, translated, translating
 from lazaretto.store.postgres.dialect import dialect
@@ -125,7 +125,15 @@ class PostgresStore(SqlStore):
         if connection.total_changes == begun_at:
             connection.script("COMMIT")
             return None
-        ((version,),) = connection.script(f"SELECT nextval('{self._sequence}'); COMMIT")
+        try:
+            ((version,),) = connection.script(f"SELECT nextval('{self._sequence}'); COMMIT")
+        except psycopg.Error as error:
+            if not connection.broken:
+                raise
+            raise CommitUnknown(
+                f"{self._where}: the connection was lost while this was committed; it may have taken effect "
+                "or not: look before you do it again"
+            ) from error
         return int(version)
 
     def _translated(self, error: Exception) -> LazarettoError:

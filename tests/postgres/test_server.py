@@ -1,0 +1,280 @@
+"""Many hosts on one server, and a server that fails: nothing lost, nothing done twice, and it goes on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from servers import Server, new_store, start, wait_for
+
+import lazaretto
+from lazaretto import (
+    Broker,
+    InvalidOption,
+    ManualClock,
+    Message,
+    MessageLockLost,
+    QueueOptions,
+    StoreBusy,
+    StoreError,
+    StoreForeign,
+    StoreNotFound,
+    StoreUnavailable,
+)
+
+CONSUMER = Path(__file__).with_name("consumer.py")
+#: What a caller does about an error that says it may be tried again, or that nobody knows how it ended.
+AGAIN = (StoreUnavailable, StoreBusy, StoreError)
+
+
+@pytest.fixture
+def url(postgres: Server) -> Iterator[str]:
+    with new_store(postgres.url) as found:
+        yield found
+
+
+def lines(journal: Path, kind: str) -> list[list[str]]:
+    return [words[1:] for words in map(str.split, journal.read_text().splitlines()) if words[0] == kind]
+
+
+class TestHosts:
+    """Several processes, several threads each."""
+
+    def test_no_message_in_two_hands(self, url: str, tmp_path: Path) -> None:
+        journal = tmp_path / "journal"
+        with lazaretto.connect(url) as broker:
+            broker.create_queue("work")
+            broker.sender("work").send([Message(b"x" * n, message_id=f"m{n}") for n in range(600)])
+            words = [sys.executable, CONSUMER, url, journal, 4, 1.0]
+            hosts = [subprocess.Popen(list(map(str, words))) for _ in range(4)]
+            assert [host.wait(120) for host in hosts] == [0] * 4
+            handed = lines(journal, "handed")
+            assert Counter(name for name, _ in handed) == Counter({f"m{n}": 1 for n in range(600)})
+            assert {attempt for _, attempt in handed} == {"1"}
+            assert broker.queue("work").counts.total == 0
+
+    def test_killed_hosts(self, url: str, tmp_path: Path) -> None:
+        """One host after the other is killed; what it held comes back, charged, and nothing else does."""
+        journal = tmp_path / "journal"
+        with lazaretto.connect(url) as broker:
+            broker.create_queue("work", QueueOptions(lock_duration=2))
+            broker.sender("work").send([Message(b"x", message_id=f"m{n}") for n in range(400)])
+            words = list(map(str, [sys.executable, CONSUMER, url, journal, 2]))
+            for _ in range(4):
+                host = subprocess.Popen([*words, "30"])
+                size = journal.stat().st_size if journal.exists() else 0
+                while not journal.exists() or journal.stat().st_size < size + 600:
+                    assert host.poll() is None
+                    time.sleep(0.002)
+                host.kill()
+                host.wait(30)
+            assert subprocess.run([*words, "4"], timeout=120, check=False).returncode == 0
+            completed = Counter(name for (name,) in lines(journal, "completed"))
+            # Killed between the settling and its note, a message is done without a word.
+            assert max(completed.values()) == 1
+            assert {f"m{n}" for n in range(400)} == {name for name, _ in lines(journal, "handed")}
+            assert broker.queue("work").counts.total == 0
+
+    def test_what_is_scheduled_becomes_active_once(self, url: str) -> None:
+        brokers = [lazaretto.connect(url) for _ in range(3)]
+        try:
+            brokers[0].create_queue("work")
+            at = datetime.now(UTC) + timedelta(seconds=0.3)
+            brokers[0].sender("work").schedule([Message(b"x", message_id=f"m{n}") for n in range(50)], at)
+            got: list[str] = []
+            while len(got) < 50:
+                messages = brokers[1].receiver("work").receive(100, max_wait=20.0)
+                got += [m.message_id for m in messages]
+                assert messages
+            assert sorted(got) == sorted(f"m{n}" for n in range(50))
+            assert brokers[2].queue("work").counts.total == 50
+        finally:
+            for broker in brokers:
+                broker.close()
+
+    def test_another_process_wakes_who_waits(self, url: str) -> None:
+        with lazaretto.connect(url) as first, lazaretto.connect(url) as second:
+            first.create_queue("work")
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                waiting = pool.submit(first.receiver("work").receive, 1, 30.0)
+                begun = time.monotonic()
+                second.sender("work").send(Message(b"x"))
+                assert waiting.result(30)[0].body == b"x"
+            assert time.monotonic() - begun < 10
+
+    def test_several_brokers_in_one_database(self, postgres: Server) -> None:
+        with contextlib.ExitStack() as opened:
+            urls = [opened.enter_context(new_store(postgres.url)) for _ in range(2)]
+            first, second = (opened.enter_context(lazaretto.connect(url)) for url in urls)
+            for broker in (first, second):
+                broker.create_queue("work")
+            first.sender("work").send(Message(b"x"))
+            assert second.queue("work").counts.total == 0
+
+    def test_a_writer_that_holds_on(self, url: str) -> None:
+        with lazaretto.connect(url) as first, lazaretto.connect(url, timeout=0.2) as second:
+            first.create_queue("work")
+            with first.transaction() as tx:
+                tx.execute("SELECT 1")
+                with pytest.raises(StoreBusy, match="another process kept writing"):
+                    second.sender("work").send(Message(b"x"))
+            second.sender("work").send(Message(b"x"))
+
+
+class _Load:
+    """Threads that send and complete, whatever the server does, and know what they were told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._stop = threading.Event()
+        self.sending: set[str] = set()
+        self.sent: set[str] = set()
+        self.completing: set[str] = set()
+        self.completed: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self._threads = [threading.Thread(target=t) for t in (self._send, self._receive, self._receive)]
+
+    def __enter__(self) -> _Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more messages are completed."""
+        wanted, end = len(self.completed) + more, time.monotonic() + 60
+        while len(self.completed) < wanted:
+            assert time.monotonic() < end, (len(self.completed), wanted, self.errors)
+            time.sleep(0.005)
+
+    def _send(self) -> None:
+        number = 0
+        with self._broker.sender("work") as sender:
+            while not self._stop.is_set():
+                number += 1
+                self.sending.add(f"m{number}")
+                try:
+                    sender.send(Message(b"x" * (number % 3000), message_id=f"m{number}"))
+                    self.sent.add(f"m{number}")
+                except AGAIN as error:
+                    self.errors[type(error).__name__] += 1
+
+    def _receive(self) -> None:
+        with self._broker.receiver("work") as receiver:
+            while not self._stop.is_set():
+                try:
+                    messages = receiver.receive(3, max_wait=0.1)
+                    names = [m.message_id for m in messages]
+                    self.completing.update(names)
+                    receiver.complete(messages)
+                    self.completed.update(names)
+                except (MessageLockLost, *AGAIN) as error:
+                    self.errors[type(error).__name__] += 1
+
+    def check(self, url: str) -> None:
+        """What was sent is there, or was completed; what was completed is gone, and was so once."""
+        with lazaretto.connect(url, clock=ManualClock(time.time() + 3600)) as broker:
+            assert broker.check() == []
+            left = {m.message_id for m in broker.peek("work", 100_000)}
+            dead = {d.message_id for d in broker.dead_letters("work")}
+        assert max(self.completed.values()) == 1
+        assert not left & set(self.completed)
+        assert left | dead <= self.sending
+        assert self.sent - left - dead <= self.completing
+
+
+class TestFailures:
+    """The server ends connections, or itself."""
+
+    def test_backends_that_are_ended(self, postgres: Server, url: str) -> None:
+        draw = random.Random(5)
+        with lazaretto.connect(url) as broker, psycopg.connect(postgres.url, autocommit=True) as operator:
+            broker.create_queue("work", QueueOptions(lock_duration=2))
+            with _Load(broker) as load:
+                for _ in range(50):
+                    load.wait_for(draw.randrange(1, 8))
+                    operator.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "WHERE application_name = 'lazaretto' AND random() < 0.7"
+                    )
+                load.wait_for(50)
+        load.check(url)
+
+    def test_a_server_that_falls_over_and_comes_back(self) -> None:
+        server = start()
+        if server.process is None:
+            pytest.fail("this test needs a server of its own: unset LAZARETTO_TEST_POSTGRES")
+        try:
+            with new_store(server.url) as url:
+                with lazaretto.connect(url, timeout=20.0) as broker:
+                    broker.create_queue("work", QueueOptions(lock_duration=2))
+                    with _Load(broker) as load:
+                        for _ in range(2):
+                            load.wait_for(60)
+                            server.crash()
+                            wait_for(server.url)
+                        load.wait_for(60)
+                load.check(url)
+        finally:
+            server.stop()
+
+    def test_no_server(self) -> None:
+        with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+            lazaretto.connect("postgresql://ann:secret@127.0.0.1:1/orders")
+        assert caught.value.retriable
+        assert "secret" not in str(caught.value)
+
+
+class TestOpening:
+    """Addresses, and what is found there."""
+
+    def test_a_store_that_must_exist(self, url: str) -> None:
+        with pytest.raises(StoreNotFound):
+            lazaretto.connect(url, create=False)
+
+    def test_a_schema_of_somebody_elses(self, postgres: Server) -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA foreigner CREATE TABLE things (x int)")
+            try:
+                with pytest.raises(StoreForeign, match="belongs to another application"):
+                    lazaretto.connect(f"{postgres.url}?schema=foreigner")
+            finally:
+                connection.execute("DROP SCHEMA foreigner CASCADE")
+
+    @pytest.mark.parametrize("name", ["", "Upper", "a-b", 'x"; DROP', "pg_catalog", "x" * 60])
+    def test_names_that_a_schema_cannot_have(self, postgres: Server, name: str) -> None:
+        with pytest.raises(InvalidOption, match="expected schema to be a name"):
+            lazaretto.connect(f"{postgres.url}?schema={name}")
+
+    def test_two_at_once_make_one(self, url: str) -> None:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            brokers = list(pool.map(lambda _: lazaretto.connect(url), range(4)))
+        assert len({broker.facts()["store_id"] for broker in brokers}) == 1
+        for broker in brokers:
+            broker.close()
+
+    def test_texts_that_the_server_cannot_keep(self, url: str) -> None:
+        with lazaretto.connect(url) as broker:
+            broker.create_queue("work")
+            broker.sender("work").send(Message(b"\0", message_id="a\0b", properties={"p": "\0"}))
+            receiver = broker.receiver("work")
+            (message,) = receiver.receive()
+            assert (message.message_id, message.properties) == ("a\ufffdb", {"p": "\0"})
+            receiver.dead_letter(message, reason="x\0y", error=ValueError("\0"))
+            (letter,) = broker.dead_letters("work")
+            assert (letter.reason, letter.error_message) == ("x\ufffdy", "\ufffd")

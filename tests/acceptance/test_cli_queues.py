@@ -248,8 +248,10 @@ def test_stores_that_cannot_be_used(cli: Program) -> None:
     cli.fails(5, "store_error", "queue", "create", "orders")
     cli.environment["LAZARETTO_STORE"] = str(cli.store.parent / "missing" / "store.db")
     cli.fails(5, "store_error", "queue", "create", "orders")
-    cli.environment["LAZARETTO_STORE"] = "postgres://host/db"
+    cli.environment["LAZARETTO_STORE"] = "mysql://host/db"
     cli.fails(2, "invalid_option", "queue", "create", "orders")
+    cli.environment["LAZARETTO_STORE"] = "postgresql://ann:secret@127.0.0.1:1/db"
+    assert "secret" not in cli.fails(5, "store_unavailable", "queue", "create", "orders")
 
 
 def test_an_empty_database_is_no_store(cli: Program) -> None:

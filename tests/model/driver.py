@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
+from servers import new_store
 
 import lazaretto
 from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, TopicOptions
@@ -110,20 +111,25 @@ errors = st.sampled_from((None, "ValueError", "builtins.KeyError"))
 delays = st.sampled_from((None, None, None, 0, 5, 100))
 
 
+def _furnish(broker: Broker) -> None:
+    """Make all queues, and a table of the user's own."""
+    broker.create_topic(TOPIC, TOPIC_OPTIONS)
+    for name, options in {**QUEUES, IDLE: QueueOptions()}.items():
+        if name in SUBSCRIPTIONS:
+            rules, _ = SUBSCRIPTIONS[name]
+            broker.create_subscription(TOPIC, name.rpartition("/")[2], options, rules)
+        else:
+            broker.create_queue(name, options)
+    with broker.transaction() as tx:
+        tx.execute("CREATE TABLE rows (number INTEGER, text TEXT)")
+
+
 @functools.cache
 def _template() -> Path:
-    """Return a store with all queues and a table of the user's own, to copy for every example."""
+    """Return a store with all that, to copy for every example."""
     path = Path(tempfile.mkdtemp(prefix="lazaretto-model-")) / "template.db"
     with lazaretto.connect(path, clock=ManualClock(START)) as broker:
-        broker.create_topic(TOPIC, TOPIC_OPTIONS)
-        for name, options in {**QUEUES, IDLE: QueueOptions()}.items():
-            if name in SUBSCRIPTIONS:
-                rules, _ = SUBSCRIPTIONS[name]
-                broker.create_subscription(TOPIC, name.rpartition("/")[2], options, rules)
-            else:
-                broker.create_queue(name, options)
-        with broker.transaction() as tx:
-            tx.execute("CREATE TABLE rows (text TEXT)")
+        _furnish(broker)
         # Into one file: the store's own is not whole without its log.
         whole = path.with_name("whole.db")
         with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -138,11 +144,22 @@ class Broken(Exception):
 class Driver(RuleBasedStateMachine):
     """A broker and the model side by side; the rules are its heirs'."""
 
+    #: The PostgreSQL server that the broker's store is on; None: it is in a file.
+    server: str | None = None
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="lazaretto-model-"))
-        shutil.copy(_template(), self.folder / "store.db")
         self.clock = ManualClock(START)
+        self.opened = contextlib.ExitStack()
+        if self.server is None:
+            folder = Path(tempfile.mkdtemp(prefix="lazaretto-model-"))
+            self.opened.callback(shutil.rmtree, folder)
+            shutil.copy(_template(), folder / "store.db")
+            self.url = str(folder / "store.db")
+        else:
+            self.url = self.opened.enter_context(new_store(self.server))
+            with lazaretto.connect(self.url, clock=self.clock) as broker:
+                _furnish(broker)
         self.broker = self.connect()
         self.position = self.broker.last_event()
         wants = {path: wants for path, (_, wants) in SUBSCRIPTIONS.items()}
@@ -154,7 +171,7 @@ class Driver(RuleBasedStateMachine):
         self.sent = 0
 
     def connect(self) -> Broker:
-        return lazaretto.connect(self.folder / "store.db", clock=self.clock, create=False)
+        return lazaretto.connect(self.url, clock=self.clock, create=False)
 
     def teardown(self) -> None:
         try:
@@ -162,7 +179,7 @@ class Driver(RuleBasedStateMachine):
                 compare_queue(self.broker, queue)
         finally:
             self.broker.close()
-            shutil.rmtree(self.folder)
+            self.opened.close()
 
     # -- doing the same twice -------------------------------------------------------------------
 

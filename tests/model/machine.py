@@ -415,7 +415,7 @@ class BrokerMachine(Driver):
                     self.both(real.rollback, lambda point=point: expected.roll_back_to(point))  # type: ignore[misc]
                 case "sql":
                     self.sent += 1
-                    tx.execute("INSERT INTO rows VALUES (?)", [f"row {self.sent}"])
+                    tx.execute(f"INSERT INTO rows VALUES ({self.sent}, 'row {self.sent}')")
                     expected.write(f"row {self.sent}")
                 case "wait" if not expected.used_sql:
                     self._advance(data.draw(st.sampled_from((1, 5, 25))))
@@ -427,7 +427,7 @@ class BrokerMachine(Driver):
             self.both(lambda: leave_by_error(tx), lambda: be_broken(expected))
         if expected.used_sql:
             with self.broker.transaction() as reader:
-                found = reader.execute("SELECT text FROM rows ORDER BY rowid").fetchall()
+                found = reader.execute("SELECT text FROM rows ORDER BY number").fetchall()
             assert [row for (row,) in found] == self.model.rows
 
     def _receive_in(self, data: st.DataObject, tx: Any, expected: ModelTransaction) -> None:

@@ -6,6 +6,7 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from servers import Server
 
 from .machine import BrokerMachine
 
@@ -53,3 +54,11 @@ def test_broker_and_model_agree() -> None:
         print(f"model: {BrokerMachine.steps:,} steps", flush=True)
     print(f"model: {BrokerMachine.steps:,} steps run in all")
     assert BrokerMachine.steps >= wanted
+
+
+def test_so_does_one_on_a_server(postgres: Server) -> None:
+    """The same on PostgreSQL, for fewer steps."""
+    machine = type("ServedMachine", (BrokerMachine,), {"server": postgres.url})
+    profile = settings.get_profile("soak" if soaking() else "gate")
+    examples = 200 if soaking() else 25
+    run_state_machine_as_test(machine, settings=settings(profile, max_examples=examples))

@@ -167,12 +167,9 @@ class GroupCommit:
 
     def _wake_next(self) -> None:
         """Wake the first of those that wait, to write."""
-        try:
-            heir = self._waiting[0].wake
-        except IndexError:
-            return
-        if heir is not None:
-            _release(heir)
+        for ticket in tuple(self._waiting)[:1]:
+            if ticket.wake is not None:
+                _release(ticket.wake)
 
 
 def _release(lock: threading.Lock) -> None:

@@ -30,6 +30,8 @@ _WRITING = 0x4C5A0002
 _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
+#: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
+_ASK_EVERY = 1.0
 
 
 class PostgresStore(SqlStore):
@@ -126,7 +128,9 @@ class PostgresStore(SqlStore):
             connection.script("COMMIT")
             return None
         try:
-            ((version,),) = connection.script(f"SELECT nextval('{self._sequence}'); COMMIT")
+            ((version, _),) = connection.script(
+                f"SELECT nextval('{self._sequence}'), pg_notify('{channel(self.schema)}', ''); COMMIT"
+            )
         except psycopg.Error as error:
             if not connection.broken:
                 raise
@@ -217,22 +221,16 @@ class PostgresStore(SqlStore):
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], int]]:
         """Give a function that tells a number which changes with every commit of any process."""
-        reader: list[PgConnection] = []
+        listener = _Listener(self._conninfo, self.schema, self.dialect.queries["select_now"])
 
         def read() -> int:
             with translating(self._where):
-                if reader and reader[0].broken:
-                    reader.clear()
-                if not reader:
-                    reader.append(PgConnection(self._conninfo))
-                (version, _now) = reader[0].execute(self.dialect.queries["select_now"]).fetchone()
-            return int(version)
+                return listener.version()
 
         try:
             yield read
         finally:
-            for connection in reader:
-                connection.close()
+            listener.close()
 
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
@@ -278,6 +276,44 @@ class PostgresStore(SqlStore):
             self._readers.pop().close()
         self._connection.close()
         self._group.let_go()
+
+
+def channel(schema: str) -> str:
+    """Return the name under which the commits of a store are told."""
+    return f"lazaretto_{schema}"
+
+
+class _Listener:
+    """Hears of commits by the server's word, and asks now and then, should one have been missed."""
+
+    def __init__(self, conninfo: str, schema: str, query: str) -> None:
+        self._conninfo = conninfo
+        self._channel = channel(schema)
+        self._query = query
+        self._connection: PgConnection | None = None
+        self._known = 0
+        self._heard = 0
+        self._asked_at = 0.0
+
+    def version(self) -> int:
+        """Return a number that is another one when there was a commit."""
+        if self._connection is None or self._connection.broken:
+            self._connection = PgConnection(self._conninfo)
+            self._connection.script(f'LISTEN "{self._channel}"')
+            self._asked_at = 0.0
+        self._heard += sum(1 for _ in self._connection.raw.notifies(timeout=0))
+        now = time.monotonic()
+        if now >= self._asked_at + _ASK_EVERY:
+            self._asked_at = now
+            known, _ = self._connection.execute(self._query).fetchone()
+            # Heard of or not: that it has moved on is what counts.
+            self._heard += known != self._known
+            self._known = known
+        return self._heard
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 class ServerClock:

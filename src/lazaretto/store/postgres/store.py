@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
 from lazaretto.store.contract import Transaction
-from lazaretto.store.postgres.connection import PgConnection, translated, translating
+from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
 from lazaretto.store.postgres.schema import check_name, migrations, prepare
@@ -184,6 +184,8 @@ class PostgresStore(SqlStore):
             with translating(self._where):
                 connection = self._borrow()
                 _version, now = self._start(connection, durable=True)
+                # A user's own queries are planned as the server is set.
+                connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
                 # The broker's tables can be read, behind whatever the user's own path says.
                 connection.execute(
                     "SELECT set_config('search_path', current_setting('search_path') || ', ' || %s, true)",

@@ -22,10 +22,9 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 @dataclasses.dataclass
 class Server:
-    """A running server: where it is, what it is, and how it ends."""
+    """A running server: where it is, and how it ends."""
 
     url: str
-    what: str
     folder: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     run: Callable[[], subprocess.Popen[bytes]] | None = None
@@ -72,11 +71,19 @@ def _unprivileged() -> dict[str, int]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid}
 
 
-def start() -> Server:
+def describe() -> str:
+    """Return which server the tests take, in words."""
+    return f"the one of {NAMED}" if os.environ.get(NAMED) else f"started from {binaries()}"
+
+
+def find() -> Server:
     """Return the server that is named in the environment, or start one."""
     named = os.environ.get(NAMED)
-    if named:
-        return Server(named, f"PostgreSQL at {NAMED}")
+    return Server(named) if named else start()
+
+
+def start() -> Server:
+    """Start a server."""
     where = binaries()
     if where is None:
         raise RuntimeError(
@@ -119,7 +126,7 @@ def start() -> Server:
         return found
 
     url = f"postgresql://lazaretto@127.0.0.1:{port}/postgres"
-    server = Server(url, f"PostgreSQL of {where}", folder, run(), run)
+    server = Server(url, folder, run(), run)
     wait_for(url)
     return server
 

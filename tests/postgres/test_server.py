@@ -217,8 +217,6 @@ class TestFailures:
 
     def test_a_server_that_falls_over_and_comes_back(self) -> None:
         server = start()
-        if server.process is None:
-            pytest.fail("this test needs a server of its own: unset LAZARETTO_TEST_POSTGRES")
         try:
             with new_store(server.url) as url:
                 with lazaretto.connect(url, timeout=20.0) as broker:

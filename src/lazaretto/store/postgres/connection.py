@@ -62,6 +62,10 @@ def translating(where: str) -> Iterator[None]:
 PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
 
 
+#: A machine that is gone without a word must not hold the writer's lock for long: 25 seconds.
+_DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+
+
 class _Text(StrDumper):
     """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
 
@@ -82,7 +86,8 @@ class PgConnection:
             self._conninfo, autocommit=True, application_name="lazaretto", connect_timeout=10
         )
         raw.adapters.register_dumper(str, _Text)
-        raw.execute("; ".join(f"SET {name} = {value}" for name, value in PLANNING.items()).encode())
+        settings = {**PLANNING, **_DEAD_CLIENTS}
+        raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
         return raw
 
     def reopen(self) -> None:

@@ -86,32 +86,49 @@ class PostgresStore(SqlStore):
     # -- writing --------------------------------------------------------------------------------
 
     def _begin(self, durable: bool) -> None:
-        end = time.monotonic() + self._busy
-        nap = _FIRST_NAP
-        while True:
-            try:
-                if self._connection.broken:
-                    self._connection.reopen()
-                version, now = self._start(self._connection, durable)
-                break
-            except psycopg.Error as error:
-                # Nothing has been done yet, so that it can be done again when the server is back.
-                gone = isinstance(translated(error, self._where), StoreUnavailable)
-                if not gone or time.monotonic() + nap > end:
-                    raise
-                self._connection.close()
-                time.sleep(nap)
-                nap = min(2 * nap, _LONGEST_NAP)
+        version, now = self._patiently(lambda: self._begin_writing(durable))
         if version != self._version:
             self._memory.forget()
             self._version = version
         self._begun_at = self._connection.total_changes
         self._tx.begin(now)
 
+    def _begin_writing(self, durable: bool) -> tuple[int, int]:
+        if self._connection.broken:
+            self._connection.reopen()
+            # It may be another server now, which a standby was, and know less than the former one did.
+            self._version = -1
+            self._memory.cursors.clear()
+            self._memory.registered = False
+        try:
+            return self._start(self._connection, durable)
+        except psycopg.Error as error:
+            if isinstance(translated(error, self._where), StoreUnavailable):
+                self._connection.close()
+            raise
+
+    def _patiently(self, begin: Callable[[], T]) -> T:
+        """Begin a transaction, again and again while the server is away, for as long as a caller waits.
+
+        Nothing has been done yet, so that nothing is done twice.
+        """
+        end = time.monotonic() + self._busy
+        nap = _FIRST_NAP
+        while True:
+            try:
+                return begin()
+            except psycopg.Error as error:
+                away = isinstance(translated(error, self._where), StoreUnavailable)
+                if not away or time.monotonic() + nap > end:
+                    raise
+                time.sleep(nap)
+                nap = min(2 * nap, _LONGEST_NAP)
+
     def _start(self, connection: PgConnection, durable: bool) -> tuple[int, int]:
         """Begin as the one writer, in one round trip; return the store's version and the time."""
         ((version, now),) = connection.script(
-            f"BEGIN; SET LOCAL synchronous_commit = {'on' if durable else 'off'}; "
+            # What the server is set to may be more than "on".
+            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
             f"SET LOCAL lock_timeout = {round(self._busy * 1000) or 1}; "
             f"SELECT pg_advisory_xact_lock({self._lock}); " + self.dialect.queries["select_now"]
         )
@@ -162,9 +179,8 @@ class PostgresStore(SqlStore):
     def read(self, query: Callable[[Transaction], T]) -> T:
         self._refuse_closed()
         with translating(self._where):
-            connection = self._borrow()
+            connection, _ = self._patiently(lambda: self._borrow_with(_begin_reading))
             try:
-                connection.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 tx = self._transaction(connection, Memory())
                 tx.begin(self.clock.now())
                 found = query(tx)
@@ -172,6 +188,15 @@ class PostgresStore(SqlStore):
             finally:
                 self._give_back(connection)
             return found
+
+    def _borrow_with(self, begin: Callable[[PgConnection], T]) -> tuple[PgConnection, T]:
+        """Return a connection on which a transaction has begun, and what that gave."""
+        connection = self._borrow()
+        try:
+            return connection, begin(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
@@ -182,8 +207,9 @@ class PostgresStore(SqlStore):
         try:
             self._refuse_closed()
             with translating(self._where):
-                connection = self._borrow()
-                _version, now = self._start(connection, durable=True)
+                connection, (_version, now) = self._patiently(
+                    lambda: self._borrow_with(lambda one: self._start(one, durable=True))
+                )
                 # A user's own queries are planned as the server is set.
                 connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
                 # The broker's tables can be read, behind whatever the user's own path says.
@@ -278,6 +304,10 @@ class PostgresStore(SqlStore):
             self._readers.pop().close()
         self._connection.close()
         self._group.let_go()
+
+
+def _begin_reading(connection: PgConnection) -> None:
+    connection.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
 def channel(schema: str) -> str:

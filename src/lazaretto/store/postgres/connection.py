@@ -87,7 +87,11 @@ class PgConnection:
         )
         raw.adapters.register_dumper(str, _Text)
         settings = {**PLANNING, **_DEAD_CLIENTS}
-        raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
+        try:
+            raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
+        except BaseException:
+            raw.close()
+            raise
         return raw
 
     def reopen(self) -> None:

@@ -80,6 +80,7 @@ class PostgresStore(SqlStore):
         self._version = -1
         self._begun_at = 0
         self._readers: list[PgConnection] = []
+        self._lent: set[PgConnection] = set()
         self._lock = f"{_WRITING}, {zlib.crc32(schema.encode()) - (1 << 31)}"
         self._sequence = f'"{schema}".lazaretto_version'
 
@@ -164,14 +165,18 @@ class PostgresStore(SqlStore):
     # -- reading --------------------------------------------------------------------------------
 
     def _borrow(self) -> PgConnection:
-        while self._readers:
+        found = None
+        while self._readers and (found is None or found.broken):
             found = self._readers.pop()
-            if not found.broken:
-                return found
-        return PgConnection(self._conninfo)
+        if found is None or found.broken:
+            found = PgConnection(self._conninfo)
+        self._lent.add(found)
+        return found
 
     def _give_back(self, connection: PgConnection) -> None:
-        if connection.broken or connection.in_transaction or len(self._readers) >= _MOST_IDLE:
+        self._lent.discard(connection)
+        full = len(self._readers) >= _MOST_IDLE
+        if full or connection.broken or connection.in_transaction or self._closed.is_set():
             connection.close()
         else:
             self._readers.append(connection)
@@ -195,6 +200,7 @@ class PostgresStore(SqlStore):
         try:
             return connection, begin(connection)
         except BaseException:
+            self._lent.discard(connection)
             connection.close()
             raise
 
@@ -231,6 +237,7 @@ class PostgresStore(SqlStore):
             )
         except BaseException:
             if connection is not None:
+                self._lent.discard(connection)
                 connection.close()
             self._group.let_go()
             raise
@@ -300,9 +307,8 @@ class PostgresStore(SqlStore):
         if self._pid != os.getpid():
             return
         self._group.hold()
-        while self._readers:
-            self._readers.pop().close()
-        self._connection.close()
+        for connection in [*self._readers, *self._lent, self._connection]:
+            connection.close()
         self._group.let_go()
 
 

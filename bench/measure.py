@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -187,3 +187,10 @@ def _end(child: subprocess.Popen[str]) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         return child.communicate()
+
+
+def rate(count: int, run: Callable[[], object]) -> float:
+    """Return how many a second it is, when `run` does so many."""
+    begun = time.perf_counter()
+    run()
+    return count / (time.perf_counter() - begun)

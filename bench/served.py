@@ -17,6 +17,7 @@ from rich.table import Table
 
 import lazaretto
 from bench.drill.postgres import PostgresServer
+from bench.measure import rate
 from bench.payload import bodies
 from lazaretto import Message
 
@@ -94,12 +95,6 @@ class Ours:
         self._broker.close()
 
 
-def _rate(count: int, run: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    run()
-    return count / (time.perf_counter() - begun)
-
-
 def _send(system: Plain | Ours, count: int, batch: int, threads: int) -> float:
     some = list(bodies(batch))
     senders = [system.sender() for _ in range(threads)]
@@ -110,7 +105,7 @@ def _send(system: Plain | Ours, count: int, batch: int, threads: int) -> float:
             send(some)
 
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        return _rate(each * batch * threads, lambda: list(pool.map(work, senders)))
+        return rate(each * batch * threads, lambda: list(pool.map(work, senders)))
 
 
 def _drain(system: Plain | Ours, batch: int, threads: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import lazaretto
+from bench.measure import rate
 from bench.payload import bodies
 from lazaretto import Broker, CorrelationFilter, Message, Rule
 from lazaretto.filters.sql import compile_filter
@@ -27,12 +27,6 @@ _EXPRESSIONS = (
 _BATCH = 100
 
 
-def _rate(count: int, run: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    run()
-    return count / (time.perf_counter() - begun)
-
-
 def filters(console: Console, rounds: int) -> None:
     """Print how often a second filters are evaluated."""
     properties = {"amount": 150, "region": "EU", "name": "Anna's lamp"}
@@ -45,7 +39,7 @@ def filters(console: Console, rounds: int) -> None:
             for _ in range(count):
                 matches(view)
 
-        table.add_row(text, f"{statistics.median(_rate(count, run) for _ in range(rounds)):,.0f}")
+        table.add_row(text, f"{statistics.median(rate(count, run) for _ in range(rounds)):,.0f}")
     console.print(table)
 
 
@@ -74,9 +68,9 @@ def fan_out(console: Console, folder: Path, count: int, rounds: int) -> None:
             broker.create_topic("topic")
             for subscription in range(10):
                 broker.create_subscription("topic", f"s{subscription}")
-            queue.append(_rate(count, _send(broker, "queue", messages)))
+            queue.append(rate(count, _send(broker, "queue", messages)))
             before = _used(store)
-            topic.append(_rate(count, _send(broker, "topic", messages)))
+            topic.append(rate(count, _send(broker, "topic", messages)))
         size = _used(store) - before
         store.unlink()
     ratio = statistics.median(t / q for t, q in zip(topic, queue, strict=True))
@@ -102,8 +96,8 @@ def many(console: Console, folder: Path, count: int, rounds: int) -> None:
                 messages = [Message(body, properties={"customer": 7}) for body in bodies(count)]
                 sender = broker.sender("topic")
                 sender.send(messages[0])
-                rate = _rate(count, lambda messages=messages, send=sender.send: [send(m) for m in messages])  # type: ignore[misc]
-                costs.append(1e6 / rate)
+                one = rate(count, lambda messages=messages, send=sender.send: [send(m) for m in messages])  # type: ignore[misc]
+                costs.append(1e6 / one)
             store.unlink()
     few = statistics.median(found[10])
     for subscriptions, costs in found.items():

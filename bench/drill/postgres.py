@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench.servers import Server, unprivileged_account
 
-_ACCOUNTS = ("postgres", "nobody")
+#: Whom a server runs as, if we are root: the first that can.
+ACCOUNTS = ("postgres", "nobody")
 
 
 class PostgresServer:
@@ -24,7 +25,7 @@ class PostgresServer:
         base = home / "postgres"
         base.mkdir()
         # It refuses to run as root.
-        account = unprivileged_account(base, _ACCOUNTS)
+        account = unprivileged_account(base, ACCOUNTS)
         # The path of a Unix socket may have 107 bytes, fewer than a project's folder may need.
         self._sockets = Path(tempfile.mkdtemp(prefix="bench-"))
         if account is not None:

@@ -75,9 +75,9 @@ _decoder = msgspec.msgpack.Decoder(Headers, ext_hook=_extension)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def decode_headers(encoded: bytes) -> Headers:
-    """Return the headers that `encode_headers` made `encoded` of."""
-    return _decoder.decode(encoded)
+def decode_headers(encoded: bytes | None) -> Headers:
+    """Return the headers that `encode_headers` made `encoded` of; of nothing, empty ones."""
+    return _decoder.decode(encoded) if encoded else EMPTY_HEADERS
 
 
 def encode_headers(headers: Headers) -> bytes:

@@ -14,7 +14,6 @@ from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageStat
 from lazaretto.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
-    EMPTY_HEADERS,
     Headers,
     NegativeAcknowledgement,
     PropertyValue,
@@ -105,7 +104,7 @@ class StoredMessage(msgspec.Struct):
     @property
     def headers(self) -> Headers:
         if self.decoded is None:
-            self.decoded = decode_headers(self.encoded_headers) if self.encoded_headers else EMPTY_HEADERS
+            self.decoded = decode_headers(self.encoded_headers)
         return self.decoded
 
     @property

@@ -268,6 +268,26 @@ class TestTimeAndDuplicates:
 
 
 class TestEntities:
+    def test_duplicates_are_told_apart_by_partition(self, broker: Broker) -> None:
+        broker.create_topic("events", TopicOptions(requires_duplicate_detection=True))
+        path = subscribe(broker, "s")
+        for body, partition in ((b"1", None), (b"2", "p"), (b"3", "p"), (b"4", "q")):
+            publish(broker, Message(body, message_id="m", partition_key=partition))
+        assert [(m.body, m.partition_key) for m in broker.peek(path, 10)] == [
+            (b"1", None), (b"2", "p"), (b"4", "q"),
+        ]  # fmt: skip
+
+    def test_deferred_ones_wait_in_their_subscription(self, broker: Broker) -> None:
+        broker.create_topic("events")
+        paths = [subscribe(broker, name) for name in ("one", "other")]
+        publish(broker, b"x", b"y")
+        receivers = [broker.receiver(path) for path in paths]
+        (message,) = receivers[0].receive()
+        receivers[0].defer(message)
+        assert [m.body for m in receivers[0].receive(10)] == [b"y"]
+        assert [m.body for m in receivers[1].receive(10)] == [b"x", b"y"]
+        assert [m.body for m in receivers[0].receive_deferred(message.sequence_number)] == [b"x"]
+
     def test_they_are_made_described_changed_and_deleted(self, broker: Broker, topic: str) -> None:
         subscribe(broker, "a", Rule("big", SqlFilter("n > @least", {"least": 5}), SqlAction("REMOVE n")))
         subscribe(broker, "B")

@@ -27,7 +27,7 @@ from lazaretto.filters.rules import (
     TrueFilter,
 )
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import EMPTY_HEADERS, decode_headers
+from lazaretto.headers import decode_headers
 from lazaretto.messages import Message
 
 app = typer.Typer(help="List, add, remove and test the rules of a subscription.", rich_markup_mode=None)
@@ -208,7 +208,7 @@ def _lines(lines: BinaryIO, like: Message) -> Iterator[MessageView]:
 
 def _view(message: Message) -> MessageView:
     made = prepare(message)
-    headers = decode_headers(made.headers) if made.headers else EMPTY_HEADERS
+    headers = decode_headers(made.headers)
     return MessageView(headers, made.message_id, size=len(made.body))
 
 

@@ -19,7 +19,7 @@ from lazaretto.engine.receive import STATES
 from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.headers import EMPTY_HEADERS, Headers, decode_headers, encode_headers
+from lazaretto.headers import decode_headers, encode_headers
 from lazaretto.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
@@ -285,13 +285,13 @@ class Resubmit(Operation[ResubmitReport]):
                 raise
             except Exception as error:
                 raise InvalidMessage(f"the edit failed: {type(error).__name__}: {error}") from error
-        headers, body = decode_headers(row.headers) if row.headers else EMPTY_HEADERS, None
+        headers, body = decode_headers(row.headers), None
         message_id, encoded, ttl = row.message_id, row.headers, headers.time_to_live
         if edited is not None:
             new = prepare(edited)
             check_size(new, queue.options.max_message_size)
             body, ttl = new.body, new.time_to_live
-            headers = decode_headers(new.headers) if new.headers else Headers()
+            headers = decode_headers(new.headers)
             headers = msgspec.structs.replace(headers, edit_of=row.message_id)
             encoded = encode_headers(headers)
             message_id = new.message_id or row.message_id
@@ -333,7 +333,9 @@ class Resubmit(Operation[ResubmitReport]):
             new_key = tx.take_key(queue.queue_id)
         if edited is None:
             if headers.hops:
-                live = msgspec.structs.replace(live, headers=encode_headers(_afresh(headers)))
+                # It may be forwarded from the start again.
+                afresh = encode_headers(msgspec.structs.replace(headers, hops=0))
+                live = msgspec.structs.replace(live, headers=afresh)
             tx.save_row(live, new_key)
         else:
             tx.delete_messages([row.key])
@@ -341,11 +343,6 @@ class Resubmit(Operation[ResubmitReport]):
                 tx.delete_bodies([row.body_id])
             tx.insert_row(msgspec.structs.replace(live, key=new_key, body_id=None), body)
         return new_key, edited is not None
-
-
-def _afresh(headers: Headers) -> Headers:
-    """Return the headers of a message that may be forwarded from the start again."""
-    return msgspec.structs.replace(headers, hops=0)
 
 
 def _hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:

@@ -30,7 +30,6 @@ from lazaretto.filters.view import MessageView
 from lazaretto.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
-    EMPTY_HEADERS,
     MAX_HEADERS_SIZE,
     decode_headers,
     encode_headers,
@@ -129,7 +128,7 @@ def _forward_dead_letter(
     destination = queue.options.forward_dead_lettered_messages_to
     if destination is None:
         return
-    headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+    headers = decode_headers(row.headers)
     why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
     properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
     encoded = encode_headers(_replace(headers, properties=properties, dead_letter_source=queue.path))
@@ -160,7 +159,7 @@ def _transit_of(
     tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
 ) -> Transit:
     """Return a message that is stored as one that goes on from where it is."""
-    headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+    headers = decode_headers(row.headers)
     body = tx.body(row.key)
     return Transit(
         body=body if row.body_id is None else None,
@@ -306,8 +305,7 @@ class Delivery:
         partition = transit.partition_key or ""
         if self._tx.known_message_id(queue.queue_id, transit.message_id, partition) is not None:
             return True
-        until = self._tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
-        self._tx.remember_message_id(queue.queue_id, transit.message_id, partition, until, transit.origin)
+        remember_id(self._tx, queue, transit.message_id, partition, transit.origin)
         return False
 
     # -- topics ---------------------------------------------------------------------------------
@@ -343,7 +341,7 @@ class Delivery:
         self, known: Subscribers, transit: Transit
     ) -> list[tuple[QueueRecord, Copy | None, FilterError | None]]:
         """Return the subscriptions whose rules match, with what they get, or why that cannot be said."""
-        headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
+        headers = decode_headers(transit.headers)
         view = MessageView(headers, transit.message_id, enqueued=self._tx.now, size=transit.size)
         wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
         for queue, rules in known.concerned(view):
@@ -434,10 +432,12 @@ class Delivery:
     def _set_aside(self, queue: QueueRecord, transit: Transit, trouble: Trouble) -> None:
         tx = self._tx
         home = transit.home
-        at_home = home is not None and queue_of(home) == queue.queue_id
-        key = main_key(home) if home is not None and at_home else tx.take_key(queue.queue_id)
+        if home is not None and queue_of(home) == queue.queue_id:
+            key = main_key(home)
+            submitted_here = transit.origin == sequence_of(key)
+        else:
+            key, submitted_here = tx.take_key(queue.queue_id), False
         counters = Counters()._asdict()
-        submitted_here = at_home and transit.origin == sequence_of(key)
         row = MessageRow(
             key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=transit.message_id,
             session_id=None, lock_token=None, locked_at=None, locked_by=None, **counters,
@@ -448,6 +448,12 @@ class Delivery:
         )  # fmt: skip
         tx.insert_row(row, transit.body)
         dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
+
+
+def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition: str, number: int) -> None:
+    """Remember an id for as long as a queue detects duplicates, and the number it was sent under."""
+    forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
+    tx.remember_message_id(queue.queue_id, message_id, partition, forget_after, number)
 
 
 def deliver(
@@ -468,7 +474,7 @@ def _size(transit: Transit) -> int:
 
 def _with_hops(transit: Transit) -> bytes | None:
     """Return the headers with the number of hops in them; None if they are too large then."""
-    headers = decode_headers(transit.headers) if transit.headers else EMPTY_HEADERS
+    headers = decode_headers(transit.headers)
     if headers.hops == transit.hops:
         return transit.headers
     encoded = encode_headers(_replace(headers, hops=transit.hops))

@@ -14,7 +14,6 @@ from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT, SESSION_REAS
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
 from lazaretto.failure import Failure
 from lazaretto.headers import (
-    EMPTY_HEADERS,
     MAX_HEADERS_SIZE,
     Headers,
     NegativeAcknowledgement,
@@ -78,7 +77,7 @@ culprit_decoder = msgspec.json.Decoder(CulpritRecord)
 
 def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
     """Return a dead letter to the place it had in its queue, and the row it has there."""
-    headers = _headers_of(row)
+    headers = decode_headers(row.headers)
     ttl, longest = headers.time_to_live, queue.options.default_time_to_live
     if longest is not None:
         ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
@@ -161,7 +160,7 @@ def _drop(
     error_type = failure.type if failure else None
     note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
     if row.expires is not None and row.expires <= tx.now:
-        target = _sender_queue(tx, queue, _headers_of(row))
+        target = _sender_queue(tx, queue, decode_headers(row.headers))
         if target is not None:
             return_to_sender(tx, queue, target, row, Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT))
             return
@@ -171,7 +170,7 @@ def _drop(
 def _reject(
     tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
 ) -> None:
-    target = _sender_queue(tx, queue, _headers_of(row))
+    target = _sender_queue(tx, queue, decode_headers(row.headers))
     if target is None and not in_main(row.key):
         # A dead letter cannot be moved further within its queue, and must not be lost.
         target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
@@ -194,10 +193,6 @@ def reject(
     _reject(tx, queue, row, verdict, failure)
 
 
-def _headers_of(row: MessageRow) -> Headers:
-    return decode_headers(row.headers) if row.headers else EMPTY_HEADERS
-
-
 def _sender_queue(tx: Transaction, queue: QueueRecord, headers: Headers) -> QueueRecord | None:
     """Return the queue the sender wants its undeliverable messages in; the system's if it is gone."""
     if headers.dead_letter_queue is None:
@@ -210,7 +205,7 @@ def return_to_sender(
     tx: Transaction, queue: QueueRecord, target: QueueRecord, row: MessageRow, verdict: Final
 ) -> None:
     """Put a message into its sender's dead-letter queue, with a negative acknowledgement."""
-    headers = _headers_of(row)
+    headers = decode_headers(row.headers)
     system = target.path.lower() == SYSTEM_DEAD_LETTER_QUEUE
     returned = _replace(
         headers,

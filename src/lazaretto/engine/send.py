@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from lazaretto.engine.delivery import deliver
+from lazaretto.engine.delivery import deliver, remember_id
 from lazaretto.engine.dispositions import remove
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
@@ -116,7 +116,6 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
 def _send_new(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
 ) -> list[int]:
-    forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
     numbers = []
     for message in messages:
         number = None
@@ -126,7 +125,7 @@ def _send_new(
         if number is None:
             (number,) = _insert(tx, queue, [message], destination)
             if message.message_id is not None:
-                tx.remember_message_id(queue.queue_id, message.message_id, partition, forget_after, number)
+                remember_id(tx, queue, message.message_id, partition, number)
         numbers.append(number)
     return numbers
 

@@ -19,7 +19,6 @@ from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.failure import Failure
 from lazaretto.headers import (
-    EMPTY_HEADERS,
     MAX_HEADERS_SIZE,
     PropertyValue,
     decode_headers,
@@ -152,7 +151,7 @@ def settle_row(
 ) -> Verdict | None:
     """Settle one message whose lock is held; return the policy's verdict if it was asked for one."""
     if settlement.properties:
-        headers = decode_headers(row.headers) if row.headers else EMPTY_HEADERS
+        headers = decode_headers(row.headers)
         properties = {**headers.properties, **settlement.properties}
         encoded = encode_headers(msgspec.structs.replace(headers, properties=properties))
         if len(encoded) > MAX_HEADERS_SIZE and in_main(row.key):

@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.broker import Broker
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageNotFound
-from lazaretto.headers import EMPTY_HEADERS, decode_headers
+from lazaretto.headers import decode_headers
 from lazaretto.host.calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import ended_of
@@ -73,7 +73,7 @@ def try_message(broker: Broker, path: str, sequence_number: int, handler: Handle
             TrialSend(target, new.message_id, new.body, headers.subject, new.session_id)
             for target, sent in (effects.sends if effects else [])
             for new in sent
-            for headers in [decode_headers(new.headers) if new.headers else EMPTY_HEADERS]
+            for headers in [decode_headers(new.headers)]
         ],
         statements=effects.statements if effects else [],
         output=b"".join(output).decode("utf-8", "replace"),

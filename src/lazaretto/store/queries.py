@@ -1,4 +1,4 @@
-"""Reads the named queries of a .sql file."""
+"""Reads .sql files: named queries, and numbered migrations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from importlib import resources
 
 _QUERY = re.compile(r"^-- name: (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
 _ROWS = re.compile(r"\[rows\] (\([^)]*\))")
 
 
@@ -21,6 +22,16 @@ def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
             raise ValueError(f"query {name!r} stands twice in {file}")
         queries[name] = sql.strip()
     return queries
+
+
+def load_migrations(package: str) -> list[tuple[int, str]]:
+    """Return all migrations in a package: number and SQL, in order."""
+    found = []
+    for file in resources.files(package).iterdir():
+        match = _MIGRATION.match(file.name)
+        if match:
+            found.append((int(match[1]), file.read_text("utf-8")))
+    return sorted(found)
 
 
 def with_rows(sql: str, count: int) -> str:

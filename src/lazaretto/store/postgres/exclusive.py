@@ -16,8 +16,8 @@ from lazaretto.store.sql.transaction import SqlTransaction
 
 T = TypeVar("T")
 
-_COMMENT = re.compile(r"\A(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*", re.DOTALL)
-_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+#: A statement's first word, behind comments and parentheses.
+_VERB = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([a-z]+)", re.DOTALL | re.IGNORECASE)
 _ENDS = {"abort", "begin", "commit", "end", "prepare", "rollback", "start"}
 _SAVEPOINTS = {"release", "savepoint"}
 _READS = {"explain", "select", "show", "table", "values"}
@@ -26,8 +26,8 @@ _OWN = re.compile(r"\blazaretto_[a-z_]+", re.IGNORECASE)
 
 def refusal(sql: str) -> str | None:
     """Return what a user's statement would do that it may not, else None."""
-    word = _WORD.match(sql, _COMMENT.match(sql).end())  # type: ignore[union-attr]
-    verb = word[0].lower() if word else ""
+    found = _VERB.match(sql)
+    verb = found[1].lower() if found else ""
     if verb in _ENDS:
         return "end or begin a transaction"
     if verb in _SAVEPOINTS:

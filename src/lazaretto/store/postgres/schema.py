@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from importlib import resources
 
 from lazaretto.errors import InvalidOption, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.options import shown
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.queries import load_migrations
 
-_PACKAGE = "lazaretto.store.postgres.migrations"
-_MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}\Z")
 #: The lock under which a store is made or migrated, by one process at a time.
 _MIGRATING = 0x4C5A0001
@@ -30,12 +28,7 @@ def check_name(schema: str) -> str:
 
 def migrations() -> list[tuple[int, str]]:
     """Return all migrations: number and SQL, in order."""
-    found = []
-    for file in resources.files(_PACKAGE).iterdir():
-        match = _MIGRATION.match(file.name)
-        if match:
-            found.append((int(match[1]), file.read_text("utf-8")))
-    return sorted(found)
+    return load_migrations("lazaretto.store.postgres.migrations")
 
 
 def prepare(connection: PgConnection, schema: str, where: str, *, create: bool, now: int) -> None:

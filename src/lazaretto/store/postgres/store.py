@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -77,7 +76,6 @@ class PostgresStore(SqlStore):
             clock or self._server_clock or SystemClock(),
             durable_attempts=durable_attempts,
         )
-        self._version = -1
         self._begun_at = 0
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
@@ -88,11 +86,8 @@ class PostgresStore(SqlStore):
 
     def _begin(self, durable: bool) -> None:
         version, now = self._patiently(lambda: self._begin_writing(durable))
-        if version != self._version:
-            self._memory.forget()
-            self._version = version
         self._begun_at = self._connection.total_changes
-        self._tx.begin(now)
+        self._begun(version, now)
 
     def _begin_writing(self, durable: bool) -> tuple[int, int]:
         if self._connection.broken:
@@ -206,41 +201,28 @@ class PostgresStore(SqlStore):
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def exclusive(self) -> PgExclusive:
-        self._refuse_fork()
-        self._group.hold()
-        connection = None
-        try:
-            self._refuse_closed()
-            with translating(self._where):
-                connection, (_version, now) = self._patiently(
-                    lambda: self._borrow_with(lambda one: self._start(one, durable=True))
-                )
-                # A user's own queries are planned as the server is set.
-                connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
-                # The broker's tables can be read, behind whatever the user's own path says.
-                connection.execute(
-                    "SELECT set_config('search_path', current_setting('search_path') || ', ' || %s, true)",
-                    (f'"{self.schema}"',),
-                )
-            begun_at = connection.total_changes - 1
-            memory = Memory()
-            memory.cursors.update(self._memory.cursors)
-            tx = self._transaction(connection, memory)
-            tx.begin(now)
-            return PgExclusive(
-                connection,
-                tx,
-                self._translated,
-                lambda c: self._commit_on(c, begun_at),
-                self._end_user_sql,
-            )
-        except BaseException:
-            if connection is not None:
-                self._lent.discard(connection)
-                connection.close()
-            self._group.let_go()
-            raise
+    def _open_exclusive(self, memory: Memory) -> PgExclusive:
+        with translating(self._where):
+            connection, now = self._patiently(lambda: self._borrow_with(self._begin_user_sql))
+        tx = self._transaction(connection, memory)
+        tx.begin(now)
+        # Less than there are: whatever the user's own statements do counts as a change.
+        begun_at = connection.total_changes - 1
+        return PgExclusive(
+            connection, tx, self._translated, lambda c: self._commit_on(c, begun_at), self._end_user_sql
+        )
+
+    def _begin_user_sql(self, connection: PgConnection) -> int:
+        """Begin as the one writer; return the time."""
+        _version, now = self._start(connection, durable=True)
+        # A user's own queries are planned as the server is set.
+        connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
+        # The broker's tables can be read, behind whatever the user's own path says.
+        connection.execute(
+            "SELECT set_config('search_path', current_setting('search_path') || ', ' || %s, true)",
+            (f'"{self.schema}"',),
+        )
+        return now
 
     def _end_user_sql(self, connection: PgConnection, woken: set[int]) -> None:
         try:
@@ -298,18 +280,8 @@ class PostgresStore(SqlStore):
             "bytes": size,
         }
 
-    def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._group.closed = True
-        self.bell.close()
-        if self._pid != os.getpid():
-            return
-        self._group.hold()
-        for connection in [*self._readers, *self._lent, self._connection]:
-            connection.close()
-        self._group.let_go()
+    def _connections(self) -> list[PgConnection]:
+        return [*self._readers, *self._lent, self._connection]
 
 
 def _begin_reading(connection: PgConnection) -> None:

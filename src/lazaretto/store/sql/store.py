@@ -7,7 +7,8 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -44,7 +45,7 @@ class Connection(Protocol):
         ...
 
 
-class SqlStore:
+class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
@@ -61,6 +62,8 @@ class SqlStore:
         self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
         self._prefix = secrets.token_hex(8)
         self._memory = Memory()
+        #: What the store was like when this one looked, or wrote, the last time.
+        self._version = -1
         self._tx = self._transaction(connection, self._memory)
         self._closed = threading.Event()
         self._monitor: Callable[[], None] = lambda: None
@@ -70,19 +73,34 @@ class SqlStore:
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         return SqlTransaction(connection.execute, self.dialect, memory, self.worker, self._prefix)
 
+    def _begun(self, version: int, now: int) -> None:
+        """Start on a new commit; `version`: another one if others have written since."""
+        if version != self._version:
+            self._memory.forget()
+            self._version = version
+        self._tx.begin(now)
+
     # -- what each database does in its own way ---------------------------------------------------
 
+    @abstractmethod
     def _begin(self, durable: bool) -> None:
         """Start a transaction as the only writer; forget what others have changed since."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _save(self) -> None:
         """Commit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _translated(self, error: Exception) -> LazarettoError:
         """Return the database's error as one of ours."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _open_exclusive(self, memory: Memory) -> Exclusive:
+        """Begin a transaction of the user's own, on a connection of its own."""
+
+    @abstractmethod
+    def _connections(self) -> Sequence[Connection]:
+        """Return all connections that are open, of which the writer's is one."""
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -204,23 +222,43 @@ class SqlStore:
         if woken:
             self.bell.ring(woken)
 
-    def read(self, query: Callable[[Transaction], T]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, query: Callable[[Transaction], T]) -> T: ...
 
     def exclusive(self) -> Exclusive:
-        raise NotImplementedError
+        self._refuse_fork()
+        self._group.hold()
+        try:
+            self._refuse_closed()
+            # Cursors only ever move on, so the writer's are good enough to start from.
+            memory = Memory()
+            memory.cursors.update(self._memory.cursors)
+            return self._open_exclusive(memory)
+        except BaseException:
+            self._group.let_go()
+            raise
 
+    @abstractmethod
     def version_reader(self) -> AbstractContextManager[Callable[[], int]]:
         """Give a function that tells a number which changes with every commit of any process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
-        raise NotImplementedError
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""
-        raise NotImplementedError
 
     def close(self) -> None:
-        raise NotImplementedError
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._group.closed = True
+        self.bell.close()
+        if self._pid != os.getpid():
+            return
+        self._group.hold()
+        for connection in self._connections():
+            connection.close()
+        self._group.let_go()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
 import uuid
-from importlib import resources
 from pathlib import Path
 
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
+from lazaretto.store.queries import load_migrations
 from lazaretto.store.sqlite.connection import connect, translating
 
-_PACKAGE = "lazaretto.store.sqlite.migrations"
-_MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
 #: How long to wait before a file that another process is making a store is looked at again, in seconds.
 _NAP = 0.01
 _ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
@@ -21,12 +18,7 @@ _ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 
 def migrations() -> list[tuple[int, str]]:
     """Return all migrations: number and SQL, in order."""
-    found = []
-    for file in resources.files(_PACKAGE).iterdir():
-        match = _MIGRATION.match(file.name)
-        if match:
-            found.append((int(match[1]), file.read_text("utf-8")))
-    return sorted(found)
+    return load_migrations("lazaretto.store.sqlite.migrations")
 
 
 def newest() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from lazaretto.clock import Clock
 from lazaretto.errors import LazarettoError, StoreBusy
 from lazaretto.store.contract import Transaction
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.store import SqlStore
+from lazaretto.store.sql.store import Connection, SqlStore
 from lazaretto.store.sqlite.connection import connect, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
@@ -59,7 +58,6 @@ class SqliteStore(SqlStore):
             connection = connect(path, busy=busy)
             connection.execute("PRAGMA busy_timeout = 0")
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
-        self._version = -1
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
 
@@ -90,10 +88,7 @@ class SqliteStore(SqlStore):
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)
         (version,) = execute("PRAGMA data_version").fetchone()
-        if version != self._version:
-            self._memory.forget()
-            self._version = version
-        self._tx.begin(self.clock.now())
+        self._begun(version, self.clock.now())
 
     def _save(self) -> None:
         self._connection.execute("COMMIT")
@@ -125,25 +120,17 @@ class SqliteStore(SqlStore):
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def exclusive(self) -> SqliteExclusive:
-        self._refuse_fork()
-        self._group.hold()
-        connection = None
+    def _open_exclusive(self, memory: Memory) -> SqliteExclusive:
+        with translating(self._where):
+            connection = connect(self.path, busy=self._busy)
         try:
-            self._refuse_closed()
             with translating(self._where):
-                connection = connect(self.path, busy=self._busy)
                 connection.execute("BEGIN IMMEDIATE")
-            # Cursors only ever move on, so the writer's are good enough to start from.
-            memory = Memory()
-            memory.cursors.update(self._memory.cursors)
             tx = self._transaction(connection, memory)
             tx.begin(self.clock.now())
             return SqliteExclusive(connection, tx, memory, self._where, self._end_exclusive)
         except BaseException:
-            if connection is not None:
-                connection.close()
-            self._group.let_go()
+            connection.close()
             raise
 
     @contextmanager
@@ -200,16 +187,5 @@ class SqliteStore(SqlStore):
             "log_bytes": log.stat().st_size if log.exists() else 0,
         }
 
-    def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._group.closed = True
-        self.bell.close()
-        if self._pid != os.getpid():
-            return
-        self._group.hold()
-        while self._readers:
-            self._readers.pop().close()
-        self._connection.close()
-        self._group.let_go()
+    def _connections(self) -> list[Connection]:
+        return [*self._readers, self._connection]

@@ -61,12 +61,16 @@ class Receive(Operation[Found]):
 
     def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
+        token = tx.random_token() if self.session is None else self.session.token
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        if self.session is None and self.path.subqueue is Subqueue.MAIN and not self.after:
+            taken = tx.take_clear(queue.queue_id, self.limit, token, until)
+            if taken is not None:
+                return _handed(tx, taken, Lock(self.path, token, until))
         sweep(tx, SWEEP)
         halted = _look_again(tx, self.path)
         if halted is not None:
             return halted
-        token = tx.random_token() if self.session is None else self.session.token
-        until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self.session is None:
             rows = self._from_queue(tx, queue, token, until)
             lock = Lock(self.path, token, until)
@@ -74,17 +78,7 @@ class Receive(Operation[Found]):
             record = require_session(tx, queue, self.session)
             rows = self._from_session(tx, queue, self.session)
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
-        if isinstance(rows, EntityError):
-            return rows
-        if not rows:
-            return []
-        tx.register_worker()
-        messages = [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
-        if rows[0][-1] is None:
-            # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
-            row = tx.row(messages[0].key)
-            messages[0].suspect = row.suspect if row else 0
-        return messages
+        return rows if isinstance(rows, EntityError) else _handed(tx, rows, lock)
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
@@ -139,6 +133,19 @@ class Receive(Operation[Found]):
         if rows:
             tx.lock([row[0] for row in rows], session.token, None)
         return rows
+
+
+def _handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+    """Return messages that were locked as their receiver gets them."""
+    if not rows:
+        return []
+    tx.register_worker()
+    messages = [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+    if rows[0][-1] is None:
+        # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
+        row = tx.row(messages[0].key)
+        messages[0].suspect = row.suspect if row else 0
+    return messages
 
 
 @dataclasses.dataclass(slots=True)

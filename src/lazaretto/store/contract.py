@@ -68,6 +68,14 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol
         """Add a message with a past; a body that stands by itself is named by `body_id`."""
         ...
 
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+        """Take the next fresh messages of a queue if nothing else is to be looked at first, else None.
+
+        That is: nothing is due anywhere in the store, and no message of the queue is suspect or was handed
+        out before.
+        """
+        ...
+
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
         """Lock and return the next messages that were never handed out."""
         ...

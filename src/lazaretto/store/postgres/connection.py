@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import select
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
@@ -66,11 +68,35 @@ PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
 _DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 
 
+#: How many statements a connection keeps ready: all of the store's, most of them for several numbers of rows.
+_MOST_PREPARED = 500
+
+
 class _Text(StrDumper):
     """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
 
     def dump(self, obj: str) -> bytes | bytearray | memoryview | None:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class _Sent:
+    """What a statement gives that was sent ahead: it is waited for when it is asked for."""
+
+    __slots__ = ("_cursor", "_settle", "fetchall", "fetchone")
+
+    def __init__(self, cursor: psycopg.Cursor[Any], settle: Callable[[], None]) -> None:
+        self._cursor = cursor
+        self._settle = settle
+        self.fetchone = cursor.fetchone
+        self.fetchall = cursor.fetchall
+
+    @property
+    def rowcount(self) -> int:
+        self._settle()
+        return self._cursor.rowcount
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.fetchall())
 
 
 class PgConnection:
@@ -80,15 +106,20 @@ class PgConnection:
         self._conninfo = conninfo
         self.raw = self._open()
         self.total_changes = 0
+        self._pipeline: AbstractContextManager[psycopg.Pipeline] | None = None
 
     def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
         raw = psycopg.connect(
             self._conninfo, autocommit=True, application_name="lazaretto", connect_timeout=10
         )
         raw.adapters.register_dumper(str, _Text)
+        # At once: psycopg loses count of those it wants to prepare later when what is sent ahead fails.
+        raw.prepare_threshold, raw.prepared_max = 0, _MOST_PREPARED
         settings = {**PLANNING, **_DEAD_CLIENTS}
         try:
-            raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
+            raw.execute(
+                "; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode(), prepare=False
+            )
         except BaseException:
             raw.close()
             raise
@@ -97,6 +128,7 @@ class PgConnection:
     def reopen(self) -> None:
         """Connect again, after the connection broke."""
         self.close()
+        self._pipeline = None
         self.raw = self._open()
 
     @property
@@ -107,15 +139,62 @@ class PgConnection:
     def in_transaction(self) -> bool:
         return not self.raw.closed and self.raw.info.transaction_status != pq.TransactionStatus.IDLE
 
+    @property
+    def heard(self) -> bool:
+        """Whether the server has said something unasked: most often that it goes."""
+        poll = select.poll()
+        poll.register(self.raw.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         if not sql.startswith("SELECT"):
             self.total_changes += 1
         # With parameters, even none, it is one statement alone, and results come in binary.
-        return self.raw.execute(sql.encode(), parameters, binary=True)
+        cursor = self.raw.execute(sql.encode(), parameters, binary=True)
+        return cursor if self._pipeline is None else _Sent(cursor, self.settle)
+
+    # -- several statements in one round trip ---------------------------------------------------
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether statements are sent without waiting for what became of the ones before."""
+        return self._pipeline is not None
+
+    def send_ahead(self) -> None:
+        """Send statements without waiting; an error of one may show at any later one, or when it is settled.
+
+        Behind a statement that failed, the server does none until all is settled.
+        """
+        pipeline = self.raw.pipeline()
+        pipeline.__enter__()
+        self._pipeline = pipeline
+
+    def settle(self) -> None:
+        """Wait for what became of everything that was sent. Raises the first error."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(None, None, None)
+
+    def roll_back(self) -> None:
+        """End the transaction, if there is one, as if it had not been."""
+        with contextlib.suppress(psycopg.Error):
+            self.settle()
+        if self.in_transaction:
+            # Past psycopg, which would have all prepared statements prepared again.
+            self.raw.pgconn.exec_(b"ROLLBACK")
+
+    def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows by a COPY in binary, whose columns have these types."""
+        self.settle()
+        self.total_changes += 1
+        with self.raw.cursor() as cursor, cursor.copy(sql.encode()) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
 
     def script(self, sql: str) -> list[tuple[Any, ...]]:
         """Run several statements in one round trip; return the rows of the last one that has any."""
-        cursor = self.raw.execute(sql.encode())
+        cursor = self.raw.execute(sql.encode(), prepare=False)
         rows: list[tuple[Any, ...]] = []
         while True:
             if cursor.description is not None:

@@ -10,7 +10,7 @@ from lazaretto.store.queries import load_queries
 from lazaretto.store.sql.rows import Dialect
 
 # What may follow a table's name where a table is meant; its columns need no schema before them.
-_MEANT = re.compile(r"\b(FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
+_MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
 
 
 def ids(values: Iterable[int]) -> list[int]:

@@ -169,6 +169,12 @@ INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
+-- name: copy_messages
+-- Many new messages.
+COPY lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+FROM STDIN (FORMAT BINARY)
+
 -- name: insert_transits
 -- Messages that come to rest in a queue, from a topic or another queue.
 INSERT INTO lazaretto_messages
@@ -188,6 +194,10 @@ FROM lazaretto_messages WHERE key >= %(first)s AND key <= %(last)s
 -- name: select_last_body
 -- The highest id of a body.
 SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
+
+-- name: copy_bodies
+-- Many bodies.
+COPY lazaretto_bodies (body_id, body) FROM STDIN (FORMAT BINARY)
 
 -- name: insert_bodies
 -- Bodies too large to stand with their message, or of several messages.
@@ -217,6 +227,32 @@ SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_i
 FROM lazaretto_messages m
 WHERE key > %s AND key <= %s AND state = 0 AND (expires IS NULL OR expires > %s)
 ORDER BY key LIMIT %s
+
+-- name: take_clear
+-- Lock the next fresh messages of a queue, if nothing is to be looked at first. One row, or one for each.
+WITH clear AS (
+    SELECT NOT (
+        EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
+        OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= %(now)s)
+        OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
+        OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
+        OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 1)
+        OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 6)
+    ) AS clear
+), taken AS (
+    UPDATE lazaretto_messages m
+    SET state = 2, due = %(until)s, lock_token = %(token)s, locked_at = %(now)s, locked_by = %(worker)s,
+        deliveries = deliveries + 1
+    WHERE key = ANY(ARRAY(
+        SELECT key FROM lazaretto_messages
+        WHERE (SELECT clear FROM clear) AND key > %(start)s AND key <= %(last)s AND state = 0
+            AND (expires IS NULL OR expires > %(now)s)
+        ORDER BY key LIMIT %(limit)s))
+    RETURNING key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+        message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
+        enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
+)
+SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
 
 -- name: select_ready
 -- The first messages of a subqueue that were handed out before and are receivable again.
@@ -270,6 +306,14 @@ WHERE key = ANY(%s)
 DELETE FROM lazaretto_messages
 WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s)
 
+-- name: delete_all_locked
+-- Remove messages that are held under a lock. Fails if one is not held any more.
+WITH gone AS (
+    DELETE FROM lazaretto_messages
+    WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s) RETURNING 1
+)
+SELECT 1 / (count(*) = %s)::int FROM gone
+
 -- name: delete_one_locked
 -- Remove a message that is held under a lock, if it is still held.
 DELETE FROM lazaretto_messages
@@ -322,7 +366,7 @@ FROM lazaretto_messages WHERE key > %s AND key <= %s AND state IN (0, 1, 6) ORDE
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
        deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
-FROM lazaretto_messages WHERE due <= %s ORDER BY due LIMIT %s
+FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s ORDER BY due LIMIT %(limit)s
 
 -- name: select_session_locked
 -- The messages a session's receiver holds.
@@ -334,14 +378,14 @@ WHERE key >> 44 = %s AND session_id = %s AND state = 2
 
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
-SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE due <= %s)
-    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= %s)
-    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %s)
-    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %s)
+SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
 
 -- name: next_due
 -- When the store must look at a message again.
-SELECT min(due) FROM lazaretto_messages WHERE due IS NOT NULL
+SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
@@ -901,6 +945,19 @@ SELECT what, count FROM (
 -- name: select_now
 -- The version of what is stored, and the server's time.
 SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM lazaretto_version
+
+-- name: begin_as_expected
+-- Wait to be the only writer. Fails if others have written since; else the server's time.
+SELECT pg_advisory_xact_lock(%s, %s), 1 / (pg_sequence_last_value(%s::regclass) IS NOT DISTINCT FROM %s)::int,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: move_on
+-- The next version of what is stored, told to all who listen.
+SELECT nextval(%s::regclass), pg_notify(%s, '')
+
+-- name: flush
+-- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.
+SELECT pg_logical_emit_message(true, 'lazaretto', '')
 
 -- name: select_meta
 -- What is known of the store itself.

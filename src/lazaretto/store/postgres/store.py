@@ -14,12 +14,15 @@ from psycopg.conninfo import conninfo_to_dict
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
 from lazaretto.store.contract import Transaction
+from lazaretto.store.group import Ticket
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
 from lazaretto.store.postgres.schema import check_name, migrations, prepare
-from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.store import SqlStore
+from lazaretto.store.postgres.transaction import DueMark, PgTransaction
+from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.store import Connection, SqlStore
+from lazaretto.store.sql.transaction import SqlTransaction
 
 T = TypeVar("T")
 
@@ -70,6 +73,7 @@ class PostgresStore(SqlStore):
             except BaseException:
                 connection.close()
                 raise
+        self._mark = DueMark()
         super().__init__(
             where,
             connection,
@@ -77,17 +81,81 @@ class PostgresStore(SqlStore):
             durable_attempts=durable_attempts,
         )
         self._begun_at = 0
+        #: Whether nobody else wrote between the last two commits of this process.
+        self._alone = False
+        #: What a commit is begun with without waiting, if this process seems to be alone.
+        self._opening: Cursor | None = None
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
-        self._lock = f"{_WRITING}, {zlib.crc32(schema.encode()) - (1 << 31)}"
+        self._number = zlib.crc32(schema.encode()) - (1 << 31)
         self._sequence = f'"{schema}".lazaretto_version'
+
+    def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
+        assert isinstance(connection, PgConnection)
+        return PgTransaction(connection, self.dialect, memory, self.worker, self._prefix, self._mark)
 
     # -- writing --------------------------------------------------------------------------------
 
+    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
+        if self._alone and not self._connection.broken and not self._connection.heard:
+            try:
+                self._begin_as_expected(durable)
+                if self._run_together(group):
+                    self._save()
+                    return True
+            except psycopg.Error:
+                # Either others have written meanwhile, or it fails again below, where that is known.
+                pass
+            except LazarettoError as error:
+                # What an operation found wrong may be so only by what was remembered.
+                if isinstance(error, CommitUnknown) or self._was_as_expected():
+                    raise
+            self._alone = False
+            self._start_over()
+        self._begin(durable)
+        self._connection.send_ahead()
+        try:
+            if not self._run_together(group):
+                return False
+            self._save()
+        except psycopg.Error:
+            if self._connection.broken:
+                raise
+            return False
+        return True
+
+    def _begin_as_expected(self, durable: bool) -> None:
+        """Begin without waiting for an answer, on the understanding that nobody else has written since."""
+        connection = self._connection
+        self._begun_at = connection.total_changes
+        connection.send_ahead()
+        connection.raw.execute("BEGIN")
+        if not durable:
+            connection.raw.execute("SET LOCAL synchronous_commit = off")
+        self._flushes = False
+        query = self.dialect.queries["begin_as_expected"]
+        expected = (_WRITING, self._number, self._sequence, self._version)
+        self._opening = connection.execute(query, expected)
+        self._tx.begin(self.clock.now())
+
+    def _was_as_expected(self) -> bool:
+        try:
+            self._connection.settle()
+        except psycopg.Error:
+            return False
+        return True
+
     def _begin(self, durable: bool) -> None:
-        version, now = self._patiently(lambda: self._begin_writing(durable))
+        # While several processes write, none waits for its disk with the lock in its hands.
+        self._opening = None
+        self._flushes = durable and not self._alone
+        version, now = self._patiently(lambda: self._begin_writing(durable and not self._flushes))
         self._begun_at = self._connection.total_changes
+        self._alone = version == self._version
         self._begun(version, now)
+
+    def _roll_back(self) -> None:
+        self._connection.roll_back()
 
     def _begin_writing(self, durable: bool) -> tuple[int, int]:
         if self._connection.broken:
@@ -126,32 +194,39 @@ class PostgresStore(SqlStore):
             # What the server is set to may be more than "on".
             f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
             f"SET LOCAL lock_timeout = {round(self._busy * 1000) or 1}; "
-            f"SELECT pg_advisory_xact_lock({self._lock}); " + self.dialect.queries["select_now"]
+            f"SELECT pg_advisory_xact_lock({_WRITING}, {self._number}); " + self.dialect.queries["select_now"]
         )
         if self._server_clock is not None:
             self._server_clock.set(now)
         return version, self.clock.now() if self._server_clock is None else now
 
     def _save(self) -> None:
-        self._version = self._commit_on(self._connection, self._begun_at) or self._version
+        version = self._commit_on(self._connection, self._begun_at, flush=self._flushes)
+        self._version = version or self._version
+        if self._opening is not None and self._server_clock is not None:
+            self._server_clock.set(self._opening.fetchone()[-1])
 
-    def _commit_on(self, connection: PgConnection, begun_at: int) -> int | None:
+    def _commit_on(self, connection: PgConnection, begun_at: int, *, flush: bool = False) -> int | None:
         """Commit; return the store's new version if something was changed."""
-        if connection.total_changes == begun_at:
-            connection.script("COMMIT")
-            return None
+        changed = connection.total_changes != begun_at
+        queries = self.dialect.queries
         try:
-            ((version, _),) = connection.script(
-                f"SELECT nextval('{self._sequence}'), pg_notify('{channel(self.schema)}', ''); COMMIT"
-            )
+            if not connection.sends_ahead:
+                connection.send_ahead()
+            if changed:
+                moved = connection.execute(queries["move_on"], (self._sequence, channel(self.schema)))
+            connection.raw.execute("COMMIT")
+            if changed and flush:
+                connection.execute(queries["flush"])
+            connection.settle()
         except psycopg.Error as error:
-            if not connection.broken:
+            if not connection.broken or not changed:
                 raise
             raise CommitUnknown(
                 f"{self._where}: the connection was lost while this was committed; it may have taken effect "
                 "or not: look before you do it again"
             ) from error
-        return int(version)
+        return int(moved.fetchone()[0]) if changed else None
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)
@@ -227,8 +302,7 @@ class PostgresStore(SqlStore):
     def _end_user_sql(self, connection: PgConnection, woken: set[int]) -> None:
         try:
             with suppress(psycopg.Error):
-                if connection.in_transaction:
-                    connection.script("ROLLBACK")
+                connection.roll_back()
             self._give_back(connection)
         finally:
             self._end_exclusive(woken)
@@ -238,7 +312,9 @@ class PostgresStore(SqlStore):
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], int]]:
         """Give a function that tells a number which changes with every commit of any process."""
-        listener = _Listener(self._conninfo, self.schema, self.dialect.queries["select_now"])
+        listener = _Listener(
+            self._conninfo, self.schema, self.dialect.queries["select_now"], self._server_clock
+        )
 
         def read() -> int:
             with translating(self._where):
@@ -296,7 +372,8 @@ def channel(schema: str) -> str:
 class _Listener:
     """Hears of commits by the server's word, and asks now and then, should one have been missed."""
 
-    def __init__(self, conninfo: str, schema: str, query: str) -> None:
+    def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None) -> None:
+        self._clock = clock
         self._conninfo = conninfo
         self._channel = channel(schema)
         self._query = query
@@ -315,7 +392,9 @@ class _Listener:
         now = time.monotonic()
         if now >= self._asked_at + _ASK_EVERY:
             self._asked_at = now
-            known, _ = self._connection.execute(self._query).fetchone()
+            known, server_time = self._connection.execute(self._query).fetchone()
+            if self._clock is not None:
+                self._clock.set(server_time)
             # Heard of or not: that it has moved on is what counts.
             self._heard += known != self._known
             self._known = known
@@ -327,17 +406,16 @@ class _Listener:
 
 
 class ServerClock:
-    """The server's time, as far as it is known here: the machine's clock, set right by each commit."""
+    """The server's time, as far as it is known here: set right by each commit."""
 
     ticks = True
 
     def __init__(self) -> None:
-        self._system = SystemClock()
-        self._ahead = 0
+        self.set(SystemClock().now())
 
     def set(self, now: int) -> None:
         """Note what the server's clock says now."""
-        self._ahead = now - self._system.now()
+        self._ahead = now - time.monotonic_ns() // 1000
 
     def now(self) -> int:
-        return self._system.now() + self._ahead
+        return time.monotonic_ns() // 1000 + self._ahead

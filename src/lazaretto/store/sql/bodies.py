@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sql.rows import Cursor, Inserts, Memory
+from lazaretto.store.sql.rows import Cursor, Memory
 
 
 class BodyTables:
@@ -14,7 +14,7 @@ class BodyTables:
     _x: Callable[..., Cursor]
     _q: Mapping[str, str]
     _ids: Callable[[Iterable[int]], object]
-    _inserts: Mapping[str, Inserts]
+    _insert: Callable[[str, list[Any], int], None]
     _memory: Memory
 
     def take_body_id(self) -> int:
@@ -33,14 +33,14 @@ class BodyTables:
         values: list[Any] = []
         for pair in bodies.items():
             values += pair
-        self._inserts["insert_bodies"].run(self._x, values, len(bodies))
+        self._insert("insert_bodies", values, len(bodies))
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
         values: list[Any] = []
         for body_id, more in uses.items():
             # One that is not shared yet is used once.
             values += (body_id, 1 + more)
-        self._inserts["add_uses"].run(self._x, values, len(uses))
+        self._insert("add_uses", values, len(uses))
 
     def delete_bodies(self, body_ids: Sequence[int]) -> None:
         if not body_ids:

@@ -125,16 +125,13 @@ class SqlStore(ABC):
         try:
             try:
                 # Within, because a signal may raise an exception as soon as the transaction is open.
-                self._begin(durable)
-                if not self._run_together(group):
-                    self._roll_back()
-                    self._memory.forget()
+                if not self._commit_together(group, durable):
+                    self._start_over()
                     self._begin(durable)
                     self._run_apart(group)
-                self._save()
+                    self._save()
             except BaseException:
-                self._memory.forget()
-                self._roll_back()
+                self._start_over()
                 raise
         except self.errors as error:
             raise self._translated(error) from error
@@ -145,6 +142,19 @@ class SqlStore(ABC):
             self._memory.registered = True
         if tx.woken:
             self.bell.ring(tx.woken)
+
+    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
+        """Run all operations and commit; return False if one failed and left something half done."""
+        self._begin(durable)
+        if not self._run_together(group):
+            return False
+        self._save()
+        return True
+
+    def _start_over(self) -> None:
+        """Undo all that was done and not committed."""
+        self._memory.forget()
+        self._roll_back()
 
     def _roll_back(self) -> None:
         # A full disk, or a connection that broke, has ended the transaction by itself.
@@ -161,6 +171,7 @@ class SqlStore(ABC):
         index = 0
         while index < len(group):
             ticket = group[index]
+            ticket.error = None
             kind = type(ticket.operation)
             end = index + 1
             if kind.mergeable:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lazaretto.keys import first_key, queue_of, sequence_of
 from lazaretto.store.records import FRESH, SCHEDULED, QueueRecord, Transit
-from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Inserts, Memory, queue_record
+from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory, queue_record
 
 
 class TopicTables:
@@ -15,7 +15,7 @@ class TopicTables:
 
     _x: Callable[..., Cursor]
     _q: Mapping[str, str]
-    _inserts: Mapping[str, Inserts]
+    _insert: Callable[[str, list[Any], int], None]
     _memory: Memory
     _take_sequences: Callable[[int, int], int]
     wake: Callable[[int], None]
@@ -48,7 +48,7 @@ class TopicTables:
                 number, state, due, one.expires, now, one.message_id, one.session_id if sessions else None,
                 one.headers, body_id, body, one.origin, one.generation, one.resubmitted_from,
             )  # fmt: skip
-        self._inserts["insert_transits"].run(self._x, values, count)
+        self._insert("insert_transits", values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, sum(one.size + len(one.headers or b"") for one in transits))

@@ -62,6 +62,10 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
         if self.cursors:
             self.cursors = {}
 
+    def _insert(self, name: str, values: list[Any], count: int) -> None:
+        """Insert `count` rows by a named query, whose values stand one after the other."""
+        self._inserts[name].run(self._x, values, count)
+
     def random_token(self) -> int:
         return self._random.getrandbits(63)
 
@@ -130,7 +134,7 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
             )  # fmt: skip
             key += 1
-        self._inserts["insert_messages"].run(self._x, values, count)
+        self._insert("insert_messages", values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
@@ -149,6 +153,12 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
         self._x(self._q["insert_full_message"], {**values, "body": body})
         self.count_bytes([row.key], 1)
         self.wake(row.key)
+
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+        first, last = first_key(queue_id), last_key(queue_id)
+        if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
+            return None
+        return self.take_fresh(queue_id, limit, token, until)
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
         last, now = last_key(queue_id), self.now
@@ -235,11 +245,16 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
             self._q["renew_locks"], {"keys": self._ids(keys), "token": token, "until": until, "now": self.now}
         )
 
+    def _by_now(self) -> dict[str, int]:
+        """Return the moment that timers are compared with, as the parameters of queries."""
+        return {"now": self.now}
+
     def anything_due(self) -> bool:
-        return bool(self._x(self._q["anything_due"], (self.now,) * 4).fetchone()[0])
+        return bool(self._x(self._q["anything_due"], self._by_now()).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
-        return [MessageRow(*row) for row in self._x(self._q["select_due"], (self.now, limit))]
+        values = {**self._by_now(), "limit": limit}
+        return [MessageRow(*row) for row in self._x(self._q["select_due"], values)]
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
         return [MessageRow(*row) for row in self._x(self._q["select_active"], (first, last, limit))]
@@ -249,7 +264,7 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
 
     def next_due(self) -> int | None:
         found = [
-            self._x(self._q[name]).fetchone()[0]
+            self._x(self._q[name], self._by_now()).fetchone()[0]
             for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
         ]
         return min((due for due in found if due is not None), default=None)

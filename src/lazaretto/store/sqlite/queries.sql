@@ -322,7 +322,7 @@ FROM lazaretto_messages WHERE key > ? AND key <= ? AND state IN (0, 1, 6) ORDER 
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
        deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
-FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ? ORDER BY due LIMIT ?
+FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= :now ORDER BY due LIMIT :limit
 
 -- name: select_session_locked
 -- The messages a session's receiver holds.
@@ -334,10 +334,10 @@ WHERE key >> 44 = ? AND session_id = ? AND state = 2
 
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
-SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= ?)
-    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= ?)
-    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= ?)
-    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= ?)
+SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= :now)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= :now)
+    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
+    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now)
 
 -- name: next_due
 -- When the store must look at a message again.

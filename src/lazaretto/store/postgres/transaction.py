@@ -1,0 +1,157 @@
+"""One commit's work on PostgreSQL: the common contract with fewer questions to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lazaretto.keys import first_key, last_key
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.records import HandedRow, MessageRow
+from lazaretto.store.sql.rows import Dialect, Memory
+from lazaretto.store.sql.transaction import SqlTransaction
+
+#: What is inserted by COPY if there is much of it: the query, and the types of its columns.
+_COPIED = {
+    "insert_messages": (
+        "copy_messages",
+        ("int8", "int4", "int8", "int8", "int8", "text", "text", "bytea", "int8", "bytea"),
+    ),
+    "insert_bodies": ("copy_bodies", ("int8", "bytea")),
+}
+#: From so many rows on, COPY is faster, although nothing can be sent together with it.
+_COPY_FROM = 16
+
+#: Where the time at which it is due stands among what insert_transits inserts.
+_TRANSIT_DUE = 2
+
+#: How far the server's clock may go back without that a timer is overlooked until the next full look, in
+#: microseconds.
+_SLACK = 60_000_000
+#: How often the full look is, in microseconds.
+_FULL_LOOK = 60_000_000
+
+
+class DueMark:
+    """Before which moment no timer is left, as far as this process knows.
+
+    The entries of messages that are gone stay in the index of times as long as any open transaction of the
+    database could still see them. To start behind them keeps the search short.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._looked = 0
+        self._latest = 0
+
+    def since(self, now: int) -> int:
+        """Return the moment from which on timers must be looked for."""
+        if now < self._latest - _SLACK or now > self._looked + _FULL_LOOK:
+            self._since, self._looked = 0, now
+        self._latest = now
+        return self._since
+
+    def nothing_due(self, since: int, now: int) -> None:
+        """Note that there is no timer between two moments."""
+        if since <= self._since:
+            self._since = max(self._since, now - _SLACK)
+
+    def lower(self, due: int) -> None:
+        """Note a timer, which may be of the past."""
+        self._since = min(self._since, due - 1)
+
+
+class PgTransaction(SqlTransaction):
+    """What an operation may do within one commit, or within one snapshot when it only reads."""
+
+    def __init__(
+        self,
+        connection: PgConnection,
+        dialect: Dialect,
+        memory: Memory,
+        worker: str,
+        prefix: str,
+        mark: DueMark,
+    ) -> None:
+        super().__init__(connection.execute, dialect, memory, worker, prefix)
+        self._connection = connection
+        self._mark = mark
+
+    def insert_row(self, row: MessageRow, body: bytes | None) -> None:
+        self._note_due(row.due)
+        super().insert_row(row, body)
+
+    def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
+        self._note_due(row.due)
+        super().save_row(row, new_key)
+
+    def _note_due(self, due: int | None) -> None:
+        if due is not None:
+            self._mark.lower(due)
+
+    def _insert(self, name: str, values: list[Any], count: int) -> None:
+        if name == "insert_transits":
+            for due in values[_TRANSIT_DUE :: len(values) // count]:
+                self._note_due(due)
+        if count < _COPY_FROM or name not in _COPIED:
+            super()._insert(name, values, count)
+            return
+        query, types = _COPIED[name]
+        width = len(types)
+        for column, kind in enumerate(types):
+            if kind == "text":
+                values[column::width] = [
+                    text if text is None or "\0" not in text else text.replace("\0", "\ufffd")
+                    for text in values[column::width]
+                ]
+        rows = (values[start : start + width] for start in range(0, count * width, width))
+        self._connection.copy(self._q[query], types, rows)
+
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+        first = first_key(queue_id)
+        times = self._by_now()
+        rows = self._x(
+            self._q["take_clear"],
+            {
+                **times,
+                "first": first,
+                "last": last_key(queue_id),
+                "start": self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first,
+                "limit": limit,
+                "token": token,
+                "until": until,
+                "worker": self.worker,
+            },
+        ).fetchall()
+        if not rows[0][0]:
+            return None
+        self._mark.nothing_due(times["since"], self.now)
+        if rows[0][1] is None:
+            # Nothing was changed, whatever the statement could have done.
+            self._connection.total_changes -= 1
+            return []
+        taken = sorted(row[1:] for row in rows)
+        self.cursors[queue_id] = taken[-1][0]
+        return taken
+
+    def delete_held(self, keys: Sequence[int], token: int) -> bool:
+        if not self._connection.sends_ahead:
+            return super().delete_held(keys, token)
+        # Taken for done: should it fail, so does the commit, and all is done again with looking.
+        self._keep_high_water(keys)
+        self.count_bytes(keys, -1)
+        distinct = len(set(keys)) == len(keys)
+        self._x(
+            self._q["delete_all_locked"], (self._ids(keys), token, self.now, len(keys) if distinct else -1)
+        )
+        return True
+
+    def _by_now(self) -> dict[str, int]:
+        return {"now": self.now, "since": self._mark.since(self.now)}
+
+    def anything_due(self) -> bool:
+        times = self._by_now()
+        (found,) = self._x(self._q["anything_due"], times).fetchone()
+        if not found:
+            self._mark.nothing_due(times["since"], self.now)
+        return bool(found)

@@ -47,9 +47,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "depth"],
+        choices=["all", "served", "depth"],
         default="all",
-        help="all: the workloads, side by side; depth: receiving while very many messages wait (lazaretto)",
+        help="all: the workloads, side by side; served: the same on PostgreSQL; "
+        "depth: receiving while very many messages wait (lazaretto, or lazaretto-postgres by --systems)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="show in short that everything runs; no figures to keep"
@@ -94,7 +95,9 @@ def _plan(systems: Sequence[str], workloads: Sequence[str], rounds: int, scale: 
     ]
 
 
-def _depth_plan(depths: Sequence[int], folder: Path, rounds: int, scale: Scale) -> list[Measurement]:
+def _depth_plan(
+    system: str, depths: Sequence[int], folder: Path, rounds: int, scale: Scale
+) -> list[Measurement]:
     """Return the measurements of the depths: each store filled once, then all depths round by round."""
     homes = {depth: folder / f"depth-{depth}" for depth in depths}
     for home in homes.values():
@@ -103,7 +106,7 @@ def _depth_plan(depths: Sequence[int], folder: Path, rounds: int, scale: Scale) 
     def one(workload: str, depth: int, number: int) -> Measurement:
         home = str(homes[depth])
         return Measurement(
-            system=_DEPTH_SYSTEM, workload=workload, round=number, scale=scale, depth=depth, home=home
+            system=system, workload=workload, round=number, scale=scale, depth=depth, home=home
         )
 
     return [one("depth-fill", depth, 0) for depth in depths] + [
@@ -143,7 +146,8 @@ def main() -> int:
     scale = _scale(arguments)
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     left_out = {name: why for name, cls in SYSTEMS.items() if (why := cls.missing()) is not None}
-    asked = arguments.systems or list(SYSTEMS)
+    served = arguments.what == "served"
+    asked = arguments.systems or [name for name, cls in SYSTEMS.items() if cls.served is served]
     left_out = {name: why for name, why in left_out.items() if name in asked}
     systems = [name for name in SYSTEMS if name in asked and name not in left_out]
     names = arguments.only or [name for name in WORKLOADS if not name.startswith("depth")]
@@ -161,7 +165,8 @@ def main() -> int:
         if arguments.what == "depth":
             left_out = {f"{d:,}": "no room on the disk" for d in arguments.depths if not room_for(d, folder)}
             depths = [depth for depth in arguments.depths if f"{depth:,}" not in left_out]
-            plan = _depth_plan(depths, folder, rounds, scale)
+            deep = (arguments.systems or [_DEPTH_SYSTEM])[0]
+            plan = _depth_plan(deep, depths, folder, rounds, scale)
         else:
             plan = _plan(systems, workloads, rounds, scale)
         for name, why in left_out.items():

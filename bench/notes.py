@@ -51,6 +51,18 @@ MARKS: dict[str, str] = {
         "The broker counts (`x-delivery-limit`) and moves (dead-letter exchange, at-least-once). "
         "The dead letter says only that the limit was reached: no reason of the handler's, no stack."
     ),
+    "j": (
+        "It counts the hand-overs; the benchmark decides, makes what failed visible at once, and writes the "
+        "fifth failure with reason and stack to a second queue."
+    ),
+    "k": (
+        "It counts the attempts; the benchmark decides, and what failed for good stays in its table with the "
+        "traceback in its log."
+    ),
+    "l": (
+        "It counts the attempts; the benchmark decides; one job at a time. What failed for good stays in its "
+        "table, without reason or stack."
+    ),
     "i": "Not all messages were handled when the time was up; the rate is of those that were.",
     "=": "Sends as `lazaretto` does: the same code, measured once.",
 }

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 import lazaretto
-from bench.drill.postgres import PostgresServer
 from bench.measure import rate
 from bench.payload import bodies
+from bench.postgres import PostgresServer
 from lazaretto import Message
 
 _BATCH = 100

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.drill.postgres import ACCOUNTS, postgres_programs
+from bench.postgres import ACCOUNTS, postgres_programs
 from bench.servers import free_port, unprivileged_account
 
 NAMED = "LAZARETTO_TEST_POSTGRES"

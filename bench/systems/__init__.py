@@ -6,9 +6,12 @@ from typing import Any
 
 from bench.systems.contract import System
 from bench.systems.huey import HueySystem
-from bench.systems.lazaretto import LazarettoStrictSystem, LazarettoSystem
+from bench.systems.lazaretto import LazarettoServedSystem, LazarettoStrictSystem, LazarettoSystem
 from bench.systems.litequeue import LitequeueSystem
 from bench.systems.persist_queue import PersistQueueSystem
+from bench.systems.pgmq import PgmqSystem
+from bench.systems.pgqueuer import PgqueuerSystem
+from bench.systems.procrastinate import ProcrastinateSystem
 from bench.systems.rabbitmq import RabbitmqSystem
 from bench.systems.raw import RawSystem
 from bench.systems.redis import RedisSystem
@@ -24,5 +27,9 @@ SYSTEMS: dict[str, type[System[Any]]] = {
         HueySystem,
         RedisSystem,
         RabbitmqSystem,
+        LazarettoServedSystem,
+        PgmqSystem,
+        PgqueuerSystem,
+        ProcrastinateSystem,
     )
 }

@@ -67,6 +67,8 @@ class System(ABC, Generic[H]):
     name: ClassVar[str]
     #: "peer", "raw" or "ours": what the ratios are taken from.
     kind: ClassVar[str] = "peer"
+    #: Whether it needs a PostgreSQL, as one of those that are measured by "served".
+    served: ClassVar[bool] = False
     #: The Python package it needs, and the program, if any.
     package: ClassVar[str | None] = None
     program: ClassVar[str | None] = None

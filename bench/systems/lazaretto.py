@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import lazaretto
+from bench.postgres import PostgresServer, postgres_programs
 from bench.systems.contract import (
     ATTEMPTS,
     BUSY_SECONDS,
@@ -73,14 +74,16 @@ class LazarettoSystem(System[ReceivedMessage]):
 
     def open(self) -> None:
         self.broker = lazaretto.connect(
-            f"sqlite:///{self.home.absolute() / 'lazaretto.db'}",
-            timeout=BUSY_SECONDS,
-            durable_attempts=self.durable_attempts,
+            self.address(), timeout=BUSY_SECONDS, durable_attempts=self.durable_attempts
         )
         # The store of the depths, and of two processes, is opened more than once.
         with contextlib.suppress(EntityExists):
             policy = PoisonPolicy(receive_retry_count=ATTEMPTS - 1, max_retry_cycles=0)
             self.broker.create_queue(QUEUE, QueueOptions(lock_duration=30, policy=policy))
+
+    def address(self) -> str:
+        """Return where the store is, made ready to be opened."""
+        return f"sqlite:///{self.home.absolute() / 'lazaretto.db'}"
 
     def close(self) -> None:
         self.broker.close()
@@ -112,6 +115,32 @@ class LazarettoSystem(System[ReceivedMessage]):
     def waiting(self) -> int:
         """Return how many messages wait in the queue."""
         return self.broker.queue(QUEUE).counts.active
+
+
+class LazarettoServedSystem(LazarettoSystem):
+    """Lazaretto on PostgreSQL, as it comes."""
+
+    name = "lazaretto-postgres"
+    served = True
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"})
+    settings = "as it comes: one broker for all threads"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if postgres_programs() is None:
+            return "PostgreSQL is not installed"
+        return super().missing()
+
+    def address(self) -> str:
+        self._server = PostgresServer(self.home)
+        return self._server.url
+
+    def close(self) -> None:
+        try:
+            if hasattr(self, "broker"):
+                super().close()
+        finally:
+            self._server.stop()
 
 
 class LazarettoStrictSystem(LazarettoSystem):

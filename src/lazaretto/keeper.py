@@ -36,8 +36,8 @@ class KeptStore(Store, Protocol):
 
     bell: Bell
 
-    def version_reader(self) -> AbstractContextManager[Callable[[], int]]:
-        """Give a function that tells a number which changes with every commit of any process."""
+    def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
+        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
         ...
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class Keeper:
         self._clock = clock
         self._awake = threading.Event()
         self._stopping = False
-        self._version: int | None = None
+        self._seen: tuple[int, int] | None = None
         self._next_due: int | None = 0
         self._beat_at = self._bury_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lazaretto-keeper", daemon=True)
@@ -74,7 +74,7 @@ class Keeper:
         except LazarettoError:
             _log.exception("timers are not looked after: the store cannot be read")
 
-    def _keep(self, version: Callable[[], int]) -> None:
+    def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
         while not self._stopping:
             try:
@@ -92,11 +92,12 @@ class Keeper:
             self._awake.wait(self._pause())
             self._awake.clear()
 
-    def _look(self, version: Callable[[], int]) -> None:
-        current = version()
-        if current != self._version:
-            self._version = current
+    def _look(self, version: Callable[[], tuple[int, int]]) -> None:
+        seen, before = version(), self._seen
+        if before is None or seen[0] != before[0]:
             self._store.bell.ring_all()
+        if seen != before:
+            self._seen = seen
             self._next_due = self._store.read(lambda tx: tx.next_due())
         if self._clock.ticks:
             while self._next_due is not None and self._next_due <= self._clock.now() and not self._stopping:

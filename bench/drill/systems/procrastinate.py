@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from bench.drill.postgres import PostgresServer, postgres_programs
 from bench.drill.systems.contract import QUEUE, Drilled
 from bench.drill.work import Message, Task
+from bench.postgres import PostgresServer, postgres_programs
 from bench.systems.contract import peer
 
 _STALLED_SECONDS = 2.0

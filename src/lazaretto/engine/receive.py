@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lazaretto.engine.attempts import note_cleared, note_commit
 from lazaretto.engine.delivery import resolve
@@ -18,7 +18,7 @@ from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key, subqueue_of
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import (
     DEFERRED,
     DELAYED,
@@ -80,6 +80,18 @@ class Receive(Operation[Found]):
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
         return rows if isinstance(rows, EntityError) else _handed(tx, rows, lock)
 
+    def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
+        if self.session is not None or self.after or self.path.subqueue is not Subqueue.MAIN:
+            return None
+        queue = _receivable(tx, self.path, False)
+        token = tx.random_token()
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        taken = tx.start_taking(queue.queue_id, self.limit, token, until)
+        if taken is None:
+            return None
+        lock = Lock(self.path, token, until)
+        return lambda: AGAIN if (rows := taken()) is None else _messages(rows, lock)
+
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[HandedRow] | EntityError:
@@ -135,12 +147,16 @@ class Receive(Operation[Found]):
         return rows
 
 
+def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+    return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+
+
 def _handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     """Return messages that were locked as their receiver gets them."""
     if not rows:
         return []
     tx.register_worker()
-    messages = [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+    messages = _messages(rows, lock)
     if rows[0][-1] is None:
         # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
         row = tx.row(messages[0].key)

@@ -6,6 +6,7 @@ implemented by users.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -74,6 +75,12 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol
         That is: nothing is due anywhere in the store, and no message of the queue is suspect or was handed
         out before.
         """
+        ...
+
+    def start_taking(
+        self, queue_id: int, limit: int, token: int, until: int
+    ) -> Callable[[], list[HandedRow] | None] | None:
+        """Do what `take_clear` does, and return what gives its answer after the commit; None if it cannot."""
         ...
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
@@ -372,6 +379,15 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol
         ...
 
 
+class Again(enum.Enum):
+    """The one answer that is none."""
+
+    AGAIN = enum.auto()
+
+
+AGAIN = Again.AGAIN
+
+
 class Operation(Generic[T]):
     """Something to do within one commit, together with the operations of others.
 
@@ -388,6 +404,13 @@ class Operation(Generic[T]):
     def run(self, tx: Transaction) -> T:
         """Do it and return the answer."""
         raise LazarettoError(f"{type(self).__name__} cannot be run")
+
+    def start(self, tx: Transaction) -> Callable[[], T | Again] | None:
+        """Do it without reading the store, and return what gives the answer once the commit is done.
+
+        None if that is not possible. `AGAIN` as the answer: it was not, nothing was done; `run` is to do it.
+        """
+        return None
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[Any]:

@@ -34,11 +34,13 @@ _IN_DOUBT = "the commit was interrupted by a signal; whether it was done is not 
 class Ticket:
     """One caller's operation on its way through a commit."""
 
-    __slots__ = ("answer", "done", "error", "operation", "taken", "wake")
+    __slots__ = ("answer", "done", "error", "later", "operation", "taken", "wake")
 
     def __init__(self, operation: Operation[Any]) -> None:
         self.operation = operation
         self.answer: Any = None
+        #: What gives the answer once the commit is done.
+        self.later: Callable[[], Any] | None = None
         self.error: BaseException | None = None
         self.taken = False
         self.done = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -20,6 +19,7 @@ from lazaretto.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from lazaretto.store.postgres.pipeline import Pipeline, text
 from lazaretto.store.sql.rows import Cursor
 
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
@@ -61,75 +61,55 @@ def translating(where: str) -> Iterator[None]:
 
 #: Every query of the store has an index to go by. A table that is empty now and full in a moment misleads
 #: the planner, whose statistics are older.
-PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
+PLANNING = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 
 
 #: A machine that is gone without a word must not hold the writer's lock for long: 25 seconds.
 _DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 
 
-#: How many statements a connection keeps ready: all of the store's, most of them for several numbers of rows.
-_MOST_PREPARED = 500
-
-
 class _Text(StrDumper):
     """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
 
     def dump(self, obj: str) -> bytes | bytearray | memoryview | None:
-        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
-
-
-class _Sent:
-    """What a statement gives that was sent ahead: it is waited for when it is asked for."""
-
-    __slots__ = ("_cursor", "_settle", "fetchall", "fetchone")
-
-    def __init__(self, cursor: psycopg.Cursor[Any], settle: Callable[[], None]) -> None:
-        self._cursor = cursor
-        self._settle = settle
-        self.fetchone = cursor.fetchone
-        self.fetchall = cursor.fetchall
-
-    @property
-    def rowcount(self) -> int:
-        self._settle()
-        return self._cursor.rowcount
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.fetchall())
+        return super().dump(text(obj))
 
 
 class PgConnection:
     """A connection that says whether it is in a transaction, and counts what it changes."""
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, lock_timeout: int = 0) -> None:
         self._conninfo = conninfo
-        self.raw = self._open()
+        self._lock_timeout = lock_timeout
         self.total_changes = 0
-        self._pipeline: AbstractContextManager[psycopg.Pipeline] | None = None
+        self._open()
 
-    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _open(self) -> None:
         raw = psycopg.connect(
             self._conninfo, autocommit=True, application_name="lazaretto", connect_timeout=10
         )
         raw.adapters.register_dumper(str, _Text)
-        # At once: psycopg loses count of those it wants to prepare later when what is sent ahead fails.
-        raw.prepare_threshold, raw.prepared_max = 0, _MOST_PREPARED
-        settings = {**PLANNING, **_DEAD_CLIENTS}
+        # psycopg cleans its own up after each ROLLBACK, and would take those of the pipeline with them.
+        raw.prepare_threshold = None
+        settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout}
         try:
-            raw.execute(
-                "; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode(), prepare=False
-            )
+            raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
         except BaseException:
             raw.close()
             raise
-        return raw
+        self.raw = raw
+        self.pid = raw.info.backend_pid
+        self._pipeline = Pipeline(raw)
 
     def reopen(self) -> None:
         """Connect again, after the connection broke."""
         self.close()
-        self._pipeline = None
-        self.raw = self._open()
+        self._open()
 
     @property
     def broken(self) -> bool:
@@ -149,39 +129,39 @@ class PgConnection:
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         if not sql.startswith("SELECT"):
             self.total_changes += 1
+        if self._pipeline.is_open:
+            return self._pipeline.send(sql, parameters)
         # With parameters, even none, it is one statement alone, and results come in binary.
-        cursor = self.raw.execute(sql.encode(), parameters, binary=True)
-        return cursor if self._pipeline is None else _Sent(cursor, self.settle)
+        return self.raw.execute(sql.encode(), parameters, binary=True)
 
     # -- several statements in one round trip ---------------------------------------------------
 
     @property
     def sends_ahead(self) -> bool:
         """Whether statements are sent without waiting for what became of the ones before."""
-        return self._pipeline is not None
+        return self._pipeline.is_open
 
     def send_ahead(self) -> None:
         """Send statements without waiting; an error of one may show at any later one, or when it is settled.
 
         Behind a statement that failed, the server does none until all is settled.
         """
-        pipeline = self.raw.pipeline()
-        pipeline.__enter__()
-        self._pipeline = pipeline
+        self._pipeline.open()
+
+    def send(self, sql: str) -> None:
+        """Send a statement that changes nothing by itself."""
+        self._pipeline.send(sql)
 
     def settle(self) -> None:
         """Wait for what became of everything that was sent. Raises the first error."""
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.__exit__(None, None, None)
+        self._pipeline.settle()
 
     def roll_back(self) -> None:
         """End the transaction, if there is one, as if it had not been."""
         with contextlib.suppress(psycopg.Error):
             self.settle()
         if self.in_transaction:
-            # Past psycopg, which would have all prepared statements prepared again.
-            self.raw.pgconn.exec_(b"ROLLBACK")
+            self.raw.execute("ROLLBACK")
 
     def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Insert rows by a COPY in binary, whose columns have these types."""
@@ -194,7 +174,7 @@ class PgConnection:
 
     def script(self, sql: str) -> list[tuple[Any, ...]]:
         """Run several statements in one round trip; return the rows of the last one that has any."""
-        cursor = self.raw.execute(sql.encode(), prepare=False)
+        cursor = self.raw.execute(sql.encode())
         rows: list[tuple[Any, ...]] = []
         while True:
             if cursor.description is not None:

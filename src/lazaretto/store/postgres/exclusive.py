@@ -70,7 +70,7 @@ class PgExclusive:
         try:
             # A statement that fails must not end the transaction with it.
             self._connection.execute("SAVEPOINT statement")
-            cursor = raw.execute(sql.encode(), parameters, prepare=False)
+            cursor = raw.execute(sql.encode(), parameters)
             self._connection.execute("RELEASE statement")
         except psycopg.Error as error:
             if raw.closed:

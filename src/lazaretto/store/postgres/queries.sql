@@ -949,11 +949,16 @@ SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FRO
 -- name: begin_as_expected
 -- Wait to be the only writer. Fails if others have written since; else the server's time.
 SELECT pg_advisory_xact_lock(%s, %s), 1 / (pg_sequence_last_value(%s::regclass) IS NOT DISTINCT FROM %s)::int,
+       CASE WHEN %s THEN set_config('synchronous_commit', 'off', true) END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: move_on
--- The next version of what is stored, told to all who listen.
-SELECT nextval(%s::regclass), pg_notify(%s, '')
+-- The next version of what is stored, if anything was changed.
+SELECT nextval(%s::regclass) WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+
+-- name: tell
+-- The same, told to all who listen.
+SELECT nextval(%s::regclass), pg_notify(%s, '') WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.

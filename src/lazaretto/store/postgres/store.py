@@ -32,6 +32,8 @@ _WRITING = 0x4C5A0002
 _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
+#: How soon a timer is looked for after this process's own commits, in seconds.
+_LOOK_EVERY = 0.1
 #: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
 _ASK_EVERY = 1.0
 
@@ -45,6 +47,7 @@ class PostgresStore(SqlStore):
     """
 
     errors = psycopg.Error
+    _starts = True
     _connection: PgConnection
 
     def __init__(
@@ -61,12 +64,13 @@ class PostgresStore(SqlStore):
         self.dialect = dialect(schema)
         self._conninfo = conninfo
         self._busy = busy
+        self._patience = round(busy * 1000) or 1
         parts = conninfo_to_dict(conninfo)
         # Without the password, which errors must not show.
         where = f"store {schema} of {parts.get('dbname', '')} at {parts.get('host', 'the local server')}"
         self._server_clock = ServerClock() if clock is None else None
         with translating(where):
-            connection = PgConnection(conninfo)
+            connection = PgConnection(conninfo, self._patience)
             try:
                 now = (clock or SystemClock()).now()
                 prepare(connection, schema, where, create=create, now=now)
@@ -83,6 +87,8 @@ class PostgresStore(SqlStore):
         self._begun_at = 0
         #: Whether nobody else wrote between the last two commits of this process.
         self._alone = False
+        #: How often others were found to have written, and how often this process has changed something.
+        self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
         self._readers: list[PgConnection] = []
@@ -102,6 +108,7 @@ class PostgresStore(SqlStore):
                 self._begin_as_expected(durable)
                 if self._run_together(group):
                     self._save()
+                    self._answer(group)
                     return True
             except psycopg.Error:
                 # Either others have written meanwhile, or it fails again below, where that is known.
@@ -122,19 +129,24 @@ class PostgresStore(SqlStore):
             if self._connection.broken:
                 raise
             return False
+        self._answer(group)
         return True
+
+    def _answer(self, group: list[Ticket]) -> None:
+        """Let those that were started read their answers."""
+        for ticket in group:
+            if ticket.later is not None:
+                ticket.answer = ticket.later()
 
     def _begin_as_expected(self, durable: bool) -> None:
         """Begin without waiting for an answer, on the understanding that nobody else has written since."""
         connection = self._connection
         self._begun_at = connection.total_changes
         connection.send_ahead()
-        connection.raw.execute("BEGIN")
-        if not durable:
-            connection.raw.execute("SET LOCAL synchronous_commit = off")
+        connection.send("BEGIN")
         self._flushes = False
         query = self.dialect.queries["begin_as_expected"]
-        expected = (_WRITING, self._number, self._sequence, self._version)
+        expected = (_WRITING, self._number, self._sequence, self._version, not durable)
         self._opening = connection.execute(query, expected)
         self._tx.begin(self.clock.now())
 
@@ -152,6 +164,7 @@ class PostgresStore(SqlStore):
         version, now = self._patiently(lambda: self._begin_writing(durable and not self._flushes))
         self._begun_at = self._connection.total_changes
         self._alone = version == self._version
+        self._others += not self._alone
         self._begun(version, now)
 
     def _roll_back(self) -> None:
@@ -193,7 +206,6 @@ class PostgresStore(SqlStore):
         ((version, now),) = connection.script(
             # What the server is set to may be more than "on".
             f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
-            f"SET LOCAL lock_timeout = {round(self._busy * 1000) or 1}; "
             f"SELECT pg_advisory_xact_lock({_WRITING}, {self._number}); " + self.dialect.queries["select_now"]
         )
         if self._server_clock is not None:
@@ -201,24 +213,35 @@ class PostgresStore(SqlStore):
         return version, self.clock.now() if self._server_clock is None else now
 
     def _save(self) -> None:
-        version = self._commit_on(self._connection, self._begun_at, flush=self._flushes)
-        self._version = version or self._version
+        tells = bool(self._tx.woken)
+        version = self._commit_on(self._connection, self._begun_at, tells=tells, flush=self._flushes)
+        if version is not None:
+            self._version = version
+            self._changes += 1
         if self._opening is not None and self._server_clock is not None:
             self._server_clock.set(self._opening.fetchone()[-1])
 
-    def _commit_on(self, connection: PgConnection, begun_at: int, *, flush: bool = False) -> int | None:
-        """Commit; return the store's new version if something was changed."""
+    def _commit_on(
+        self, connection: PgConnection, begun_at: int, *, tells: bool = True, flush: bool = False
+    ) -> int | None:
+        """Commit; return the store's new version if something was changed.
+
+        `tells`: other processes hear of it, because there may be something to receive. `flush`: the commit
+        is not on disk, and is to be before this returns.
+        """
         changed = connection.total_changes != begun_at
-        queries = self.dialect.queries
+        move = self.dialect.queries["tell" if tells else "move_on"]
+        names = (self._sequence, channel(self.schema)) if tells else (self._sequence,)
         try:
-            if not connection.sends_ahead:
-                connection.send_ahead()
-            if changed:
-                moved = connection.execute(queries["move_on"], (self._sequence, channel(self.schema)))
-            connection.raw.execute("COMMIT")
-            if changed and flush:
-                connection.execute(queries["flush"])
-            connection.settle()
+            moved = connection.execute(move, names) if changed else None
+            if connection.sends_ahead:
+                connection.send("COMMIT")
+                if changed and flush:
+                    connection.send(self.dialect.queries["flush"])
+                connection.settle()
+            else:
+                flushed = f"; {self.dialect.queries['flush']}" if changed and flush else ""
+                connection.script(f"COMMIT{flushed}")
         except psycopg.Error as error:
             if not connection.broken or not changed:
                 raise
@@ -226,7 +249,8 @@ class PostgresStore(SqlStore):
                 f"{self._where}: the connection was lost while this was committed; it may have taken effect "
                 "or not: look before you do it again"
             ) from error
-        return int(moved.fetchone()[0]) if changed else None
+        row = None if moved is None else moved.fetchone()
+        return None if row is None else int(row[0])
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)
@@ -239,7 +263,7 @@ class PostgresStore(SqlStore):
         while self._readers and (found is None or found.broken):
             found = self._readers.pop()
         if found is None or found.broken:
-            found = PgConnection(self._conninfo)
+            found = PgConnection(self._conninfo, self._patience)
         self._lent.add(found)
         return found
 
@@ -310,15 +334,21 @@ class PostgresStore(SqlStore):
     # -- waiting --------------------------------------------------------------------------------
 
     @contextmanager
-    def version_reader(self) -> Iterator[Callable[[], int]]:
-        """Give a function that tells a number which changes with every commit of any process."""
+    def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
+        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
         listener = _Listener(
             self._conninfo, self.schema, self.dialect.queries["select_now"], self._server_clock
         )
+        seen, looked_at = 0, 0.0
 
-        def read() -> int:
+        def read() -> tuple[int, int]:
+            nonlocal seen, looked_at
             with translating(self._where):
-                return listener.version()
+                heard = listener.listen(self._connection.pid, self._version) + self._others
+            now = time.monotonic()
+            if now >= looked_at + _LOOK_EVERY:
+                seen, looked_at = self._changes, now
+            return heard, heard + seen
 
         try:
             yield read
@@ -382,13 +412,13 @@ class _Listener:
         self._heard = 0
         self._asked_at = 0.0
 
-    def version(self) -> int:
-        """Return a number that is another one when there was a commit."""
+    def listen(self, own: int, version: int) -> int:
+        """Return how often others have committed. `own` is not one of them; `version`: the last one known."""
         if self._connection is None or self._connection.broken:
             self._connection = PgConnection(self._conninfo)
             self._connection.script(f'LISTEN "{self._channel}"')
             self._asked_at = 0.0
-        self._heard += sum(1 for _ in self._connection.raw.notifies(timeout=0))
+        self._heard += sum(told.pid != own for told in self._connection.raw.notifies(timeout=0))
         now = time.monotonic()
         if now >= self._asked_at + _ASK_EVERY:
             self._asked_at = now
@@ -396,7 +426,7 @@ class _Listener:
             if self._clock is not None:
                 self._clock.set(server_time)
             # Heard of or not: that it has moved on is what counts.
-            self._heard += known != self._known
+            self._heard += known > max(self._known, version)
             self._known = known
         return self._heard
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.keys import first_key, last_key
 from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.records import HandedRow, MessageRow
 from lazaretto.store.sql.rows import Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
@@ -20,7 +21,7 @@ _COPIED = {
     "insert_bodies": ("copy_bodies", ("int8", "bytea")),
 }
 #: From so many rows on, COPY is faster, although nothing can be sent together with it.
-_COPY_FROM = 16
+_COPY_FROM = 32
 
 #: Where the time at which it is due stands among what insert_transits inserts.
 _TRANSIT_DUE = 2
@@ -100,38 +101,52 @@ class PgTransaction(SqlTransaction):
         width = len(types)
         for column, kind in enumerate(types):
             if kind == "text":
-                values[column::width] = [
-                    text if text is None or "\0" not in text else text.replace("\0", "\ufffd")
-                    for text in values[column::width]
-                ]
+                values[column::width] = [None if v is None else text(v) for v in values[column::width]]
         rows = (values[start : start + width] for start in range(0, count * width, width))
         self._connection.copy(self._q[query], types, rows)
 
     def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
-        first = first_key(queue_id)
-        times = self._by_now()
-        rows = self._x(
+        return self._take(queue_id, limit, token, until)()
+
+    def start_taking(
+        self, queue_id: int, limit: int, token: int, until: int
+    ) -> Callable[[], list[HandedRow] | None] | None:
+        # Whoever is handed a message must be known as a worker, which is asked for before.
+        if not self._memory.registered or queue_id in self._memory.unclear:
+            return None
+        return self._take(queue_id, limit, token, until)
+
+    def _take(
+        self, queue_id: int, limit: int, token: int, until: int
+    ) -> Callable[[], list[HandedRow] | None]:
+        first, times, memory = first_key(queue_id), self._by_now(), self._memory
+        sent = self._x(
             self._q["take_clear"],
             {
                 **times,
                 "first": first,
                 "last": last_key(queue_id),
-                "start": self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first,
+                "start": self.cursors.get(queue_id) or memory.cursors.get(queue_id) or first,
                 "limit": limit,
                 "token": token,
                 "until": until,
                 "worker": self.worker,
             },
-        ).fetchall()
-        if not rows[0][0]:
-            return None
-        self._mark.nothing_due(times["since"], self.now)
-        if rows[0][1] is None:
-            # Nothing was changed, whatever the statement could have done.
-            self._connection.total_changes -= 1
-            return []
-        taken = sorted(row[1:] for row in rows)
-        self.cursors[queue_id] = taken[-1][0]
+        )
+
+        def taken() -> list[HandedRow] | None:
+            rows = sent.fetchall()
+            if not rows[0][0]:
+                memory.unclear.add(queue_id)
+                return None
+            memory.unclear.discard(queue_id)
+            self._mark.nothing_due(times["since"], times["now"])
+            if rows[0][1] is None:
+                return []
+            found = sorted(row[1:] for row in rows)
+            self.cursors[queue_id] = max(found[-1][0], self.cursors.get(queue_id, 0))
+            return found
+
         return taken
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:

@@ -113,6 +113,8 @@ class Memory:
         self.cursors: dict[int, int] = {}
         #: When entities that must be used to stay are deleted, as far as it is known here.
         self.idle_at: dict[int, int] = {}
+        #: Queues of which not just the next fresh messages could be taken the last time.
+        self.unclear: set[int] = set()
         self.last_body: int | None = None
         #: Whether this process stands among the workers.
         self.registered = False

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from lazaretto.clock import Clock
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.store.bell import Bell
-from lazaretto.store.contract import Exclusive, Operation, Transaction
+from lazaretto.store.contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.group import GroupCommit, Ticket
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
@@ -45,10 +45,20 @@ class Connection(Protocol):
         ...
 
 
+class _Plainly(Operation[T]):
+    """An operation that is run, not started."""
+
+    def __init__(self, operation: Operation[T]) -> None:
+        self.run = operation.run  # type: ignore[method-assign]
+        self.durable = operation.durable  # type: ignore[misc]
+
+
 class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
+    #: Whether operations are started, their answers read after the commit.
+    _starts = False
     #: The database's errors.
     errors: ClassVar[type[Exception]]
 
@@ -106,8 +116,8 @@ class SqlStore(ABC):
 
     def run(self, operation: Operation[T]) -> T:
         self._refuse_fork()
-        answer: T = self._group.run(operation)
-        return answer
+        answer: T | Again = self._group.run(operation)
+        return self._group.run(_Plainly(operation)) if isinstance(answer, Again) else answer
 
     def _refuse_fork(self) -> None:
         if self._pid != os.getpid():
@@ -165,13 +175,14 @@ class SqlStore(ABC):
         """Run all operations; return False if one failed and left something half done."""
         connection, tx = self._connection, self._tx
         if len(group) == 1:
+            group[0].error = group[0].later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
-            group[0].answer = group[0].operation.run(tx)
+            self._run_one(group[0])
             return True
         index = 0
         while index < len(group):
             ticket = group[index]
-            ticket.error = None
+            ticket.error = ticket.later = None
             kind = type(ticket.operation)
             end = index + 1
             if kind.mergeable:
@@ -180,7 +191,7 @@ class SqlStore(ABC):
             changes = connection.total_changes
             try:
                 if end == index + 1:
-                    ticket.answer = ticket.operation.run(tx)
+                    self._run_one(ticket)
                 else:
                     operations = [t.operation for t in group[index:end]]
                     for ticket, answer in zip(group[index:end], kind.run_all(tx, operations), strict=True):
@@ -195,11 +206,17 @@ class SqlStore(ABC):
             index = end
         return True
 
+    def _run_one(self, ticket: Ticket) -> None:
+        if self._starts:
+            ticket.later = ticket.operation.start(self._tx)
+        if ticket.later is None:
+            ticket.answer = ticket.operation.run(self._tx)
+
     def _run_apart(self, group: list[Ticket]) -> None:
         """Run each operation so that its failure undoes nothing of the others."""
         execute, tx = self._connection.execute, self._tx
         for ticket in group:
-            ticket.error = ticket.answer = None
+            ticket.error = ticket.later = None
             execute("SAVEPOINT operation")
             cursors = dict(tx.cursors)
             try:
@@ -250,8 +267,8 @@ class SqlStore(ABC):
             raise
 
     @abstractmethod
-    def version_reader(self) -> AbstractContextManager[Callable[[], int]]:
-        """Give a function that tells a number which changes with every commit of any process."""
+    def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
+        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
 
     @abstractmethod
     def check(self) -> list[str]:

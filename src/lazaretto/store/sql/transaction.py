@@ -160,6 +160,11 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
             return None
         return self.take_fresh(queue_id, limit, token, until)
 
+    def start_taking(
+        self, queue_id: int, limit: int, token: int, until: int
+    ) -> Callable[[], list[HandedRow] | None] | None:
+        return None
+
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
         last, now = last_key(queue_id), self.now
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first_key(queue_id)

@@ -134,17 +134,18 @@ class SqliteStore(SqlStore):
             raise
 
     @contextmanager
-    def version_reader(self) -> Iterator[Callable[[], int]]:
-        """Give a function that tells a number which changes with every commit of any process."""
+    def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
+        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
         with translating(self._where):
             connection = connect(self.path, read_only=True, busy=self._busy)
 
-        def read() -> int:
+        def read() -> tuple[int, int]:
             try:
                 (version,) = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error as error:
                 raise translated(error, self._where) from error
-            return int(version)
+            # The file does not tell whose commit it was.
+            return version, version
 
         try:
             yield read

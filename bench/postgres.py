@@ -1,4 +1,4 @@
-"""A PostgreSQL server for one drill, on a Unix socket, with data in the drill's folder."""
+"""A PostgreSQL server for one measurement, on a Unix socket, with data in its folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ ACCOUNTS = ("postgres", "nobody")
 
 
 class PostgresServer:
-    """postgres as it comes: every commit synced. `address` is a connection string."""
+    """postgres as it comes: every commit synced. `address` is a connection string, `url` the same as a URL.
+
+    Data that is there already is gone on with.
+    """
 
     def __init__(self, home: Path) -> None:
         programs = postgres_programs()
         if programs is None:
             raise FileNotFoundError("initdb and postgres are not installed")
         base = home / "postgres"
-        base.mkdir()
+        base.mkdir(exist_ok=True)
         # It refuses to run as root.
         account = unprivileged_account(base, ACCOUNTS)
         # The path of a Unix socket may have 107 bytes, fewer than a project's folder may need.
@@ -32,9 +35,11 @@ class PostgresServer:
             entry = pwd.getpwnam(account)
             os.chown(self._sockets, entry.pw_uid, entry.pw_gid)
         self.address = f"host={self._sockets} user=drill dbname=postgres"
+        self.url = f"postgresql://drill@/postgres?host={self._sockets}"
         data = base / "data"
         try:
-            _initialise(programs / "initdb", data, account)
+            if not (data / "PG_VERSION").exists():
+                _initialise(programs / "initdb", data, account)
             command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._sockets), "-h", ""]
             self._server = Server(command, base / "server.log", account=account)
             ready = [str(programs / "pg_isready"), "-q", "-h", str(self._sockets), "-d", "postgres"]

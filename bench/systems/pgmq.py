@@ -1,0 +1,147 @@
+"""pgmq on PostgreSQL: its functions from its SQL file, called by psycopg with everything prepared."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bench.postgres import PostgresServer, postgres_programs
+from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, chunks, peer, poll
+
+#: Where its SQL file is; it comes with no Python package.
+_FILE = "LAZARETTO_BENCH_PGMQ"
+_LOCK_SECONDS = 30
+_DEAD = "dead"
+
+#: A message's number, the hand-overs so far, and its body.
+_Message = tuple[int, int, str]
+
+_READ = "SELECT msg_id, read_ct, message::text FROM pgmq.read(%s, %s, %s)"
+
+
+class _PgmqSender(Sender):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def send(self, body: bytes) -> None:
+        self._connection.execute("SELECT pgmq.send(%s, %s::jsonb)", (QUEUE, body.decode()))
+
+    def send_batch(self, bodies: Sequence[bytes]) -> None:
+        texts = [body.decode() for body in bodies]
+        self._connection.execute("SELECT pgmq.send_batch(%s, %s::jsonb[])", (QUEUE, texts))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _PgmqReceiver(Receiver[_Message]):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def receive(self, limit: int, wait: float) -> Sequence[_Message]:
+        read = (_READ, (QUEUE, _LOCK_SECONDS, limit))
+        found = poll(lambda: self._connection.execute(*read).fetchall() or None, wait)
+        return found[0] if found else ()
+
+    def complete(self, handles: Sequence[_Message]) -> None:
+        if len(handles) == 1:
+            self._connection.execute("SELECT pgmq.delete(%s, %s::bigint)", (QUEUE, handles[0][0]))
+        else:
+            numbers = [number for number, _, _ in handles]
+            self._connection.execute("SELECT pgmq.delete(%s, %s::bigint[])", (QUEUE, numbers))
+
+    def body(self, handle: _Message) -> bytes:
+        # JSONB gives the keys in an order of its own.
+        number = handle[2].partition('"number": "')[2][:18]
+        return b'{"number":"' + number.encode()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PgmqSystem(System[_Message]):
+    """pgmq's own functions, a connection for each thread."""
+
+    name = "pgmq"
+    package = "psycopg"
+    served = True
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
+    marks: ClassVar[Mapping[str, str]] = {"W7": "j"}
+    settings = (
+        f"pgmq.sql ({_FILE} says where it is), called by psycopg, prepared, a connection for each thread; "
+        "bodies are JSONB; polled every millisecond while empty"
+    )
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if postgres_programs() is None:
+            return "PostgreSQL is not installed"
+        if not Path(os.environ.get(_FILE, "/nowhere")).is_file():
+            return f"set {_FILE} to the path of its pgmq.sql"
+        return super().missing()
+
+    def version(self) -> str:
+        return f"({Path(os.environ[_FILE]).name}), psycopg {super().version()}"
+
+    def open(self) -> None:
+        self._server = PostgresServer(self.home)
+        connection = self._connect()
+        connection.execute("CREATE SCHEMA IF NOT EXISTS pgmq")
+        connection.execute(Path(os.environ[_FILE]).read_text().encode(), prepare=False)
+        # As it is laid down without its extension: what it would register there is its own affair.
+        connection.execute("SELECT pgmq.create(%s)", (QUEUE,))
+        connection.execute("SELECT pgmq.create(%s)", (_DEAD,))
+        connection.close()
+
+    def close(self) -> None:
+        self._server.stop()
+
+    def _connect(self) -> Any:
+        connection = peer("psycopg").connect(self._server.address, autocommit=True)
+        connection.prepare_threshold = 0
+        return connection
+
+    def fill(self, bodies: Iterable[bytes]) -> None:
+        sender = self.sender()
+        for chunk in chunks(bodies, 1_000):
+            sender.send_batch(chunk)
+        sender.close()
+
+    def sender(self) -> Sender:
+        return _PgmqSender(self._connect())
+
+    def receiver(self) -> Receiver[_Message]:
+        return _PgmqReceiver(self._connect())
+
+    def drill(self, handler: Handler, total: int, poison: int) -> None:
+        connection = self._connect()
+        receiver = _PgmqReceiver(connection)
+        while handles := receiver.receive(100, 0):
+            done: list[_Message] = []
+            again: list[int] = []
+            with connection.transaction():
+                for handle in handles:
+                    try:
+                        handler(receiver.body(handle))
+                    except Exception as error:
+                        if handle[1] < ATTEMPTS:
+                            again.append(handle[0])
+                            continue
+                        why = {"reason": repr(error), "stack": traceback.format_exc(), "body": handle[2]}
+                        wrapped = peer("psycopg.types.json").Jsonb(why)
+                        connection.execute("SELECT pgmq.send(%s, %s)", (_DEAD, wrapped))
+                    done.append(handle)
+                for number in again:
+                    connection.execute("SELECT pgmq.set_vt(%s, %s, 0)", (QUEUE, number))
+                if done:
+                    receiver.complete(done)
+        connection.close()
+
+    def set_aside(self) -> int:
+        connection = self._connect()
+        (count,) = connection.execute("SELECT queue_length FROM pgmq.metrics(%s)", (_DEAD,)).fetchone()
+        connection.close()
+        return int(count)

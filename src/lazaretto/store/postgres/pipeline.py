@@ -1,0 +1,221 @@
+"""Statements that are sent to the server without waiting for the answers to those before."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import select
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+
+_SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
+_FAILED = (int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.PIPELINE_ABORTED))
+_BAD = int(pq.ConnStatus.BAD)
+_PLACES = re.compile(r"%%|%s|%\((\w+)\)s")
+
+
+@functools.lru_cache(maxsize=2000)
+def _numbered(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a query with the server's placeholders, and the names of the parameters if they have any."""
+    names: dict[str, int] = {}
+    count = 0
+
+    def place(found: re.Match[str]) -> str:
+        nonlocal count
+        if found[0] == "%%":
+            return "%"
+        name = found[1]
+        if name is None:
+            count += 1
+            return f"${count}"
+        return f"${names.setdefault(name, len(names) + 1)}"
+
+    return _PLACES.sub(place, sql).encode(), tuple(names)
+
+
+def text(value: str) -> str:
+    """Return a text as PostgreSQL can have it, which has no character of code 0."""
+    return value.replace("\0", "\ufffd") if "\0" in value else value
+
+
+def _encoded(value: Any) -> bytes | None:
+    match value:
+        case bytes() | None:
+            return value
+        case str():
+            return text(value).encode()
+        case bool():
+            return b"t" if value else b"f"
+        case list():
+            return b"{%b}" % b",".join(b"%d" % each for each in value)
+        case bytearray() | memoryview():
+            return bytes(value)
+    return b"%d" % value
+
+
+class Sent:
+    """A statement that was sent. What it gives is waited for when it is asked for."""
+
+    __slots__ = ("_pipeline", "_rows", "prepares", "result")
+
+    def __init__(self, pipeline: Pipeline, prepares: str | None = None) -> None:
+        self._pipeline = pipeline
+        #: The query that it makes ready for others, if that is what it does.
+        self.prepares = prepares
+        self.result: pq.abc.PGresult | None = None
+        self._rows: Iterator[tuple[Any, ...]] | None = None
+
+    def _answer(self) -> pq.abc.PGresult:
+        if self.result is None:
+            self._pipeline.wait_for(self)
+        assert self.result is not None
+        return self.result
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+        return self._answer().command_tuples or 0
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows that are left."""
+        return list(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, or None."""
+        return next(iter(self), None)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        if self._rows is None:
+            self._rows = iter(self._pipeline.rows(self._answer()))
+        return self._rows
+
+
+class Pipeline:
+    """A connection's statements, prepared at their first use, in libpq's pipeline mode.
+
+    psycopg's own pipeline sends each statement by itself and looks for answers after each, which
+    costs three times as much. The connection is an ordinary one between `open` and `settle` of the next.
+    """
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self._raw = raw
+        self._pg = raw.pgconn
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket)
+        self._transformer = Transformer(raw)
+        self._names: dict[str, bytes] = {}
+        self._waiting: deque[Sent] = deque()
+        self._error: psycopg.Error | None = None
+        self.is_open = False
+
+    def open(self) -> None:
+        """Begin to send ahead."""
+        self._pg.enter_pipeline_mode()
+        self._error = None
+        self.is_open = True
+
+    def send(self, sql: str, parameters: Any = ()) -> Sent:
+        """Send a statement. Raises the error of one before, if it is known already."""
+        if self._error is not None:
+            raise self._error
+        statement, names = _numbered(sql)
+        try:
+            name = self._names.get(sql)
+            if name is None:
+                name = self._names[sql] = b"lazaretto_%d" % len(self._names)
+                self._pg.send_prepare(name, statement)
+                self._waiting.append(Sent(self, prepares=sql))
+            values: Sequence[Any] = parameters
+            if isinstance(parameters, Mapping):
+                values = [parameters[each] for each in names]
+            formats = [1 if isinstance(v, bytes | bytearray | memoryview) else 0 for v in values]
+            encoded = [_encoded(value) for value in values]
+            self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)
+        except psycopg.Error:
+            self._lost()
+            raise
+        sent = Sent(self)
+        self._waiting.append(sent)
+        return sent
+
+    def wait_for(self, sent: Sent) -> None:
+        """Read answers until that of a statement is there. Raises the first error among them."""
+        if self.is_open:
+            self._pg.send_flush_request()
+            while sent.result is None and self._error is None:
+                self._read()
+        if self._error is not None:
+            raise self._error
+        if sent.result is None:
+            raise psycopg.OperationalError("the connection was closed before the answer came")
+
+    def settle(self) -> None:
+        """Wait for what became of everything that was sent. Raises the first error."""
+        if not self.is_open:
+            return
+        try:
+            self._pg.pipeline_sync()
+            while self._read() != _SYNC:
+                pass
+            self._pg.exit_pipeline_mode()
+        except psycopg.Error:
+            self._lost()
+            raise
+        self.is_open = False
+        if self._error is not None:
+            raise self._error
+
+    def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
+        """Return the rows of a result."""
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def _read(self) -> int | None:
+        """Take the next answer for the statement it belongs to; return its kind, None behind the last."""
+        pg = self._pg
+        # Until all of it is with the server, for which it may have to be heard first.
+        while pg.flush():
+            self._wait(select.POLLIN | select.POLLOUT)
+        while pg.is_busy():
+            self._wait(select.POLLIN)
+        result = pg.get_result()
+        if result is None:
+            if pg.status == _BAD:
+                raise psycopg.OperationalError(pg.get_error_message())
+            return None
+        status = result.status
+        if status == _SYNC:
+            return status
+        if not self._waiting:
+            # It ends the connection, and belongs to no statement.
+            raise error_from_result(result)
+        sent = self._waiting.popleft()
+        if status in _FAILED:
+            if sent.prepares is not None:
+                self._names.pop(sent.prepares, None)
+            if self._error is None:
+                self._error = error_from_result(result)
+            if pg.status == _BAD:
+                raise self._error
+        else:
+            sent.result = result
+        return status
+
+    def _wait(self, events: int) -> None:
+        self._poll.modify(self._pg.socket, events)
+        self._poll.poll()
+        self._pg.consume_input()
+
+    def _lost(self) -> None:
+        """Note that nothing more will come over this connection."""
+        self.is_open = False
+        self._waiting.clear()
+        with contextlib.suppress(psycopg.Error):
+            self._raw.close()

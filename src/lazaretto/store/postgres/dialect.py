@@ -12,6 +12,8 @@ from lazaretto.store.sql.rows import Dialect
 # What may follow a table's name where a table is meant; its columns need no schema before them.
 _MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
 
+_SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
+
 
 def ids(values: Iterable[int]) -> list[int]:
     """Return numbers as the one parameter that a query takes them in: an array."""
@@ -20,7 +22,8 @@ def ids(values: Iterable[int]) -> list[int]:
 
 def within(schema: str, sql: str) -> str:
     """Return a query whose tables are looked for in a schema, whatever the search path says."""
-    return _MEANT.sub(lambda found: f'{found[1]} "{schema}".{found[2].strip()}', sql)
+    sql = _MEANT.sub(lambda found: f'{found[1]} "{schema}".{found[2].strip()}', sql)
+    return _SEQUENCE.sub(lambda found: f"""'"{schema}".{found[1]}'::regclass""", sql)
 
 
 @functools.cache

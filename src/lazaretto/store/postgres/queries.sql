@@ -110,12 +110,21 @@ UPDATE lazaretto_queues SET rollbacks = %(rollbacks)s WHERE queue_id = %(queue_i
 
 -- name: select_high_water
 -- The highest sequence number known to be used by messages that are gone.
-SELECT high_water FROM lazaretto_queues WHERE queue_id = %s
+SELECT sequence_number FROM lazaretto_high_water WHERE queue_id = %s ORDER BY sequence_number DESC LIMIT 1
 
 -- name: set_high_water
 -- Keep the highest sequence number when the message that has it goes.
-UPDATE lazaretto_queues SET high_water = %(sequence_number)s
-WHERE queue_id = %(queue_id)s AND high_water < %(sequence_number)s
+WITH lower AS (
+    DELETE FROM lazaretto_high_water
+    WHERE queue_id = %(queue_id)s AND sequence_number = (
+        SELECT sequence_number FROM lazaretto_high_water
+        WHERE queue_id = %(queue_id)s ORDER BY sequence_number DESC LIMIT 1)
+        AND sequence_number < %(sequence_number)s
+)
+INSERT INTO lazaretto_high_water (queue_id, sequence_number) SELECT %(queue_id)s, %(sequence_number)s
+WHERE NOT EXISTS (
+    SELECT 1 FROM lazaretto_high_water
+    WHERE queue_id = %(queue_id)s AND sequence_number >= %(sequence_number)s)
 
 -- name: select_last_key
 -- The highest key within a subqueue.
@@ -123,7 +132,8 @@ SELECT key FROM lazaretto_messages WHERE key > %s AND key <= %s ORDER BY key DES
 
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.
-DELETE FROM lazaretto_queues WHERE queue_id = %s
+WITH high_water AS (DELETE FROM lazaretto_high_water WHERE queue_id = %(queue_id)s)
+DELETE FROM lazaretto_queues WHERE queue_id = %(queue_id)s
 
 -- name: insert_deleted_queue
 -- Note that a queue's messages are to be removed.
@@ -192,8 +202,8 @@ SELECT key + %(shift)s, state, due, expires, enqueued, message_id, session_id, h
 FROM lazaretto_messages WHERE key >= %(first)s AND key <= %(last)s
 
 -- name: select_last_body
--- The highest id of a body.
-SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
+-- Behind which id there are ids for bodies that nobody else takes.
+SELECT nextval('lazaretto_body_blocks'::regclass) << 20
 
 -- name: copy_bodies
 -- Many bodies.
@@ -948,17 +958,17 @@ SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FRO
 
 -- name: begin_as_expected
 -- Wait to be the only writer. Fails if others have written since; else the server's time.
-SELECT pg_advisory_xact_lock(%s, %s), 1 / (pg_sequence_last_value(%s::regclass) IS NOT DISTINCT FROM %s)::int,
+SELECT pg_advisory_xact_lock(%s, %s), 1 / (pg_sequence_last_value('lazaretto_version'::regclass) = %s)::int,
        CASE WHEN %s THEN set_config('synchronous_commit', 'off', true) END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: move_on
 -- The next version of what is stored, if anything was changed.
-SELECT nextval(%s::regclass) WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+SELECT nextval('lazaretto_version'::regclass) WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: tell
 -- The same, told to all who listen.
-SELECT nextval(%s::regclass), pg_notify(%s, '') WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+SELECT nextval('lazaretto_version'::regclass), pg_notify(%s, '') WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.

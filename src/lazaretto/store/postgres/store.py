@@ -94,7 +94,6 @@ class PostgresStore(SqlStore):
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
-        self._sequence = f'"{schema}".lazaretto_version'
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         assert isinstance(connection, PgConnection)
@@ -146,7 +145,7 @@ class PostgresStore(SqlStore):
         connection.send("BEGIN")
         self._flushes = False
         query = self.dialect.queries["begin_as_expected"]
-        expected = (_WRITING, self._number, self._sequence, self._version, not durable)
+        expected = (_WRITING, self._number, self._version, not durable)
         self._opening = connection.execute(query, expected)
         self._tx.begin(self.clock.now())
 
@@ -231,9 +230,8 @@ class PostgresStore(SqlStore):
         """
         changed = connection.total_changes != begun_at
         move = self.dialect.queries["tell" if tells else "move_on"]
-        names = (self._sequence, channel(self.schema)) if tells else (self._sequence,)
         try:
-            moved = connection.execute(move, names) if changed else None
+            moved = connection.execute(move, (channel(self.schema),) if tells else ()) if changed else None
             if connection.sends_ahead:
                 connection.send("COMMIT")
                 if changed and flush:

@@ -89,7 +89,7 @@ class QueueTables:
             # What its topic holds is less by that.
             bounds = {"first": first_key(record.queue_id), "last": first_key(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
-        self._x(self._q["delete_queue"], (record.queue_id,))
+        self._x(self._q["delete_queue"], {"queue_id": record.queue_id})
         self.delete_consumers(record.queue_id)
         self._x(self._q["insert_deleted_queue"], (record.queue_id,))
         self._memory.forget()

@@ -84,7 +84,8 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
             row = self._x(self._q["select_high_water"], (queue_id,)).fetchone()
             last = row[0] if row else 0
             for place in _PLACES:
-                bounds = (first_key(queue_id, place), last_key(queue_id, place))
+                # What is below was seen before; many that are gone may stand there.
+                bounds = (first_key(queue_id, place) + last, last_key(queue_id, place))
                 row = self._x(self._q["select_last_key"], bounds).fetchone()
                 if row:
                     last = max(last, sequence_of(row[0]))

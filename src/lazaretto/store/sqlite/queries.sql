@@ -123,7 +123,7 @@ SELECT key FROM lazaretto_messages WHERE key > ? AND key <= ? ORDER BY key DESC 
 
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.
-DELETE FROM lazaretto_queues WHERE queue_id = ?
+DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: insert_deleted_queue
 -- Note that a queue's messages are to be removed.
@@ -186,7 +186,7 @@ SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, head
 FROM lazaretto_messages WHERE key >= :first AND key <= :last
 
 -- name: select_last_body
--- The highest id of a body.
+-- Behind which id there are ids for bodies that nobody else takes.
 SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
 
 -- name: insert_bodies

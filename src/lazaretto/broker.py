@@ -7,13 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from lazaretto.administration import Administration
 from lazaretto.claims import Claim, describe_claims
-from lazaretto.clock import Clock, SystemClock
+from lazaretto.clock import Clock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.engine.claim_settle import RevokeClaims
 from lazaretto.engine.dead_letters import (
@@ -42,7 +41,7 @@ from lazaretto.entities import (
     SessionDescription,
     Subqueue,
 )
-from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, StoreError
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.keeper import Keeper
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
@@ -50,11 +49,9 @@ from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
 from lazaretto.store.sql.store import SqlStore
-from lazaretto.store.sqlite.store import SqliteStore
+from lazaretto.stores import open_store
 from lazaretto.transaction import BrokerTransaction
 
-_SQLITE = "sqlite:///"
-_POSTGRES = ("postgresql://", "postgres://")
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
 
@@ -81,54 +78,15 @@ def connect(
     Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
     InvalidOption.
     """
-    if isinstance(url, str) and url.startswith(_POSTGRES):
-        return Broker(_postgres(url, clock, create, seconds("timeout", timeout), durable_attempts))
-    store = SqliteStore(
-        _sqlite_path(url),
-        clock=clock or SystemClock(),
+    store = open_store(
+        url,
+        clock=clock,
         create=create,
         adopt=adopt,
-        busy=seconds("timeout", timeout),
+        timeout=seconds("timeout", timeout),
         durable_attempts=durable_attempts,
     )
     return Broker(store)
-
-
-def _postgres(
-    url: str, clock: Clock | None, create: bool, timeout: float, durable_attempts: bool
-) -> SqlStore:
-    try:
-        from lazaretto.store.postgres.store import PostgresStore
-    except ImportError as error:
-        raise StoreError(
-            f"a store on PostgreSQL needs psycopg: pip install 'lazaretto[postgres]' ({error})"
-        ) from None
-    base, _, query = url.partition("?")
-    options = [part for part in query.split("&") if part]
-    schema = [part.removeprefix("schema=") for part in options if part.startswith("schema=")]
-    left = "&".join(part for part in options if not part.startswith("schema="))
-    return PostgresStore(
-        f"{base}?{left}" if left else base,
-        schema=schema[-1] if schema else "lazaretto",
-        clock=clock,
-        create=create,
-        busy=timeout,
-        durable_attempts=durable_attempts,
-    )
-
-
-def _sqlite_path(url: str | os.PathLike[str]) -> Path:
-    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
-    if text.startswith(_SQLITE):
-        text = text[len(_SQLITE) :]
-    elif "://" in text or text.startswith("sqlite:"):
-        scheme = text.partition(":")[0]
-        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
-    if not text or ":memory:" in text or "?" in text or "\0" in text:
-        raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
-    return Path(text)
 
 
 class Broker(Administration):

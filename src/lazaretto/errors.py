@@ -310,6 +310,18 @@ class StoreForeign(StoreError):
     code = "store_foreign"
 
 
+class StoreIncomplete(StoreError):
+    """The store is a copy of another one that was broken off."""
+
+    code = "store_incomplete"
+
+
+class StoreOutdated(StoreError):
+    """The store must be migrated first, which workers of older versions do not survive."""
+
+    code = "store_outdated"
+
+
 class StoreTooNew(StoreError):
     """The store was written by a newer version of Lazaretto."""
 

@@ -23,7 +23,7 @@ from lazaretto import (
     StoreTooNew,
 )
 from lazaretto.engine.timers import CleanUp
-from lazaretto.store.queries import load_queries
+from lazaretto.store.queries import Migration, load_queries
 from lazaretto.store.sqlite import schema
 
 from .actions import bodies, create, fail, send, stored, take
@@ -73,9 +73,9 @@ class TestSchema:
             send(broker, b"x")
         steps = schema.migrations()
         add = "ALTER TABLE lazaretto_meta ADD COLUMN note TEXT;\nCREATE TABLE lazaretto_more (x);\n"
-        monkeypatch.setattr(schema, "migrations", lambda: [*steps, (steps[-1][0] + 1, add)])
+        monkeypatch.setattr(schema, "migrations", lambda: [*steps, Migration(steps[-1].number + 1, add)])
         with lazaretto.connect(file) as broker:
-            assert broker.facts()["schema"] == steps[-1][0] + 1
+            assert broker.facts()["schema"] == steps[-1].number + 1
             assert take(broker).body == b"x"
         assert _sql(file, "SELECT count(*) FROM lazaretto_more") == [(0,)]
 
@@ -88,7 +88,7 @@ class TestSchema:
         steps = schema.migrations()
         bad = "CREATE TABLE lazaretto_more (x);\nINSERT INTO nowhere VALUES (1);\n"
         with monkeypatch.context() as patch:
-            patch.setattr(schema, "migrations", lambda: [*steps, (steps[-1][0] + 1, bad)])
+            patch.setattr(schema, "migrations", lambda: [*steps, Migration(steps[-1].number + 1, bad)])
             with pytest.raises(lazaretto.StoreError, match="no such table: nowhere"):
                 lazaretto.connect(file)
         assert _sql(file, "SELECT 1 FROM sqlite_master WHERE name = 'lazaretto_more'") == []
@@ -108,7 +108,7 @@ class TestSchema:
         assert file.read_bytes() == before
 
     def test_migrations_are_numbered_without_a_gap(self) -> None:
-        assert [number for number, _ in schema.migrations()] == list(range(1, schema.newest() + 1))
+        assert [step.number for step in schema.migrations()] == list(range(1, schema.newest() + 1))
 
     def test_a_file_that_is_no_database_is_left_alone(self, file: Path) -> None:
         file.write_bytes(b"not a database\n" * 100)

@@ -28,6 +28,7 @@ from lazaretto.cli import (
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
+from lazaretto.cli.store import app as store_app
 from lazaretto.errors import LazarettoError
 
 # The base of everything that is wrong with a command line; typer does not export it by name.
@@ -83,6 +84,7 @@ app.add_typer(claims.app, name="claims")
 app.add_typer(spark.app, name="spark")
 logs.add_to(app)
 doctor.add_to(app)
+app.add_typer(store_app, name="store")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

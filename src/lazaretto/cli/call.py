@@ -44,9 +44,8 @@ class Call:
         outer = context.find_root().obj
         return cls(store or outer.store, json or outer.json) if isinstance(outer, Call) else cls(store, json)
 
-    @contextlib.contextmanager
-    def broker(self, *, create: bool = False) -> Iterator[Broker]:
-        """Open the store; only `create` makes one where there is none."""
+    def url(self) -> str:
+        """Return the store's URL. Raises CommandError if none was named."""
         url = self.store or os.environ.get(ENVIRONMENT)
         if not url:
             raise CommandError(
@@ -54,6 +53,12 @@ class Call:
                 f"no store was named; give --store sqlite:///orders.db or set {ENVIRONMENT}",
                 Exit.USAGE,
             )
+        return url
+
+    @contextlib.contextmanager
+    def broker(self, *, create: bool = False) -> Iterator[Broker]:
+        """Open the store; only `create` makes one where there is none."""
+        url = self.url()
         try:
             broker = connect(url, create=create)
         except FileNotFoundError:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from typing import NamedTuple
 
 _QUERY = re.compile(r"^-- name: (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
-_MIGRATION = re.compile(r"(\d{4})_\w+\.sql\Z")
+_MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
 _ROWS = re.compile(r"\[rows\] (\([^)]*\))")
+
+
+class Migration(NamedTuple):
+    """A step from one version of a schema to the next: `NNNN_name.sql`.
+
+    `NNNN_before_name.sql` is done before the new version is deployed: workers of the one before go on with
+    it. `NNNN_after_name.sql` (`after`) takes away what only they still needed.
+    """
+
+    number: int
+    sql: str
+    after: bool = False
 
 
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
@@ -24,13 +37,13 @@ def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     return queries
 
 
-def load_migrations(package: str) -> list[tuple[int, str]]:
-    """Return all migrations in a package: number and SQL, in order."""
+def load_migrations(package: str) -> list[Migration]:
+    """Return all migrations in a package, in order."""
     found = []
     for file in resources.files(package).iterdir():
         match = _MIGRATION.match(file.name)
         if match:
-            found.append((int(match[1]), file.read_text("utf-8")))
+            found.append(Migration(int(match[1]), file.read_text("utf-8"), match[2] == "after"))
     return sorted(found)
 
 

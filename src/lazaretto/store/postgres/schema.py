@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from lazaretto.errors import InvalidOption, StoreForeign, StoreNotFound, StoreTooNew
+from psycopg.conninfo import conninfo_to_dict
+
+from lazaretto.clock import SystemClock
+from lazaretto.errors import InvalidOption, StoreForeign, StoreNotFound, StoreOutdated, StoreTooNew
 from lazaretto.options import shown
-from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.connection import PgConnection, translating
 from lazaretto.store.postgres.dialect import dialect
-from lazaretto.store.queries import load_migrations
+from lazaretto.store.queries import Migration, load_migrations
+from lazaretto.store.sql.copy import COPYING, unfinished
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}\Z")
 #: The lock under which a store is made or migrated, by one process at a time.
@@ -26,56 +33,128 @@ def check_name(schema: str) -> str:
     return schema
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Return all migrations: number and SQL, in order."""
+def migrations() -> list[Migration]:
+    """Return all migrations, in order."""
     return load_migrations("lazaretto.store.postgres.migrations")
 
 
-def prepare(connection: PgConnection, schema: str, where: str, *, create: bool, now: int) -> None:
-    """Make sure the schema holds a store of this version. Creates it if `create`."""
-    newest = migrations()[-1][0]
-    found = _version(connection, schema, where)
-    if found == newest:
-        return
+class Found(NamedTuple):
+    """What a schema holds: its version, and the oldest version whose workers can go on with it."""
+
+    version: int
+    oldest: int
+    copying: bool = False
+
+
+def steps_to_open(found: Found, steps: Sequence[Migration], where: str) -> list[Migration]:
+    """Return the migrations that opening a store does: those before a deployment, which older workers bear.
+
+    Raises StoreTooNew if the store has gone on without this version, StoreOutdated if a migration that older
+    workers do not bear comes first.
+    """
+    newest = steps[-1].number
+    if newest < found.oldest:
+        raise StoreTooNew(
+            f"{where}: expected a store of schema {newest} or older, got {found.version}, which workers of "
+            f"schema {found.oldest} and later can use. It was left as it is; upgrade this one"
+        )
+    left = [step for step in steps if step.number > found.version]
+    now = list(itertools.takewhile(lambda step: not step.after, left))
+    if any(not step.after for step in left[len(now) :]):
+        raise StoreOutdated(
+            f"{where}: this version needs steps behind migration {left[len(now)].number}, which older "
+            "workers do not survive. Stop them, then run `lazaretto store migrate --after`"
+        )
+    return now
+
+
+def prepare(
+    connection: PgConnection, schema: str, where: str, *, create: bool, copying: bool, now: int
+) -> None:
+    """Make sure the schema holds a store that this version can use. Creates it if `create`.
+
+    `copying`: it may be an unfinished copy.
+    """
+    found = look(connection, schema, where)
+    if found is not None and found.copying and not copying:
+        raise unfinished(where)
     if found is None and not create:
         raise StoreNotFound(f"{where}: there is no store here; leave out create=False to make one")
-    if found is not None and found > newest:
-        raise StoreTooNew(
-            f"{where}: expected a store of schema {newest} or older, got {found}. It was written by a newer "
-            "version of Lazaretto and was left as it is; upgrade this one"
-        )
+    if found is None or steps_to_open(found, migrations(), where):
+        migrate(connection, schema, where, now=now)
+
+
+def migrate(
+    connection: PgConnection, schema: str, where: str, *, now: int, after: bool = False
+) -> list[Migration]:
+    """Do the migrations that are due, all in one commit, and return them.
+
+    `after`: also those that workers of older versions do not survive.
+    """
     connection.script(f"BEGIN; SELECT pg_advisory_xact_lock({_MIGRATING})")
     try:
-        # Another process may have been here since the look above.
-        found = _version(connection, schema, where)
-        connection.script(f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}"')
-        for number, sql in migrations():
-            if found is None or number > found:
-                connection.script(sql)
+        # Another process may have been here since the last look.
+        found = look(connection, schema, where)
+        steps = migrations()
         if found is None:
+            due = steps
+        elif after:
+            due = [step for step in steps if step.number > found.version]
+        else:
+            due = steps_to_open(found, steps, where)
+        connection.script(f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}"')
+        for step in due:
+            connection.script(step.sql)
+        known = {}
+        if found is None:
+            known = {"store_id": uuid.uuid4().hex, "created": str(now)}
+        if due:
+            oldest = max([0 if found is None else found.oldest, *(s.number for s in due if s.after)])
+            if found is None:
+                oldest = due[-1].number
+            known |= {"schema": str(due[-1].number), "oldest": str(oldest)}
+        for name, value in known.items():
             connection.execute(
-                "INSERT INTO lazaretto_meta (name, value) VALUES ('store_id', %s), ('created', %s)",
-                (uuid.uuid4().hex, str(now)),
+                "INSERT INTO lazaretto_meta (name, value) VALUES (%s, %s) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, value),
             )
-        connection.execute(
-            "INSERT INTO lazaretto_meta (name, value) VALUES ('schema', %s) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (str(newest),),
-        )
         connection.script("COMMIT")
     except BaseException:
-        if connection.in_transaction:
-            connection.script("ROLLBACK")
+        connection.roll_back()
         raise
+    return due
 
 
-def _version(connection: PgConnection, schema: str, where: str) -> int | None:
-    """Return a store's schema version, None where there is none. Raises StoreForeign."""
+def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
+    """Do the migrations that are due in a schema at libpq's address; return their numbers."""
+    check_name(schema)
+    where = shown_place(address, schema)
+    with translating(where):
+        connection = PgConnection(address)
+        try:
+            if look(connection, schema, where) is None:
+                raise StoreNotFound(f"{where}: there is no store here; connect() makes one")
+            done = migrate(connection, schema, where, now=SystemClock().now(), after=after)
+        finally:
+            connection.close()
+    return [step.number for step in done]
+
+
+def shown_place(address: str, schema: str) -> str:
+    """Return where a store is, without the password, which errors must not show."""
+    parts = conninfo_to_dict(address)
+    return f"store {schema} of {parts.get('dbname', '')} at {parts.get('host', 'the local server')}"
+
+
+def look(connection: PgConnection, schema: str, where: str) -> Found | None:
+    """Return what a schema holds, None where there is no store. Raises StoreForeign."""
     tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
     names = {name for (name,) in tables}
     if "lazaretto_meta" in names:
         meta = dict(connection.execute(dialect(schema).queries["select_meta"]).fetchall())
-        return int(meta["schema"])
+        version = int(meta["schema"])
+        return Found(version, int(meta.get("oldest", version)), COPYING in meta)
     if names:
         raise StoreForeign(
             f"{where}: the schema {schema!r} belongs to another application and was left as it is; "

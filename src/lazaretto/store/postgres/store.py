@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
@@ -18,8 +17,10 @@ from lazaretto.store.group import Ticket
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
-from lazaretto.store.postgres.schema import check_name, migrations, prepare
+from lazaretto.store.postgres.schema import check_name, migrations, prepare, shown_place
+from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.transaction import DueMark, PgTransaction
+from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.store import Connection, SqlStore
 from lazaretto.store.sql.transaction import SqlTransaction
@@ -57,6 +58,7 @@ class PostgresStore(SqlStore):
         schema: str = "lazaretto",
         clock: Clock | None = None,
         create: bool = True,
+        copying: bool = False,
         busy: float = 10.0,
         durable_attempts: bool = False,
     ) -> None:
@@ -65,15 +67,13 @@ class PostgresStore(SqlStore):
         self._conninfo = conninfo
         self._busy = busy
         self._patience = round(busy * 1000) or 1
-        parts = conninfo_to_dict(conninfo)
-        # Without the password, which errors must not show.
-        where = f"store {schema} of {parts.get('dbname', '')} at {parts.get('host', 'the local server')}"
+        where = shown_place(conninfo, schema)
         self._server_clock = ServerClock() if clock is None else None
         with translating(where):
             connection = PgConnection(conninfo, self._patience)
             try:
                 now = (clock or SystemClock()).now()
-                prepare(connection, schema, where, create=create, now=now)
+                prepare(connection, schema, where, create=create, copying=copying, now=now)
             except BaseException:
                 connection.close()
                 raise
@@ -353,6 +353,16 @@ class PostgresStore(SqlStore):
         finally:
             listener.close()
 
+    @contextmanager
+    def tables(self) -> Iterator[Tables]:
+        with translating(self._where):
+            connection = PgConnection(self._conninfo, self._patience)
+            try:
+                self._start(connection, durable=True)
+                yield PgTables(connection, self.schema, lambda: self._start(connection, durable=True))
+            finally:
+                connection.close()
+
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
         with translating(self._where):
@@ -377,7 +387,8 @@ class PostgresStore(SqlStore):
         return {
             "schema_name": self.schema,
             "schema": int(meta["schema"]),
-            "newest_schema": migrations()[-1][0],
+            "oldest_schema": int(meta["oldest"]),
+            "newest_schema": migrations()[-1].number,
             "store_id": meta["store_id"],
             "postgresql": server,
             "synchronous_commit": commit,

@@ -17,6 +17,7 @@ from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.store.bell import Bell
 from lazaretto.store.contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.group import GroupCommit, Ticket
+from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 
@@ -269,6 +270,10 @@ class SqlStore(ABC):
     @abstractmethod
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
+
+    @abstractmethod
+    def tables(self) -> AbstractContextManager[Tables]:
+        """Give all tables, to copy them, and hold off whoever else would write."""
 
     @abstractmethod
     def check(self) -> list[str]:

@@ -8,7 +8,8 @@ import uuid
 from pathlib import Path
 
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
-from lazaretto.store.queries import load_migrations
+from lazaretto.store.queries import Migration, load_migrations
+from lazaretto.store.sql.copy import COPYING, unfinished
 from lazaretto.store.sqlite.connection import connect, translating
 
 #: How long to wait before a file that another process is making a store is looked at again, in seconds.
@@ -16,14 +17,14 @@ _NAP = 0.01
 _ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Return all migrations: number and SQL, in order."""
+def migrations() -> list[Migration]:
+    """Return all migrations, in order."""
     return load_migrations("lazaretto.store.sqlite.migrations")
 
 
 def newest() -> int:
     """Return the schema version this code works with."""
-    return migrations()[-1][0]
+    return migrations()[-1].number
 
 
 def version(connection: sqlite3.Connection) -> int | None:
@@ -35,16 +36,17 @@ def version(connection: sqlite3.Connection) -> int | None:
     return None if names - {"sqlite_sequence"} else 0
 
 
-def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> None:
+def prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: float, now: int) -> None:
     """Make sure the file at `path` is a store of this version.
 
-    Creates it if `create`; adds the store to another application's database if `adopt`.
+    Creates it if `create`; adds the store to another application's database if `adopt`. `copying`: it may be
+    an unfinished copy.
     A file that is not a store, is damaged, or is of a newer schema raises and stays as it is.
     """
     end = time.monotonic() + busy
     while True:
         try:
-            return _prepare(path, create=create, adopt=adopt, busy=busy, now=now)
+            return _prepare(path, create=create, adopt=adopt, copying=copying, busy=busy, now=now)
         except StoreBusy:
             # SQLite does not wait for another process that is just changing the journal's mode.
             if time.monotonic() >= end:
@@ -52,7 +54,7 @@ def prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> 
             time.sleep(_NAP)
 
 
-def _prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) -> None:
+def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: float, now: int) -> None:
     where = f"opening {path}"
     exists = path.exists() and path.stat().st_size > 0
     if exists:
@@ -62,6 +64,8 @@ def _prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) ->
             try:
                 found = version(connection)
                 # A copy made by VACUUM INTO or a backup tool has lost the write-ahead log's setting.
+                if found and not copying and _is_copying(connection):
+                    raise unfinished(str(path))
                 logged = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             finally:
                 connection.close()
@@ -86,6 +90,11 @@ def _prepare(path: Path, *, create: bool, adopt: bool, busy: float, now: int) ->
             connection.close()
 
 
+def _is_copying(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM lazaretto_meta WHERE name = ?", (COPYING,)).fetchone()
+    return found is not None
+
+
 def _refuse(path: Path, found: int | None, *, adopt: bool) -> None:
     if found is None and not adopt:
         raise StoreForeign(
@@ -100,9 +109,9 @@ def _refuse(path: Path, found: int | None, *, adopt: bool) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, found: int, now: int) -> None:
-    for number, sql in migrations():
-        if number > found:
-            for statement in _statements(sql):
+    for migration in migrations():
+        if migration.number > found:
+            for statement in _statements(migration.sql):
                 connection.execute(statement)
     if found == 0:
         connection.execute(

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from lazaretto.clock import Clock
 from lazaretto.errors import LazarettoError, StoreBusy
 from lazaretto.store.contract import Transaction
+from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.store import Connection, SqlStore
 from lazaretto.store.sqlite.connection import connect, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
 from lazaretto.store.sqlite.schema import prepare
+from lazaretto.store.sqlite.tables import SqliteTables
 
 T = TypeVar("T")
 
@@ -46,13 +48,14 @@ class SqliteStore(SqlStore):
         clock: Clock,
         create: bool = True,
         adopt: bool = False,
+        copying: bool = False,
         busy: float = 10.0,
         durable_attempts: bool = False,
     ) -> None:
         self.path = path
         self._busy = busy
         where = f"store {path}"
-        prepare(path, create=create, adopt=adopt, busy=busy, now=clock.now())
+        prepare(path, create=create, adopt=adopt, copying=copying, busy=busy, now=clock.now())
         with translating(where):
             # Opened with patience: another process may just be making the file a store.
             connection = connect(path, busy=busy)
@@ -151,6 +154,16 @@ class SqliteStore(SqlStore):
             yield read
         finally:
             connection.close()
+
+    @contextmanager
+    def tables(self) -> Iterator[Tables]:
+        with translating(self._where):
+            connection = connect(self.path, busy=self._busy)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield SqliteTables(connection)
+            finally:
+                connection.close()
 
     def check(self) -> list[str]:
         """Return what is wrong with the file: nothing, if all is well. Reads the whole file."""

@@ -1,0 +1,128 @@
+"""Stores by their addresses: opening, migrating and copying them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from lazaretto.clock import Clock, SystemClock
+from lazaretto.errors import InvalidOption, StoreError
+from lazaretto.options import shown
+from lazaretto.store.sql.copy import Copied, copy
+from lazaretto.store.sql.store import SqlStore
+from lazaretto.store.sqlite.store import SqliteStore
+
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def is_served(url: object) -> bool:
+    """Return whether a store's address is that of a server."""
+    return isinstance(url, str) and url.startswith(_POSTGRES)
+
+
+def open_store(
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    adopt: bool = False,
+    copying: bool = False,
+    timeout: float = 10.0,
+    durable_attempts: bool = False,
+) -> SqlStore:
+    """Open the store at an address; see `connect`. `copying`: it may be an unfinished copy."""
+    if not is_served(url):
+        return SqliteStore(
+            _sqlite_path(url),
+            clock=clock or SystemClock(),
+            create=create,
+            adopt=adopt,
+            copying=copying,
+            busy=timeout,
+            durable_attempts=durable_attempts,
+        )
+    _need_psycopg()
+    from lazaretto.store.postgres.store import PostgresStore
+
+    address, schema = served_at(str(url))
+    return PostgresStore(
+        address,
+        schema=schema,
+        clock=clock,
+        create=create,
+        copying=copying,
+        busy=timeout,
+        durable_attempts=durable_attempts,
+    )
+
+
+def migrate_store(url: str | os.PathLike[str], *, after: bool = False) -> list[int]:
+    """Do the migrations that a store lacks, and return their numbers.
+
+    A file is migrated when it is opened, all at once. On a server, those that workers of older versions do
+    not survive are left for `after`. Raises StoreNotFound, StoreTooNew, StoreOutdated.
+    """
+    if not is_served(url):
+        store = open_store(url, create=False)
+        store.close()
+        return []
+    _need_psycopg()
+    from lazaretto.store.postgres.schema import migrate_at
+
+    address, schema = served_at(str(url))
+    return migrate_at(address, schema, after=after)
+
+
+def copy_store(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    progress: Callable[[str, int, int], None] = lambda table, done, total: None,
+) -> list[Copied]:
+    """Copy a store with everything in it into one that is new, or go on with such a copy.
+
+    Nobody may use either meanwhile: writers are held off. Locks are dropped, history is kept, and what was
+    written is compared with what was read. Raises StoreError.
+    """
+    theirs = open_store(source, create=False)
+    try:
+        ours = open_store(target, copying=True)
+        try:
+            return copy(theirs, ours, progress)
+        finally:
+            ours.close()
+    finally:
+        theirs.close()
+
+
+def _need_psycopg() -> None:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise StoreError(
+            f"a store on PostgreSQL needs psycopg: pip install 'lazaretto[postgres]' ({error})"
+        ) from None
+
+
+def served_at(url: str) -> tuple[str, str]:
+    """Return the server's address as libpq takes it, and the schema."""
+    base, _, query = url.partition("?")
+    options = [part for part in query.split("&") if part]
+    schema = [part.removeprefix("schema=") for part in options if part.startswith("schema=")]
+    left = "&".join(part for part in options if not part.startswith("schema="))
+    return f"{base}?{left}" if left else base, schema[-1] if schema else "lazaretto"
+
+
+def _sqlite_path(url: str | os.PathLike[str]) -> Path:
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
+    if text.startswith(_SQLITE):
+        text = text[len(_SQLITE) :]
+    elif "://" in text or text.startswith("sqlite:"):
+        scheme = text.partition(":")[0]
+        raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
+    if not text or ":memory:" in text or "?" in text or "\0" in text:
+        raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
+    return Path(text)

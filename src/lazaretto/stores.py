@@ -35,7 +35,7 @@ def open_store(
     """Open the store at an address; see `connect`. `copying`: it may be an unfinished copy."""
     if not is_served(url):
         return SqliteStore(
-            _sqlite_path(url),
+            file_of(url),
             clock=clock or SystemClock(),
             create=create,
             adopt=adopt,
@@ -114,7 +114,8 @@ def served_at(url: str) -> tuple[str, str]:
     return f"{base}?{left}" if left else base, schema[-1] if schema else "lazaretto"
 
 
-def _sqlite_path(url: str | os.PathLike[str]) -> Path:
+def file_of(url: str | os.PathLike[str]) -> Path:
+    """Return the file that an address names. Raises InvalidOption."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")

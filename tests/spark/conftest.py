@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import new_store
 
 import lazaretto
 from lazaretto import Broker, PoisonPolicy, QueueOptions
@@ -31,10 +32,27 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "spark.db"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on a file, or on the stores that its mark `stores` names."""
+    if "url" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("stores")
+        metafunc.parametrize("url", mark.args if mark else ("sqlite",), indirect=True)
+
+
 @pytest.fixture
-def broker(store: Path) -> Iterator[Broker]:
+def url(request: pytest.FixtureRequest, store: Path) -> Iterator[str]:
+    """The URL of the test's store."""
+    if request.param == "sqlite":
+        yield str(store)
+        return
+    with new_store(request.getfixturevalue("postgres").url) as found:
+        yield found
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
     """A broker with a queue `work` on which a message is tried once, and a queue `out`."""
-    with lazaretto.connect(store) as broker:
+    with lazaretto.connect(url) as broker:
         broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
         broker.create_queue("out")
         yield broker

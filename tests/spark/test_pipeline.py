@@ -35,10 +35,10 @@ SCHEMA = "n bigint, text string"
 class Pipeline:
     """Runs pipelines on the queue `work`, each with the same checkpoint. `direct`: tasks read messages."""
 
-    def __init__(self, spark: Any, store: Path, *, direct: bool) -> None:
+    def __init__(self, spark: Any, store: Path, url: str, *, direct: bool) -> None:
         self._spark = spark
         self.direct = direct
-        self.store = str(store)
+        self.store = url
         self.checkpoint = str(store.with_name("checkpoint"))
         self.results = str(store.with_name("results"))
 
@@ -69,11 +69,12 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: Any, store: Path, broker: Broker, request: pytest.FixtureRequest) -> Pipeline:
+def pipeline(spark: Any, store: Path, url: str, broker: Broker, request: pytest.FixtureRequest) -> Pipeline:
     """A pipeline: tasks read messages, or with the parameter "stream" a stream that Spark loads."""
-    return Pipeline(spark, store, direct=getattr(request, "param", "direct") == "direct")
+    return Pipeline(spark, store, url, direct=getattr(request, "param", "direct") == "direct")
 
 
+both_stores = pytest.mark.stores("sqlite", "postgres")
 both_sources = pytest.mark.parametrize("pipeline", ["direct", "stream"], indirect=True)
 
 
@@ -81,6 +82,7 @@ def send(broker: Broker, *bodies: bytes, **fields: Any) -> list[int]:
     return broker.sender("work").send([Message(body, **fields) for body in bodies])
 
 
+@both_stores
 @both_sources
 def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeline: Pipeline) -> None:
     numbers = broker.sender("work").send([Message(b"%d" % n, subject=f"s{n}") for n in range(250)])
@@ -101,6 +103,7 @@ def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeli
     assert len(pipeline.rows()) == 251
 
 
+@both_stores
 @both_sources
 @pytest.mark.parametrize("isolation", ["process", "inline"])
 def test_each_way_to_end(broker: Broker, pipeline: Pipeline, isolation: str) -> None:
@@ -147,6 +150,7 @@ def test_what_fails_is_tried_again_as_the_queue_says(broker: Broker, pipeline: P
     assert len(pipeline.rows()) == 1
 
 
+@both_stores
 @both_sources
 def test_sessions_stay_in_order_behind_what_fails(spark: Any, broker: Broker, pipeline: Pipeline) -> None:
     broker.delete_queue("work")
@@ -167,6 +171,7 @@ def test_sessions_stay_in_order_behind_what_fails(spark: Any, broker: Broker, pi
     assert [held.session_id for held in broker.held_sessions("work")] == ["s3", "s1"]
 
 
+@both_stores
 @both_sources
 def test_an_outage_ends_the_query_and_costs_nothing(broker: Broker, pipeline: Pipeline) -> None:
     def down(message: Any) -> None:
@@ -225,6 +230,7 @@ def test_results_go_where_the_user_wants_them(broker: Broker, pipeline: Pipeline
     assert broker.queue("work").counts.dead_letter == 2
 
 
+@both_stores
 @both_sources
 def test_large_bodies_and_none(broker: Broker, pipeline: Pipeline) -> None:
     broker.update_queue("work", max_message_size=100 * 1024 * 1024)

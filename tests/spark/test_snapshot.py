@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lazaretto import Broker, Message, PoisonPolicy
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.stores("sqlite", "postgres"),
+]
 
 
 @pytest.fixture
-def load(spark: Any, store: Path, broker: Broker) -> Any:
+def load(spark: Any, url: str, broker: Broker) -> Any:
     """Have 40 messages, every tenth of which failed twice and is a dead letter, one deferred, one locked."""
     broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=1))
     broker.sender("work").send(
@@ -41,7 +43,7 @@ def load(spark: Any, store: Path, broker: Broker) -> Any:
         broker._held = two  # type: ignore[attr-defined]
 
     def view(name: str, queue: str = "work", **options: Any) -> Any:
-        reader = spark.read.format("lazaretto").option("store", str(store)).option("queue", queue)
+        reader = spark.read.format("lazaretto").option("store", url).option("queue", queue)
         return reader.option("view", name).options(**options).load()
 
     return view
@@ -96,8 +98,8 @@ def test_filters_are_exact_wherever_they_are_applied(load: Any, where: str, coun
     assert load("messages", shards=shards).where(where).count() == count
 
 
-def test_only_the_columns_that_are_asked_for(load: Any, spark: Any, store: Path) -> None:
-    reader = spark.read.format("lazaretto").option("store", str(store)).option("queue", "work")
+def test_only_the_columns_that_are_asked_for(load: Any, spark: Any, url: str) -> None:
+    reader = spark.read.format("lazaretto").option("store", url).option("queue", "work")
     rows = reader.option("view", "messages").schema("state string, sequence_number bigint").load()
     assert rows.columns == ["state", "sequence_number"]
     assert rows.count() == 36
@@ -117,8 +119,8 @@ def test_an_empty_queue(load: Any) -> None:
         ({"view": "messages", "queue": "work;retry"}, "expected a queue or its dead-letter subqueue"),
     ],
 )
-def test_options_that_are_wrong(spark: Any, store: Path, broker: Broker, options: Any, text: str) -> None:
-    reader = spark.read.format("lazaretto").option("store", str(store)).option("queue", "work")
+def test_options_that_are_wrong(spark: Any, url: str, broker: Broker, options: Any, text: str) -> None:
+    reader = spark.read.format("lazaretto").option("store", url).option("queue", "work")
     with pytest.raises(Exception, match=text):
         reader.options(**options).load().count()
 

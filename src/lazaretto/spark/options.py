@@ -57,14 +57,6 @@ class SparkOptions:
 
     def url(self) -> str:
         """Return the store's URL, looked up where it is not told."""
-        url = self._told()
-        if url.startswith(("postgresql:", "postgres:")):
-            raise InvalidOption(
-                "expected a store in a file: Spark cannot read those of a PostgreSQL server yet"
-            )
-        return url
-
-    def _told(self) -> str:
         if not self.store.startswith("env:"):
             return self.store
         name = self.store.removeprefix("env:")

@@ -27,6 +27,7 @@ from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
+from lazaretto.stores import is_served
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
@@ -82,7 +83,7 @@ def process(
     given = parse(said)
     if isolation == "vectorised":
         _refuse_what_vectors_lack(made, given)
-    refuse_remote(stream.sparkSession.sparkContext.master, store)
+    refuse_remote(stream.sparkSession.sparkContext.master, given.url())
     carried = Carried(
         TaskSettings(
             options=given,
@@ -133,7 +134,7 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
 
 def refuse_remote(master: str | None, store: str) -> None:
     """Raise InvalidOption for a store in a file when executors may run on other machines."""
-    if master is not None and not master.startswith("local"):
+    if master is not None and not master.startswith("local") and not is_served(store):
         raise InvalidOption(
             f"a store in a SQLite file ({store!r}) is on one machine, and Spark's master {master!r} may run "
             "executors on others, which cannot open it: use a master of local[…]"

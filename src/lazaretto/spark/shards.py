@@ -55,7 +55,7 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
             # The claim has ended: there is nothing to do.
             return {"claim": claim, "epoch": epoch}
         task = _task(settings, consumer, claim, shard.token, careful)
-        batches = read_shard(str(broker.facts()["path"]), shard, list(MESSAGE))
+        batches = read_shard(url, shard, list(MESSAGE))
         if careful:
             staged = task.work(batches)
             if staged is not None:

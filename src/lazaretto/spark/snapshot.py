@@ -9,8 +9,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import EntityPath
-from lazaretto.spark.columns import schema_of, select, selected
+from lazaretto.spark.columns import schema_of, selected
 from lazaretto.spark.options import SparkOptions
+from lazaretto.spark.reading import query, select
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.views import VIEWS, Condition, bounds, condition
 
@@ -18,8 +19,7 @@ from lazaretto.spark.views import VIEWS, Condition, bounds, condition
 class RangePartition(InputPartition):
     """The rows between two keys."""
 
-    def __init__(self, path: str, first: int, last: int) -> None:
-        self.path = path
+    def __init__(self, first: int, last: int) -> None:
         self.first = first
         self.last = last
 
@@ -47,13 +47,12 @@ class SnapshotReader(DataSourceReader):
         with broker_at(options.url()) as broker:
             queue = broker._store.read(lambda tx: require_queue(tx, path))
             first, last = bounds(options.view, queue.queue_id, path)
-            file = str(broker.facts()["path"])
-            lowest, highest = _ends(file, options.view, first, last)
+            lowest, highest = _ends(options.url(), options.view, first, last)
         if lowest is None or highest is None:
-            return [RangePartition(file, first, first)]
+            return [RangePartition(first, first)]
         size = -(-(highest - lowest + 1) // options.shards)
         starts = range(lowest - 1, highest, size)
-        return [RangePartition(file, start, min(start + size, highest)) for start in starts]
+        return [RangePartition(start, min(start + size, highest)) for start in starts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
@@ -61,21 +60,22 @@ class SnapshotReader(DataSourceReader):
         conditions = list(self._conditions)
         if options.view == "events":
             conditions.append(
-                Condition("m.queue = ? COLLATE NOCASE", (EntityPath.parse(options.queue).queue,))
+                Condition("lower(m.queue) = ?", (EntityPath.parse(options.queue).queue.lower(),))
             )
-        columns = selected(view.columns, self._columns)
+        url = options.url()
+        columns = selected(url, view.columns, self._columns)
         where = "".join(f" AND {one.sql}" for one in conditions)
-        sql = view.sql.replace("[columns]", columns).replace("[conditions]", where)
+        sql = query(url, view.query).replace("[columns]", columns).replace("[conditions]", where)
         parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
-        yield from select(partition.path, sql, parameters, schema_of(view.columns, self._columns))
+        yield from select(url, sql, parameters, schema_of(view.columns, self._columns))
 
 
-def _ends(path: str, view: str, first: int, last: int) -> tuple[int | None, int | None]:
+def _ends(url: str, view: str, first: int, last: int) -> tuple[int | None, int | None]:
     """Return the lowest and the highest key that a view has there."""
     schema = pa.schema([("lowest", pa.int64()), ("highest", pa.int64())])
     found = [
         row
-        for batch in select(path, VIEWS[view].ends, (first, last) * 2, schema)
+        for batch in select(url, query(url, VIEWS[view].ends), (first, last) * 2, schema)
         for row in batch.to_pylist()
     ]
     return found[0]["lowest"], found[0]["highest"]

@@ -151,7 +151,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         columns = self._columns
         schema = pa.schema([STREAM.field(name) for name in columns])
-        careful, path = self._start(partition)
+        careful = self._start(partition)
         found = False
         if careful is not None and partition.shard is not None:
             told = {
@@ -161,7 +161,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "careful": careful,
             }
             wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
-            for batch in read_shard(path, partition.shard, wanted):
+            for batch in read_shard(self._options.url(), partition.shard, wanted):
                 found = True
                 arrays = [
                     batch.column(name)
@@ -174,14 +174,14 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # One row without a message: whoever settles has to hear of the claim.
             yield _row({"claim": partition.claim, "epoch": partition.epoch}, schema)
 
-    def _start(self, partition: ShardPartition) -> tuple[bool | None, str]:
-        """Say that the shard is read; return whether to be careful with it, and where the file is."""
+    def _start(self, partition: ShardPartition) -> bool | None:
+        """Say that the shard is read; return whether to be careful with it, None if its claim has ended."""
         if partition.shard is None:
-            return None, ""
+            return None
         options = self._options
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=partition.epoch)
-            return consumer.start(partition.shard.token, "a task"), str(broker.facts()["path"])
+            return consumer.start(partition.shard.token, "a task")
 
 
 def _row(values: dict[str, int | None], schema: pa.Schema) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidOption
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import shown
-from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, SQL, TEXT, TIME, Column
+from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
 from lazaretto.store.records import STATE_NAMES
 
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(STATE_NAMES)) + " END"
@@ -22,16 +22,16 @@ _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enu
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """A query with its columns. `ends`: the query of the lowest and the highest key, which divide a read."""
+    """A query, with its columns. `ends`: the one of the lowest and the highest key, which divide a read."""
 
-    sql: str
+    query: str
     columns: Mapping[str, Column]
     ends: str
 
 
-def _blob(sql: str) -> Column:
-    # What users made may be no text, whatever the store calls it.
-    return Column(BYTES, f"CAST({sql} AS BLOB)")
+def _blob(sql: str, served: str | None = None) -> Column:
+    # What users made may be no text, whatever a file calls it.
+    return Column(BYTES, f"CAST({sql} AS BLOB)", served or f"convert_to({sql}, 'UTF8')")
 
 
 _OF_MESSAGE = {
@@ -45,14 +45,14 @@ _OF_MESSAGE = {
     "delivery_count": Column(LONG, "m.delivery_count"),
     "cycle": Column(LONG, "m.cycle"),
     "generation": Column(LONG, "m.generation"),
-    "headers": _blob(MESSAGE["headers"].sql),
-    "body": _blob(MESSAGE["body"].sql),
+    "headers": _blob(MESSAGE["headers"].sql, MESSAGE["headers"].sql),
+    "body": _blob(MESSAGE["body"].sql, MESSAGE["body"].sql),
 }
 
 VIEWS = {
-    "messages": View(SQL["messages_view"], _OF_MESSAGE, SQL["messages_ends"]),
+    "messages": View("messages_view", _OF_MESSAGE, "messages_ends"),
     "dead_letters": View(
-        SQL["dead_letters_view"],
+        "dead_letters_view",
         {
             **_OF_MESSAGE,
             "reason": Column(TEXT, "d.reason"),
@@ -61,10 +61,10 @@ VIEWS = {
             "error_message": _blob("d.error_message"),
             "dead_lettered_time": Column(TIME, "d.dead_lettered"),
         },
-        SQL["messages_ends"],
+        "messages_ends",
     ),
     "attempts": View(
-        SQL["attempts_view"],
+        "attempts_view",
         {
             "sequence_number": Column(LONG, NUMBER),
             "number": Column(LONG, "m.number"),
@@ -76,10 +76,10 @@ VIEWS = {
             "error_message": _blob("m.error_message"),
             "stack": _blob("m.stack"),
         },
-        SQL["attempts_ends"],
+        "attempts_ends",
     ),
     "events": View(
-        SQL["events_view"],
+        "events_view",
         {
             "position": Column(LONG, "m.position"),
             "time": Column(TIME, "m.time"),
@@ -88,7 +88,7 @@ VIEWS = {
             "sequence_number": Column(LONG, "m.sequence_number"),
             "detail": _blob("m.detail"),
         },
-        SQL["events_ends"],
+        "events_ends",
     ),
 }
 

@@ -1,0 +1,144 @@
+"""Reads whole columns of a store, beside the store's own code: by Arrow's drivers where they are there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import re
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from lazaretto.spark.stores import is_open_here
+from lazaretto.store.queries import load_queries
+from lazaretto.stores import file_of, is_served, served_at
+
+#: Messages that are read at once.
+BATCH_ROWS = 10_000
+
+_FILE_SQL = load_queries("lazaretto.store.sqlite", "columns.sql")
+
+
+def query(url: str, name: str) -> str:
+    """Return a query of columns by its name, as the store's database has it. Its parameters are `?`."""
+    if not is_served(url):
+        return _FILE_SQL[name]
+    return load_queries("lazaretto.store.postgres", "columns.sql")[name]
+
+
+def select(
+    url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a query finds in the store at a URL, as batches of exactly this schema."""
+    read = _select_served if is_served(url) else _select_file
+    for batch in read(url, sql, parameters, schema, rows):
+        if batch.num_rows:
+            yield batch
+
+
+def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in exactly this schema: Spark compares only the first."""
+    arrays = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if pa.types.is_null(column.type):
+            arrays.append(pa.nulls(len(column), field.type))
+        elif column.type.equals(field.type):
+            arrays.append(column)
+        else:
+            arrays.append(column.cast(_stored(field.type)).cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+def _of_rows(found: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*found, strict=True)
+    arrays = [
+        pa.array(column, _stored(field.type)).cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# -- a file ---------------------------------------------------------------------------------------
+
+
+def _select_file(
+    url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
+) -> Iterator[pa.RecordBatch]:
+    path = str(file_of(url))
+    # The driver takes a column's type from its first values, which may all be NULL: so it is told.
+    told = ", ".join(_sample(field.type) for field in schema)
+    sql = f"SELECT {told} UNION ALL SELECT * FROM ({sql} LIMIT -1)"  # noqa: S608 - made of constants
+    first = True
+    for batch in _batches(path, sql, parameters, schema, rows):
+        yield batch.slice(1) if first else batch
+        first = False
+
+
+def _sample(kind: pa.DataType) -> str:
+    if pa.types.is_binary(kind):
+        return "x''"
+    return "''" if pa.types.is_string(kind) else "0"
+
+
+def _batches(
+    path: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
+) -> Iterator[pa.RecordBatch]:
+    read_only = f"file:{quote(path)}?mode=ro"
+    if importlib.util.find_spec("adbc_driver_sqlite") is None or is_open_here(path):
+        with contextlib.closing(sqlite3.connect(read_only, uri=True)) as plain:
+            rows_of = plain.execute(sql, parameters)
+            while found := rows_of.fetchmany(rows):
+                yield _of_rows(found, schema)
+        return
+    from adbc_driver_sqlite import dbapi
+
+    with contextlib.closing(dbapi.connect(read_only)) as connection, connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
+        cursor.execute(sql, parameters)
+        for batch in cursor.fetch_record_batch():
+            yield cast(batch, schema)
+
+
+# -- a server -------------------------------------------------------------------------------------
+
+
+def _select_served(
+    url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
+) -> Iterator[pa.RecordBatch]:
+    from lazaretto.store.postgres.connection import PLANNING, translating
+    from lazaretto.store.postgres.dialect import within
+
+    address, name = served_at(url)
+    sql = within(name, sql)
+    settings = [f"SET {setting} = {value}" for setting, value in PLANNING.items()]
+    if importlib.util.find_spec("adbc_driver_postgresql") is None:
+        import psycopg
+
+        with translating(f"store {name}"), psycopg.connect(address) as plain:
+            plain.execute("; ".join(settings).encode())
+            # A cursor of the server's, so that what is read need not fit in memory.
+            with plain.cursor("lazaretto", binary=True) as reader:
+                reader.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
+                while found := reader.fetchmany(rows):
+                    yield _of_rows(found, schema)
+        return
+    from adbc_driver_postgresql import dbapi
+
+    numbers = itertools.count(1)
+    sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+    with contextlib.closing(dbapi.connect(address)) as connection, connection.cursor() as cursor:
+        for setting in settings:
+            cursor.execute(setting)
+        cursor.execute(sql, parameters)
+        for batch in cursor.fetch_record_batch():
+            # What is to be fetched by one task comes in larger pieces than a handler is given.
+            for start in range(0, batch.num_rows, rows):
+                yield cast(batch.slice(start, rows), schema)

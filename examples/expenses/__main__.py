@@ -1,7 +1,8 @@
-"""Three expense reports, one of them poison: python -m examples.expenses"""
+"""Three expense reports, one of them poison: python -m examples.expenses [URL of a store]"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,10 +21,10 @@ REPORTS = {
 
 
 def main() -> None:
-    """Process the reports in a store that is thrown away at the end."""
+    """Process the reports in the store that is named, or in one that is thrown away at the end."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        lazaretto.connect(Path(folder, "expenses.db")) as broker,
+        lazaretto.connect(sys.argv[1] if len(sys.argv) > 1 else Path(folder, "expenses.db")) as broker,
     ):
         set_up(broker)
         broker.create_queue("answers")

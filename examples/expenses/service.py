@@ -8,6 +8,7 @@ else gets it, and the commit both gives it back and counts the failure.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import msgspec
 
@@ -88,18 +89,21 @@ def process_next(broker: Broker, max_wait: float = 0.0) -> bool:
 def add_expense_report(tx: BrokerTransaction, message: ReceivedMessage) -> None:
     """Write the items of a report to the books."""
     report = msgspec.json.decode(message.body, type=ExpenseReport)
-    if tx.execute("SELECT 1 FROM employees WHERE name = ?", (report.employee,)).fetchone() is None:
+    found = run_sql(tx, "SELECT 1 FROM employees WHERE name = ?", report.employee).fetchone()
+    if found is None:
         raise UnknownEmployee(f"no employee is named {report.employee!r}")
     for item in report.items:
-        tx.execute("INSERT INTO expense_items VALUES (?, ?, ?)", (report.employee, item.purpose, item.amount))
+        values = (report.employee, item.purpose, item.amount)
+        run_sql(tx, "INSERT INTO expense_items VALUES (?, ?, ?)", *values)
 
 
 def track_message(tx: BrokerTransaction, message: ReceivedMessage, error: Exception) -> None:
     """Count a failure of a message; after too many, set it aside and tell its sender."""
-    (count,) = tx.execute(
+    (count,) = run_sql(
+        tx,
         "INSERT INTO expense_failed_messages VALUES (?, 1) "
-        "ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count",
-        (message.message_id,),
+        "ON CONFLICT (message_id) DO UPDATE SET count = expense_failed_messages.count + 1 RETURNING count",
+        message.message_id,
     ).fetchone()
     if count < MOST_FAILURES:
         return
@@ -112,4 +116,9 @@ def track_message(tx: BrokerTransaction, message: ReceivedMessage, error: Except
 
 def clear_message_tracking(tx: BrokerTransaction, message: ReceivedMessage) -> None:
     """Forget the failures of a message."""
-    tx.execute("DELETE FROM expense_failed_messages WHERE message_id = ?", (message.message_id,))
+    run_sql(tx, "DELETE FROM expense_failed_messages WHERE message_id = ?", message.message_id)
+
+
+def run_sql(tx: BrokerTransaction, sql: str, *values: object) -> Any:
+    """Run a statement whose parameters are ?, in a file or on a server."""
+    return tx.execute(sql if tx.paramstyle == "qmark" else sql.replace("?", "%s"), values)

@@ -30,10 +30,10 @@ _LOOK = 1
 class SparkWork:
     """A pipeline that works the queue off and then ends, each time it is called."""
 
-    def __init__(self, spark: SparkSession, broker: Broker, store: Path, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: Broker, store: str, folder: Path) -> None:
         self._spark = spark
         self._broker = broker
-        self._store = str(store)
+        self._store = store
         self.results = str(folder / "results")
         self._checkpoint = str(folder / "checkpoint")
         self._airlines = read_airlines()
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = job.options("examples.flights", __doc__, FOLDER).parse_args(arguments)
     console = Console(highlight=False)
     folder = job.start_clean(options.folder)
-    store = folder / job.STORE
+    store = options.store or str(folder / job.STORE)
     console.print("Starting Spark …")
     spark = spark_session()
     try:
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             job.create_queue(broker)
             work = SparkWork(spark, broker, store, folder)
             whole = job.run(console, broker, work, options.limit)
-        files = charts.chart_of(spark, str(store), job.QUEUE, work.results, folder)
+        files = charts.chart_of(spark, store, job.QUEUE, work.results, folder)
     finally:
         spark.stop()
     where = " and ".join(job.shown(file) for file in files)

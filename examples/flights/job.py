@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import shlex
 import shutil
@@ -18,7 +19,8 @@ from examples.flights.data import FLIGHTS, Flight, read_airports, read_flights
 from examples.flights.progress import Step
 from examples.flights.repair import NAMES, UNKNOWN, missing_airports
 from examples.flights.report import show
-from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+from lazaretto import Broker, EntityNotFound, Message, PoisonPolicy, QueueOptions
+from lazaretto.stores import is_served, without_password
 
 QUEUE = "flights"
 STORE = "flights.db"
@@ -63,6 +65,9 @@ def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool
 
 def create_queue(broker: Broker) -> None:
     """Make the queue of flights."""
+    with contextlib.suppress(EntityNotFound):
+        # A server's, which an earlier run has left.
+        broker.delete_queue(QUEUE)
     # On the day of a snowstorm hundreds of flights in a row never departed: that is no outage of ours,
     # which a breaker would have to take it for.
     broker.create_queue(QUEUE, QueueOptions(policy=POLICY, breaker=None))
@@ -107,12 +112,13 @@ def start_clean(folder: Path) -> Path:
     return folder
 
 
-def say_where(console: Console, store: Path, others: str) -> None:
+def say_where(console: Console, store: str | Path, others: str) -> None:
     """Print where everything is, and how to look at it."""
     command = Path(sys.executable).with_name("lazaretto")
     name = shown(command) if command.exists() else command.name
-    prefix = shlex.join([name, "--store", shown(store)])
-    console.print(f"The queue is in {shown(store)}, {others}.", soft_wrap=True)
+    where = without_password(str(store)) if is_served(store) else shown(Path(store))
+    prefix = shlex.join([name, "--store", where])
+    console.print(f"The queue is in {where}, {others}.", soft_wrap=True)
     console.print("To look around:")
     for rest in (f"dead-letters groups {QUEUE}", f"dead-letters list {QUEUE}", f"queue show {QUEUE}"):
         console.print(f"  {prefix} {rest}", soft_wrap=True)
@@ -130,6 +136,11 @@ def options(program: str, description: str | None, folder: Path) -> argparse.Arg
     parser.add_argument("--limit", type=_limit, metavar="N", help="only the first N flights")
     parser.add_argument(
         "--folder", type=Path, default=folder, help=f"where everything goes; default: {shown(folder)}"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"where the queue is: postgresql://…; default: {STORE} in the folder",
     )
     return parser
 

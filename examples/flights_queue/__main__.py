@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = job.options("examples.flights_queue", __doc__, FOLDER).parse_args(arguments)
     console = Console(highlight=False)
     folder = job.start_clean(options.folder)
-    store, results_path = folder / job.STORE, folder / "results.db"
+    store, results_path = options.store or str(folder / job.STORE), folder / "results.db"
     with Results(results_path) as results, lazaretto.connect(store) as broker:
         job.create_queue(broker)
         whole = job.run(console, broker, HostedWork(broker, results), options.limit)

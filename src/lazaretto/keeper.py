@@ -40,6 +40,10 @@ class KeptStore(Store, Protocol):
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
         ...
 
+    def tidy(self) -> None:
+        """Clear away what messages that are gone have left, if that is due."""
+        ...
+
     def on_waiting(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a thread starts to wait and none did before."""
         ...
@@ -111,6 +115,7 @@ class Keeper:
             self._beat_at = now + _BEAT_EVERY
             if self._store.read(lambda tx: tx.beating()):
                 self._store.run(Beat())
+        self._store.tidy()
         if now >= self._bury_at:
             self._bury_at = now + _BURY_EVERY
             if self._store.read(lambda tx: tx.dead_workers()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,11 @@ def copy_store(
             ours.close()
     finally:
         theirs.close()
+
+
+def without_password(url: str) -> str:
+    """Return a store's URL as it may be shown."""
+    return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:…@", url)
 
 
 def _need_psycopg() -> None:

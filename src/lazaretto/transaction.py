@@ -151,12 +151,18 @@ class BrokerTransaction:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
 
         From here to the end of the transaction nobody else can write. The broker's tables can be
-        read and not changed. SQL's own errors (sqlite3.IntegrityError and so on) come as they are.
+        read and not changed. SQL's own errors (sqlite3.IntegrityError, psycopg.errors.CheckViolation) come
+        as they are. How parameters are written is the database's affair: see `paramstyle`.
         """
         self._refuse_ended()
         if self._exclusive is None:
             self._exclusive = self._store.exclusive()
         return self._exclusive.execute(sql, parameters)
+
+    @property
+    def paramstyle(self) -> str:
+        """How the database's SQL names its parameters, in DB-API's words: "qmark" (?) or "format" (%s)."""
+        return self._store.paramstyle
 
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point within the transaction to return to."""

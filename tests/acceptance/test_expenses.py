@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
+from servers import Server, new_store
 
 import lazaretto
 from examples.expenses import service
@@ -23,9 +25,18 @@ GOOD = ExpenseReport("Ana", [Item("train", 4200)])
 POISON = ExpenseReport("Ana", [Item("hotel", 18900), Item("refund", -500)])
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'expenses.db'}"
+        return
+    with new_store(request.getfixturevalue("postgres").url) as found:
+        yield found
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with lazaretto.connect(tmp_path / "expenses.db") as opened:
+def broker(url: str) -> Iterator[Broker]:
+    with lazaretto.connect(url) as opened:
         service.set_up(opened)
         opened.create_queue("answers")
         with opened.transaction() as tx:
@@ -76,7 +87,7 @@ def test_the_verdict_falls_at_the_fourth_failure(broker: Broker) -> None:
     (letter,) = broker.dead_letters(QUEUE)
     assert (letter.message_id, letter.reason) == ("r1", "500")
     assert letter.description == "Unable to process message."
-    assert letter.error_type == "sqlite3.IntegrityError"
+    assert letter.error_type in ("sqlite3.IntegrityError", "psycopg.errors.CheckViolation")
     (answer,) = broker.peek("answers")
     assert answer.correlation_id == "r1"
     assert msgspec.json.decode(answer.body)["error"] == 500
@@ -143,7 +154,7 @@ def test_a_failure_that_cannot_be_tracked_switches_the_queue_off_at_the_fifth(br
     send(broker, "r1", POISON)
     for _ in range(5):
         assert broker.queue(QUEUE).status is QueueStatus.ACTIVE
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
             process_next(broker)
 
     assert broker.queue(QUEUE).status is QueueStatus.DISABLED
@@ -153,9 +164,9 @@ def test_a_failure_that_cannot_be_tracked_switches_the_queue_off_at_the_fifth(br
     assert len(broker.peek(QUEUE)) == 1, "the report is still there"
 
 
-def run_example(name: str, folder: Path) -> str:
+def run_example(name: str, folder: Path, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", name],
+        [sys.executable, "-m", name, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
@@ -172,6 +183,13 @@ def test_the_example_runs(tmp_path: Path) -> None:
         "in the books: Ana 78.50",
         "set aside: report-2: CHECK constraint failed: amount > 0",
     ]
+
+
+def test_the_example_runs_on_a_server(postgres: Server, tmp_path: Path) -> None:
+    with new_store(postgres.url) as url:
+        lines = run_example("examples.expenses", tmp_path, url).splitlines()
+    assert lines[:2] == ["6 attempts at 3 reports", "in the books: Ana 78.50"]
+    assert lines[2].startswith("set aside: report-2: new row for relation")
 
 
 def test_the_quickstart_runs_twice(tmp_path: Path) -> None:

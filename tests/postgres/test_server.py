@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from lazaretto import (
     StoreError,
     StoreForeign,
     StoreNotFound,
+    StoreReadOnly,
     StoreUnavailable,
 )
 
@@ -237,9 +239,66 @@ class TestFailures:
         assert caught.value.retriable
         assert "secret" not in str(caught.value)
 
+    def test_no_connection_left(self, postgres: Server, url: str) -> None:
+        """What is open goes on; what cannot be opened says so, and can later."""
+        with psycopg.connect(postgres.url, autocommit=True) as operator:
+            role = f"few_{random.randrange(1 << 40):x}"
+            operator.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+            try:
+                theirs = re.sub(r"//\w+@", f"//{role}@", url)
+                with lazaretto.connect(theirs, timeout=0.3) as broker:
+                    broker.create_queue("work")
+                    operator.execute(f"ALTER ROLE {role} NOSUPERUSER CONNECTION LIMIT 1".encode())
+                    with pytest.raises(StoreUnavailable, match="too many connections"):
+                        lazaretto.connect(theirs, timeout=0.3)
+                    broker.sender("work").send(Message(b"x"))
+                    operator.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1".encode())
+                    with lazaretto.connect(url) as another:
+                        assert [m.body for m in another.receiver("work").receive()] == [b"x"]
+            finally:
+                operator.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP ROLE {role}".encode())
+
+    def test_a_server_that_takes_no_changes(self, postgres: Server, url: str) -> None:
+        with lazaretto.connect(url) as broker, psycopg.connect(postgres.url, autocommit=True) as operator:
+            broker.create_queue("work")
+            operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            operator.execute("SELECT pg_reload_conf()")
+            try:
+                until = time.monotonic() + 10
+                with pytest.raises(StoreReadOnly, match="takes no changes"):
+                    while time.monotonic() < until:
+                        broker.sender("work").send(Message(b"x"))
+            finally:
+                operator.execute("SET default_transaction_read_only = off")
+                operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
+                operator.execute("SELECT pg_reload_conf()")
+            while True:
+                try:
+                    broker.sender("work").send(Message(b"last"))
+                    break
+                except StoreReadOnly:
+                    assert time.monotonic() < until
+
 
 class TestOpening:
     """Addresses, and what is found there."""
+
+    def test_address_and_password_from_a_service_file(
+        self, postgres: Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parts = psycopg.conninfo.conninfo_to_dict(postgres.url)
+        wanted = ("host", "port", "user", "dbname")
+        lines = [f"{name}={parts[name]}" for name in wanted if name in parts]
+        file = tmp_path / "pg_service.conf"
+        file.write_text("\n".join(["[queues]", *lines, "password=secret", ""]))
+        monkeypatch.setenv("PGSERVICEFILE", str(file))
+        schema = re.search(r"schema=(\w+)", url)
+        assert schema is not None
+        with lazaretto.connect(f"postgresql:///?service=queues&schema={schema[1]}") as broker:
+            broker.create_queue("work")
+            assert "secret" not in repr(broker.facts())
+        with lazaretto.connect(url) as broker:
+            assert broker.queue("work").path == "work"
 
     def test_a_store_that_must_exist(self, url: str) -> None:
         with pytest.raises(StoreNotFound):

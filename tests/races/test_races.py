@@ -1,4 +1,4 @@
-"""Many threads and processes on one file: one holder for each message, each settled once."""
+"""Many threads and processes on one store: one holder for each message, each settled once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from servers import new_store
 
 import lazaretto
 from lazaretto import (
@@ -39,19 +40,27 @@ LATE = 1000 if SOAK else 80
 PROCESSES = 4
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'races.db'}"
+        return
+    with new_store(request.getfixturevalue("postgres").url) as found:
+        yield found
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "races.db"
-    with lazaretto.connect(path) as broker:
+def store(url: str) -> str:
+    with lazaretto.connect(url) as broker:
         policy = PoisonPolicy(receive_retry_count=1000)
         broker.create_queue(QUEUE, QueueOptions(lock_duration=1, policy=policy))
         broker.create_queue(SESSIONS, QueueOptions(lock_duration=1, policy=policy, requires_session=True))
         with broker.sender(QUEUE) as sender:
             sender.send([Message(b"%d" % i) for i in range(MESSAGES)])
-    return path
+    return url
 
 
-def run_processes(store: Path, folder: Path, job: str, late: int = 0) -> list[Span]:
+def run_processes(store: str, folder: Path, job: str, late: int = 0) -> list[Span]:
     """Let several processes at the store, and return what all of them wrote down."""
     journals = [folder / f"spans{i}" for i in range(PROCESSES)]
     processes = [
@@ -79,7 +88,7 @@ def check_spans(spans: list[Span], messages: int) -> None:
     assert not [span for span in spans if span.outcome == "stale"], "a stale token settled a message"
 
 
-def test_threads_and_processes_on_one_file(store: Path, tmp_path: Path) -> None:
+def test_threads_and_processes_on_one_store(store: str, tmp_path: Path) -> None:
     spans = run_processes(store, tmp_path, "messages", LATE)
     check_spans(spans, MESSAGES + PROCESSES * LATE)
     with lazaretto.connect(store) as broker:
@@ -87,7 +96,7 @@ def test_threads_and_processes_on_one_file(store: Path, tmp_path: Path) -> None:
         assert broker.check() == []
 
 
-def test_eight_threads_share_a_broker(store: Path) -> None:
+def test_eight_threads_share_a_broker(store: str) -> None:
     spans: list[Span] = []
     with lazaretto.connect(store) as broker:
         threads = [threading.Thread(target=work, args=(broker, spans.append, seed)) for seed in range(8)]
@@ -101,7 +110,7 @@ def test_eight_threads_share_a_broker(store: Path) -> None:
     check_spans(spans, MESSAGES + LATE)
 
 
-def test_a_session_has_one_holder_among_processes(store: Path, tmp_path: Path) -> None:
+def test_a_session_has_one_holder_among_processes(store: str, tmp_path: Path) -> None:
     """Spans by session do not overlap, and each session is completed in its order."""
     each, names = (100 if SOAK else 15), range(12)
     with lazaretto.connect(store) as broker, broker.sender(SESSIONS) as sender:
@@ -118,7 +127,7 @@ def test_a_session_has_one_holder_among_processes(store: Path, tmp_path: Path) -
             assert later.start == earlier.start or later.start >= earlier.end, f"two held session {name}"
 
 
-def test_one_lock_is_settled_by_one_of_many(store: Path) -> None:
+def test_one_lock_is_settled_by_one_of_many(store: str) -> None:
     """Eight threads settle the same message; one succeeds, and the others change nothing."""
     with lazaretto.connect(store) as broker, broker.receiver(QUEUE) as receiver:
         for _ in range(20):

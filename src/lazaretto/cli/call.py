@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated
@@ -14,6 +13,7 @@ import typer
 
 from lazaretto.broker import Broker, connect
 from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.stores import without_password
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
@@ -74,11 +74,6 @@ class Call:
             ) from None
         with broker:
             yield broker
-
-
-def without_password(url: str) -> str:
-    """Return a store's URL as it may be shown."""
-    return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:…@", url)
 
 
 def confirm_deletion(what: str, yes: bool) -> None:

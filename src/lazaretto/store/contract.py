@@ -457,6 +457,11 @@ class Store(Protocol):
         """The database's own errors, which a user's SQL may raise."""
         ...
 
+    @property
+    def paramstyle(self) -> str:
+        """How its SQL names parameters, in DB-API's words."""
+        ...
+
     def run(self, operation: Operation[T]) -> T:
         """Do an operation, in one commit with those of other threads; return when it is safe."""
         ...

@@ -243,7 +243,7 @@ ORDER BY key LIMIT %s
 WITH clear AS (
     SELECT NOT (
         EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
-        OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= %(now)s)
+        OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(now)s)
         OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
         OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
         OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 1)
@@ -389,13 +389,13 @@ WHERE key >> 44 = %s AND session_id = %s AND state = 2
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
-    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(now)s)
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
     OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
 
 -- name: next_due
 -- When the store must look at a message again.
-SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s
+SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s AND due <= %(until)s
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
@@ -599,11 +599,11 @@ UPDATE lazaretto_sessions SET state = %(state)s WHERE queue_id = %(queue_id)s AN
 -- name: select_due_sessions
 -- The sessions whose lock has run out.
 SELECT queue_id, session_id, lock_token FROM lazaretto_sessions
-WHERE locked_until <= %s ORDER BY locked_until LIMIT %s
+WHERE locked_until > %(since)s AND locked_until <= %(now)s ORDER BY locked_until LIMIT %(limit)s
 
 -- name: next_due_session
 -- When the store must look at a session again.
-SELECT min(locked_until) FROM lazaretto_sessions WHERE locked_until IS NOT NULL
+SELECT min(locked_until) FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(until)s
 
 -- name: select_sessions
 -- The sessions of a queue that have messages, a lock or a state.
@@ -973,6 +973,11 @@ SELECT nextval('lazaretto_version'::regclass), pg_notify(%s, '') WHERE pg_curren
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.
 SELECT pg_logical_emit_message(true, 'lazaretto', '')
+
+-- name: select_crowded
+-- Tables that hold many rows which are gone, if nobody else looks after them at the moment.
+SELECT relname::text FROM pg_stat_user_tables
+WHERE schemaname = %s AND n_dead_tup > 20000 + n_live_tup / 10 AND pg_try_advisory_lock(%s, %s)
 
 -- name: select_meta
 -- What is known of the store itself.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,12 +29,19 @@ from lazaretto.store.sql.transaction import SqlTransaction
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 #: The lock that whoever writes to a store holds until its commit; the other half is the schema's.
 _WRITING = 0x4C5A0002
 #: How long it waits before it connects again, in seconds: the first and the longest time.
 _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
+#: The lock of whoever clears away dead rows, and how often that is looked for, in seconds; how soon again if
+#: it was in vain.
+_TIDYING = 0x4C5A0003
+_TIDY_EVERY = 5.0
+_TIDY_IN_VAIN = 60.0
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
 #: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
@@ -47,6 +56,7 @@ class PostgresStore(SqlStore):
     server that is away before StoreUnavailable. Without a `clock`, time is the server's.
     """
 
+    paramstyle = "format"
     errors = psycopg.Error
     _starts = True
     _connection: PgConnection
@@ -91,6 +101,7 @@ class PostgresStore(SqlStore):
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
+        self._tidy_at = time.monotonic() + _TIDY_EVERY
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
@@ -362,6 +373,33 @@ class PostgresStore(SqlStore):
                 yield PgTables(connection, self.schema, lambda: self._start(connection, durable=True))
             finally:
                 connection.close()
+
+    def tidy(self) -> None:
+        # The server's own vacuum looks once a minute: a long time at some thousand messages a second.
+        now = time.monotonic()
+        if now >= self._tidy_at and not self._closed.is_set():
+            self._tidy_at = now + _TIDY_EVERY
+            threading.Thread(target=self._tidy, name="lazaretto-tidy", daemon=True).start()
+
+    def _tidy(self) -> None:
+        try:
+            connection = self._borrow()
+            try:
+                mine = (_TIDYING, self._number)
+                query = self.dialect.queries["select_crowded"]
+                crowded = connection.execute(query, (self.schema, *mine)).fetchall()
+                for (table,) in crowded:
+                    connection.script(f'VACUUM (TRUNCATE false) "{self.schema}"."{table}"')
+                if crowded:
+                    connection.execute("SELECT pg_advisory_unlock_all()")
+                    # In vain, as long as some transaction may still see it all.
+                    again = connection.execute(query, (self.schema, *mine)).fetchall()
+                    connection.execute("SELECT pg_advisory_unlock_all()")
+                    self._tidy_at = time.monotonic() + (_TIDY_IN_VAIN if again else _TIDY_EVERY)
+            finally:
+                self._give_back(connection)
+        except psycopg.Error as error:
+            _log.debug("not tidied: %s", self._translated(error))
 
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""

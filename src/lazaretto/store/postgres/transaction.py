@@ -26,11 +26,15 @@ _COPY_FROM = 32
 #: Where the time at which it is due stands among what insert_transits inserts.
 _TRANSIT_DUE = 2
 
-#: How far the server's clock may go back without that a timer is overlooked until the next full look, in
-#: microseconds.
-_SLACK = 60_000_000
+#: How far one process's time may be behind another's without that a timer is overlooked until the next full
+#: look, in microseconds.
+_SLACK = 250_000
 #: How often the full look is, in microseconds.
 _FULL_LOOK = 60_000_000
+
+
+#: How far ahead the next timer is looked for, in microseconds.
+_AHEAD = 1_000_000
 
 
 class DueMark:
@@ -148,6 +152,14 @@ class PgTransaction(SqlTransaction):
             return found
 
         return taken
+
+    def next_due(self) -> int | None:
+        # Messages that are gone have times ahead of now, which a look any further would pass.
+        until = self.now + _AHEAD
+        values = {**self._by_now(), "until": until}
+        names = ("next_due", "next_due_session", "next_due_claim", "next_idle")
+        found = [self._x(self._q[name], values).fetchone()[0] for name in names]
+        return min((due for due in found if due is not None), default=until)
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:
         if not self._connection.sends_ahead:

@@ -60,6 +60,8 @@ class SqlStore(ABC):
     dialect: Dialect
     #: Whether operations are started, their answers read after the commit.
     _starts = False
+    #: How its SQL names parameters, in DB-API's words.
+    paramstyle: ClassVar[str]
     #: The database's errors.
     errors: ClassVar[type[Exception]]
 
@@ -274,6 +276,10 @@ class SqlStore(ABC):
     @abstractmethod
     def tables(self) -> AbstractContextManager[Tables]:
         """Give all tables, to copy them, and hold off whoever else would write."""
+
+    def tidy(self) -> None:
+        """Clear away what messages that are gone have left, if that is due."""
+        return
 
     @abstractmethod
     def check(self) -> list[str]:

@@ -357,7 +357,7 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
         return [MessageRow(*row) for row in rows]
 
     def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        return self._x(self._q["select_due_sessions"], (self.now, limit)).fetchall()
+        return self._x(self._q["select_due_sessions"], {**self._by_now(), "limit": limit}).fetchall()
 
     # -- duplicate detection --------------------------------------------------------------------
 

@@ -543,7 +543,7 @@ UPDATE lazaretto_sessions SET state = :state WHERE queue_id = :queue_id AND sess
 -- name: select_due_sessions
 -- The sessions whose lock has run out.
 SELECT queue_id, session_id, lock_token FROM lazaretto_sessions
-WHERE locked_until <= ? ORDER BY locked_until LIMIT ?
+WHERE locked_until <= :now ORDER BY locked_until LIMIT :limit
 
 -- name: next_due_session
 -- When the store must look at a session again.

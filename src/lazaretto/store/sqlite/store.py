@@ -39,6 +39,7 @@ class SqliteStore(SqlStore):
     """
 
     dialect = SQLITE
+    paramstyle = "qmark"
     errors = sqlite3.Error
 
     def __init__(

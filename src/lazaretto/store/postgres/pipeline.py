@@ -111,6 +111,7 @@ class Pipeline:
         self._poll.register(self._pg.socket)
         self._transformer = Transformer(raw)
         self._names: dict[str, bytes] = {}
+        self._prepared = 0
         self._waiting: deque[Sent] = deque()
         self._error: psycopg.Error | None = None
         self.is_open = False
@@ -126,31 +127,43 @@ class Pipeline:
         if self._error is not None:
             raise self._error
         statement, names = _numbered(sql)
-        try:
+        values: Sequence[Any] = parameters
+        if isinstance(parameters, Mapping):
+            values = [parameters[each] for each in names]
+        formats = [1 if isinstance(v, bytes | bytearray | memoryview) else 0 for v in values]
+        encoded = [_encoded(value) for value in values]
+        with self._whole():
             name = self._names.get(sql)
             if name is None:
-                name = self._names[sql] = b"lazaretto_%d" % len(self._names)
+                self._prepared += 1
+                name = b"lazaretto_%d" % self._prepared
                 self._pg.send_prepare(name, statement)
                 self._waiting.append(Sent(self, prepares=sql))
-            values: Sequence[Any] = parameters
-            if isinstance(parameters, Mapping):
-                values = [parameters[each] for each in names]
-            formats = [1 if isinstance(v, bytes | bytearray | memoryview) else 0 for v in values]
-            encoded = [_encoded(value) for value in values]
+                self._names[sql] = name
             self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)
-        except psycopg.Error:
-            self._lost()
-            raise
-        sent = Sent(self)
-        self._waiting.append(sent)
+            sent = Sent(self)
+            self._waiting.append(sent)
         return sent
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Give the connection up if anything, say a signal's exception, comes between statement and answer."""
+        try:
+            yield
+        except BaseException:
+            self.is_open = False
+            self._waiting.clear()
+            with contextlib.suppress(psycopg.Error):
+                self._raw.close()
+            raise
 
     def wait_for(self, sent: Sent) -> None:
         """Read answers until that of a statement is there. Raises the first error among them."""
         if self.is_open:
-            self._pg.send_flush_request()
-            while sent.result is None and self._error is None:
-                self._read()
+            with self._whole():
+                self._pg.send_flush_request()
+                while sent.result is None and self._error is None:
+                    self._read()
         if self._error is not None:
             raise self._error
         if sent.result is None:
@@ -160,15 +173,12 @@ class Pipeline:
         """Wait for what became of everything that was sent. Raises the first error."""
         if not self.is_open:
             return
-        try:
+        with self._whole():
             self._pg.pipeline_sync()
             while self._read() != _SYNC:
                 pass
             self._pg.exit_pipeline_mode()
-        except psycopg.Error:
-            self._lost()
-            raise
-        self.is_open = False
+            self.is_open = False
         if self._error is not None:
             raise self._error
 
@@ -212,10 +222,3 @@ class Pipeline:
         self._poll.modify(self._pg.socket, events)
         self._poll.poll()
         self._pg.consume_input()
-
-    def _lost(self) -> None:
-        """Note that nothing more will come over this connection."""
-        self.is_open = False
-        self._waiting.clear()
-        with contextlib.suppress(psycopg.Error):
-            self._raw.close()

@@ -40,7 +40,7 @@ _MOST_IDLE = 8
 #: The lock of whoever clears away dead rows, and how often that is looked for, in seconds; how soon again if
 #: it was in vain.
 _TIDYING = 0x4C5A0003
-_TIDY_EVERY = 5.0
+_TIDY_EVERY = 2.0
 _TIDY_IN_VAIN = 60.0
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1

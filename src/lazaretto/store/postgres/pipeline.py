@@ -147,7 +147,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Give the connection up if anything, say a signal's exception, comes between statement and answer."""
+        """Give the connection up if anything, as a signal, comes between a statement and its answer."""
         try:
             yield
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import random
 import re
 import subprocess
@@ -22,6 +23,7 @@ from servers import Server, new_store, start, wait_for
 import lazaretto
 from lazaretto import (
     Broker,
+    CommitUnknown,
     InvalidOption,
     ManualClock,
     Message,
@@ -232,6 +234,21 @@ class TestFailures:
                 load.check(url)
         finally:
             server.stop()
+
+    def test_a_commit_that_is_not_sure_to_be_on_disk_is_not_done_again(self, url: str) -> None:
+        with lazaretto.connect(url) as one, lazaretto.connect(url) as other:
+            one.create_queue("work")
+            store = other._store
+            store.dialect = dataclasses.replace(
+                store.dialect, queries={**store.dialect.queries, "flush": "SELECT 1 / (random() * 0)::int"}
+            )
+            # The disk is waited for outside the lock where others write too.
+            one.sender("work").send(Message(b"1"))
+            with pytest.raises(CommitUnknown):
+                other.sender("work").send(Message(b"2"))
+            assert [m.body for m in one.peek("work", 9)] == [b"1", b"2"]
+            one.sender("work").send(Message(b"3"))
+            assert [m.body for m in other.peek("work", 9)] == [b"1", b"2", b"3"]
 
     def test_no_server(self) -> None:
         with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:

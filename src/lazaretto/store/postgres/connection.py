@@ -19,7 +19,7 @@ from lazaretto.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from lazaretto.store.postgres.pipeline import Pipeline, text
+from lazaretto.store.postgres.pipeline import Pipeline, Sent, text
 from lazaretto.store.sql.rows import Cursor
 
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
@@ -148,9 +148,9 @@ class PgConnection:
         """
         self._pipeline.open()
 
-    def send(self, sql: str) -> None:
+    def send(self, sql: str) -> Sent:
         """Send a statement that changes nothing by itself."""
-        self._pipeline.send(sql)
+        return self._pipeline.send(sql)
 
     def settle(self) -> None:
         """Wait for what became of everything that was sent. Raises the first error."""

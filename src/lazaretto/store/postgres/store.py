@@ -19,6 +19,8 @@ from lazaretto.store.group import Ticket
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
+from lazaretto.store.postgres.listener import Listener, ServerClock, channel
+from lazaretto.store.postgres.pipeline import Sent
 from lazaretto.store.postgres.schema import check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.transaction import DueMark, PgTransaction
@@ -44,8 +46,6 @@ _TIDY_EVERY = 2.0
 _TIDY_IN_VAIN = 60.0
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
-#: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
-_ASK_EVERY = 1.0
 
 
 class PostgresStore(SqlStore):
@@ -241,10 +241,11 @@ class PostgresStore(SqlStore):
         """
         changed = connection.total_changes != begun_at
         move = self.dialect.queries["tell" if tells else "move_on"]
+        committed: Sent | None = None
         try:
             moved = connection.execute(move, (channel(self.schema),) if tells else ()) if changed else None
             if connection.sends_ahead:
-                connection.send("COMMIT")
+                committed = connection.send("COMMIT")
                 if changed and flush:
                     connection.send(self.dialect.queries["flush"])
                 connection.settle()
@@ -252,11 +253,16 @@ class PostgresStore(SqlStore):
                 flushed = f"; {self.dialect.queries['flush']}" if changed and flush else ""
                 connection.script(f"COMMIT{flushed}")
         except psycopg.Error as error:
-            if not connection.broken or not changed:
+            # What was committed must not be done again, even if it could not be made sure that it is on disk.
+            if committed is None:
+                done = flush and not connection.in_transaction
+            else:
+                done = committed.result is not None
+            if not changed or not (connection.broken or done):
                 raise
             raise CommitUnknown(
-                f"{self._where}: the connection was lost while this was committed; it may have taken effect "
-                "or not: look before you do it again"
+                f"{self._where}: the connection was lost while this was committed, or it may not be on disk: "
+                "whether it takes effect is not known; look before you do it again"
             ) from error
         row = None if moved is None else moved.fetchone()
         return None if row is None else int(row[0])
@@ -345,7 +351,7 @@ class PostgresStore(SqlStore):
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
-        listener = _Listener(
+        listener = Listener(
             self._conninfo, self.schema, self.dialect.queries["select_now"], self._server_clock
         )
         seen, looked_at = 0, 0.0
@@ -384,22 +390,28 @@ class PostgresStore(SqlStore):
     def _tidy(self) -> None:
         try:
             connection = self._borrow()
-            try:
-                mine = (_TIDYING, self._number)
-                query = self.dialect.queries["select_crowded"]
-                crowded = connection.execute(query, (self.schema, *mine)).fetchall()
-                for (table,) in crowded:
-                    connection.script(f'VACUUM (TRUNCATE false) "{self.schema}"."{table}"')
-                if crowded:
-                    connection.execute("SELECT pg_advisory_unlock_all()")
-                    # In vain, as long as some transaction may still see it all.
-                    again = connection.execute(query, (self.schema, *mine)).fetchall()
-                    connection.execute("SELECT pg_advisory_unlock_all()")
-                    self._tidy_at = time.monotonic() + (_TIDY_IN_VAIN if again else _TIDY_EVERY)
-            finally:
-                self._give_back(connection)
         except psycopg.Error as error:
             _log.debug("not tidied: %s", self._translated(error))
+            return
+        try:
+            if self._vacuum(connection) and self._vacuum(connection):
+                # In vain, as long as some transaction may still see it all.
+                self._tidy_at = time.monotonic() + _TIDY_IN_VAIN
+        except psycopg.Error as error:
+            # With it goes the lock, if it has that.
+            connection.close()
+            _log.debug("not tidied: %s", self._translated(error))
+        finally:
+            self._give_back(connection)
+
+    def _vacuum(self, connection: PgConnection) -> bool:
+        """Vacuum the tables that hold much that is gone; return whether there were any."""
+        values = (self.schema, _TIDYING, self._number)
+        crowded = connection.execute(self.dialect.queries["select_crowded"], values).fetchall()
+        for (table,) in crowded:
+            connection.script(f'VACUUM (TRUNCATE false) "{self.schema}"."{table}"')
+        connection.execute("SELECT pg_advisory_unlock_all()")
+        return bool(crowded)
 
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
@@ -439,60 +451,3 @@ class PostgresStore(SqlStore):
 
 def _begin_reading(connection: PgConnection) -> None:
     connection.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-
-
-def channel(schema: str) -> str:
-    """Return the name under which the commits of a store are told."""
-    return f"lazaretto_{schema}"
-
-
-class _Listener:
-    """Hears of commits by the server's word, and asks now and then, should one have been missed."""
-
-    def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None) -> None:
-        self._clock = clock
-        self._conninfo = conninfo
-        self._channel = channel(schema)
-        self._query = query
-        self._connection: PgConnection | None = None
-        self._known = 0
-        self._heard = 0
-        self._asked_at = 0.0
-
-    def listen(self, own: int, version: int) -> int:
-        """Return how often others have committed. `own` is not one of them; `version`: the last one known."""
-        if self._connection is None or self._connection.broken:
-            self._connection = PgConnection(self._conninfo)
-            self._connection.script(f'LISTEN "{self._channel}"')
-            self._asked_at = 0.0
-        self._heard += sum(told.pid != own for told in self._connection.raw.notifies(timeout=0))
-        now = time.monotonic()
-        if now >= self._asked_at + _ASK_EVERY:
-            self._asked_at = now
-            known, server_time = self._connection.execute(self._query).fetchone()
-            if self._clock is not None:
-                self._clock.set(server_time)
-            # Heard of or not: that it has moved on is what counts.
-            self._heard += known > max(self._known, version)
-            self._known = known
-        return self._heard
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-
-class ServerClock:
-    """The server's time, as far as it is known here: set right by each commit."""
-
-    ticks = True
-
-    def __init__(self) -> None:
-        self.set(SystemClock().now())
-
-    def set(self, now: int) -> None:
-        """Note what the server's clock says now."""
-        self._ahead = now - time.monotonic_ns() // 1000
-
-    def now(self) -> int:
-        return time.monotonic_ns() // 1000 + self._ahead

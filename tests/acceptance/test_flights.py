@@ -15,6 +15,7 @@ import msgspec
 import pandas  # type: ignore[import-untyped]
 import pyarrow.parquet as pq
 import pytest
+from servers import Server, new_store
 
 import lazaretto
 from examples.flights.data import FLIGHTS, Flight, read_airlines, read_airports, read_flights
@@ -95,11 +96,12 @@ class Expected:
 
 
 def run_job(
-    program: str, folder: Path, limit: int | None = None, timeout: float = 100.0
+    program: str, folder: Path, limit: int | None = None, timeout: float = 100.0, store: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    limited = [] if limit is None else ["--limit", str(limit)]
+    options = [] if limit is None else ["--limit", str(limit)]
+    options += [] if store is None else ["--store", store]
     return subprocess.run(
-        [sys.executable, "-m", program, "--folder", str(folder), *limited],
+        [sys.executable, "-m", program, "--folder", str(folder), *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "COLUMNS": "80"},
         capture_output=True,
@@ -126,12 +128,12 @@ def results_of(program: str, folder: Path) -> list[Row]:
         connection.close()
 
 
-def check(program: str, folder: Path, output: str, expected: Expected) -> None:
+def check(program: str, folder: Path, output: str, expected: Expected, store: str | None = None) -> None:
     assert tables_of(output) == [expected.first_table, expected.second_table]
     assert results_of(program, folder) == expected.rows
     named = dict(re.findall(r"^Missing airport (\w+), ([\d,]+) flights", output, re.MULTILINE))
     assert {code: int(count.replace(",", "")) for code, count in named.items()} == expected.missing
-    with lazaretto.connect(folder / "flights.db", create=False) as broker:
+    with lazaretto.connect(store or folder / "flights.db", create=False) as broker:
         counts = broker.queue("flights").counts
         dead = {name: count for name, count in expected.causes.items() if name != "UnknownDestination"}
         groups = {g.error_type: g.count for g in broker.dead_letter_groups("flights")}
@@ -168,6 +170,15 @@ def test_the_figures_are_those_that_pandas_computes(tmp_path: Path, program: str
         check_chart(tmp_path, expected)
     else:
         assert done.stderr == ""
+
+
+@pytest.mark.parametrize("program", [SPARK, QUEUE])
+def test_on_a_server(tmp_path: Path, postgres: Server, program: str) -> None:
+    with new_store(postgres.url) as url:
+        for _ in range(1 if program == SPARK else 2):
+            done = run_job(program, tmp_path, PART, store=url)
+            assert done.returncode == 0, done.stderr
+            check(program, tmp_path, done.stdout, Expected(PART), url)
 
 
 def test_a_second_run_starts_clean(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class Pipeline:
             values = [parameters[each] for each in names]
         formats = [1 if isinstance(v, bytes | bytearray | memoryview) else 0 for v in values]
         encoded = [_encoded(value) for value in values]
-        with self._whole():
+        try:
             name = self._names.get(sql)
             if name is None:
                 self._prepared += 1
@@ -143,27 +143,28 @@ class Pipeline:
             self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)
             sent = Sent(self)
             self._waiting.append(sent)
+        except BaseException:
+            self._give_up()
+            raise
         return sent
 
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Give the connection up if anything, as a signal, comes between a statement and its answer."""
-        try:
-            yield
-        except BaseException:
-            self.is_open = False
-            self._waiting.clear()
-            with contextlib.suppress(psycopg.Error):
-                self._raw.close()
-            raise
+    def _give_up(self) -> None:
+        """Close the connection: something, as a signal, has come between a statement and its answer."""
+        self.is_open = False
+        self._waiting.clear()
+        with contextlib.suppress(psycopg.Error):
+            self._raw.close()
 
     def wait_for(self, sent: Sent) -> None:
         """Read answers until that of a statement is there. Raises the first error among them."""
         if self.is_open:
-            with self._whole():
+            try:
                 self._pg.send_flush_request()
                 while sent.result is None and self._error is None:
                     self._read()
+            except BaseException:
+                self._give_up()
+                raise
         if self._error is not None:
             raise self._error
         if sent.result is None:
@@ -173,12 +174,15 @@ class Pipeline:
         """Wait for what became of everything that was sent. Raises the first error."""
         if not self.is_open:
             return
-        with self._whole():
+        try:
             self._pg.pipeline_sync()
             while self._read() != _SYNC:
                 pass
             self._pg.exit_pipeline_mode()
-            self.is_open = False
+        except BaseException:
+            self._give_up()
+            raise
+        self.is_open = False
         if self._error is not None:
             raise self._error
 

@@ -52,7 +52,7 @@ class Fuse:
     def run(self, statement: Any, sql: str, *values: Any) -> Any:
         plain = _SCHEMA.sub("", sql)
         hit = (sql.endswith("COMMIT") and self._point in ("before_commit", "after_commit")) or (
-            plain.startswith("DELETE FROM lazaretto_messages") and self._point == "in_settle"
+            "DELETE FROM lazaretto_messages" in plain and self._point == "in_settle"
         )
         # One subscription has its copies, the next one does not.
         hit = hit or (plain.startswith("INSERT INTO lazaretto_messages") and self._point == "in_publish")
@@ -63,6 +63,8 @@ class Fuse:
         answer = statement(sql, *values)
         # Less, where two threads have hit at the same time.
         if hit and self._left <= 0:
+            # What was sent ahead is with the server only when it has answered.
+            getattr(answer, "rowcount", None)
             die()
         return answer
 
@@ -79,6 +81,9 @@ class DeadlyConnection:
 
     def script(self, sql: str) -> Any:
         return self._fuse.run(self._connection.script, sql)
+
+    def send(self, sql: str) -> Any:
+        return self._fuse.run(self._connection.send, sql)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 
@@ -107,8 +107,8 @@ class PostgresStore(SqlStore):
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
-        assert isinstance(connection, PgConnection)
-        return PgTransaction(connection, self.dialect, memory, self.worker, self._prefix, self._mark)
+        own = cast(PgConnection, connection)
+        return PgTransaction(own, self.dialect, memory, self.worker, self._prefix, self._mark)
 
     # -- writing --------------------------------------------------------------------------------
 

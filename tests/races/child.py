@@ -119,7 +119,7 @@ def read_spans(journal: Path) -> list[Span]:
 def main(store: str, journal: str, job: str, count: str) -> None:
     lock = threading.Lock()
     worker = work if job == "messages" else work_sessions
-    with lazaretto.connect(Path(store)) as broker, Path(journal).open("w") as file:
+    with lazaretto.connect(store) as broker, Path(journal).open("w") as file:
 
         def note(span: Span) -> None:
             with lock:

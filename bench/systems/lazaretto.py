@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import lazaretto
-from bench.postgres import PostgresServer, postgres_programs
+from bench.postgres import PostgresServer
 from bench.systems.contract import (
     ATTEMPTS,
     BUSY_SECONDS,
@@ -16,8 +16,8 @@ from bench.systems.contract import (
     Receiver,
     Sender,
     System,
-    chunks,
 )
+from bench.systems.postgres import PostgresSystem
 from lazaretto import EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 
 
@@ -88,12 +88,6 @@ class LazarettoSystem(System[ReceivedMessage]):
     def close(self) -> None:
         self.broker.close()
 
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
-
     def sender(self) -> Sender:
         return _LazarettoSender(self.broker.sender(QUEUE))
 
@@ -117,19 +111,12 @@ class LazarettoSystem(System[ReceivedMessage]):
         return self.broker.queue(QUEUE).counts.active
 
 
-class LazarettoServedSystem(LazarettoSystem):
+class LazarettoServedSystem(PostgresSystem[ReceivedMessage], LazarettoSystem):
     """Lazaretto on PostgreSQL, as it comes."""
 
     name = "lazaretto-postgres"
-    served = True
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"})
     settings = "as it comes: one broker for all threads"
-
-    @classmethod
-    def missing(cls) -> str | None:
-        if postgres_programs() is None:
-            return "PostgreSQL is not installed"
-        return super().missing()
 
     def address(self) -> str:
         self._server = PostgresServer(self.home)
@@ -138,7 +125,7 @@ class LazarettoServedSystem(LazarettoSystem):
     def close(self) -> None:
         try:
             if hasattr(self, "broker"):
-                super().close()
+                self.broker.close()
         finally:
             self._server.stop()
 

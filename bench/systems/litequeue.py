@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ from bench.systems.contract import (
     Receiver,
     Sender,
     System,
-    chunks,
     peer,
     poll,
 )
@@ -82,12 +81,6 @@ class LitequeueSystem(System[Any]):
     def open(self) -> None:
         self._path = self.home / "litequeue.db"
         _open(self._path).close()
-
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
 
     def sender(self) -> Sender:
         return _LitequeueSender(_open(self._path))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.postgres import PostgresServer, postgres_programs
-from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, chunks, peer, poll
+from bench.postgres import PostgresServer
+from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, peer, poll
+from bench.systems.postgres import PostgresSystem
 
 #: Where its SQL file is; it comes with no Python package.
 _FILE = "LAZARETTO_BENCH_PGMQ"
@@ -62,12 +63,11 @@ class _PgmqReceiver(Receiver[_Message]):
         self._connection.close()
 
 
-class PgmqSystem(System[_Message]):
+class PgmqSystem(PostgresSystem[_Message]):
     """pgmq's own functions, a connection for each thread."""
 
     name = "pgmq"
     package = "psycopg"
-    served = True
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
     marks: ClassVar[Mapping[str, str]] = {"W7": "j"}
     settings = (
@@ -77,8 +77,6 @@ class PgmqSystem(System[_Message]):
 
     @classmethod
     def missing(cls) -> str | None:
-        if postgres_programs() is None:
-            return "PostgreSQL is not installed"
         if not Path(os.environ.get(_FILE, "/nowhere")).is_file():
             return f"set {_FILE} to the path of its pgmq.sql"
         return super().missing()
@@ -96,19 +94,10 @@ class PgmqSystem(System[_Message]):
         connection.execute("SELECT pgmq.create(%s)", (_DEAD,))
         connection.close()
 
-    def close(self) -> None:
-        self._server.stop()
-
     def _connect(self) -> Any:
         connection = peer("psycopg").connect(self._server.address, autocommit=True)
         connection.prepare_threshold = 0
         return connection
-
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
 
     def sender(self) -> Sender:
         return _PgmqSender(self._connect())

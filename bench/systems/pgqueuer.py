@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from bench.postgres import PostgresServer, postgres_programs
-from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, chunks, peer, poll
+from bench.postgres import PostgresServer
+from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, peer, poll
+from bench.systems.postgres import LoopClient, PostgresSystem
 
-T = TypeVar("T")
 _HEARTBEAT = timedelta(seconds=30)
 
 
-class _Client:
+class _Client(LoopClient):
     """Its queries on a connection of their own, asked one at a time."""
 
     def __init__(self, server: PostgresServer) -> None:
-        self._loop = asyncio.new_event_loop()
+        super().__init__()
         parts = dict(part.split("=", 1) for part in server.address.split())
         connecting = peer("asyncpg").connect(host=parts["host"], user=parts["user"], database=parts["dbname"])
         self._connection = self.ask(connecting)
@@ -28,10 +27,6 @@ class _Client:
         self.manager = uuid.uuid4()
         parameter = peer("pgqueuer.ports.repository").EntrypointExecutionParameter(0)
         self._entrypoints = {QUEUE: parameter}
-
-    def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self._loop.run_until_complete(question)
 
     def dequeue(self, limit: int) -> list[Any]:
         """Return up to `limit` jobs that are picked now."""
@@ -83,12 +78,11 @@ class _PgqueuerReceiver(Receiver[Any]):
         self._client.close()
 
 
-class PgqueuerSystem(System[Any]):
+class PgqueuerSystem(PostgresSystem[Any]):
     """pgqueuer's queries; its own loop around them would only add to what they take."""
 
     name = "pgqueuer"
     package = "pgqueuer"
-    served = True
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
     marks: ClassVar[Mapping[str, str]] = {"W7": "k"}
     settings = (
@@ -96,26 +90,11 @@ class PgqueuerSystem(System[Any]):
         "thread; polled every millisecond while empty; done jobs go to its log table"
     )
 
-    @classmethod
-    def missing(cls) -> str | None:
-        if postgres_programs() is None:
-            return "PostgreSQL is not installed"
-        return super().missing()
-
     def open(self) -> None:
         self._server = PostgresServer(self.home)
         client = _Client(self._server)
         client.ask(client.queries.install())
         client.close()
-
-    def close(self) -> None:
-        self._server.stop()
-
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
 
     def sender(self) -> Sender:
         return _PgqueuerSender(_Client(self._server))

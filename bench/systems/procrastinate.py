@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from bench.postgres import PostgresServer, postgres_programs
-from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, chunks, peer, poll
-
-T = TypeVar("T")
+from bench.postgres import PostgresServer
+from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, peer, poll
+from bench.systems.postgres import LoopClient, PostgresSystem
 
 
-class _Client:
+class _Client(LoopClient):
     """Its job manager on one connection, asked one thing at a time."""
 
     def __init__(self, server: PostgresServer) -> None:
-        self._loop = asyncio.new_event_loop()
+        super().__init__()
         library = peer("procrastinate")
         self._app = library.App(
             connector=library.PsycopgConnector(conninfo=server.address, min_size=1, max_size=1)
@@ -24,10 +22,6 @@ class _Client:
         self.ask(self._app.open_async())
         self.manager = self._app.job_manager
         self._worker: int = self.ask(self.manager.register_worker())
-
-    def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self._loop.run_until_complete(question)
 
     def fetch(self) -> Any:
         """Return a job that is to be done now, or None."""
@@ -83,24 +77,17 @@ class _ProcrastinateReceiver(Receiver[Any]):
         self._client.close()
 
 
-class ProcrastinateSystem(System[Any]):
+class ProcrastinateSystem(PostgresSystem[Any]):
     """procrastinate's job manager; it gives one job at a time, so that there is no W5."""
 
     name = "procrastinate"
     package = "procrastinate"
-    served = True
     workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W6-paced", "W7"})
     marks: ClassVar[Mapping[str, str]] = {"W7": "l"}
     settings = (
         "its job manager over psycopg, a loop and a connection for each thread; one job at a time; polled "
         "every millisecond while empty; done jobs are deleted, and its triggers write their events"
     )
-
-    @classmethod
-    def missing(cls) -> str | None:
-        if postgres_programs() is None:
-            return "PostgreSQL is not installed"
-        return super().missing()
 
     def open(self) -> None:
         self._server = PostgresServer(self.home)
@@ -109,15 +96,6 @@ class ProcrastinateSystem(System[Any]):
         app.open()
         app.schema_manager.apply_schema()
         app.close()
-
-    def close(self) -> None:
-        self._server.stop()
-
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
 
     def sender(self) -> Sender:
         return _ProcrastinateSender(self._server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bench.servers import RedisServer, redis_program
@@ -16,7 +16,6 @@ from bench.systems.contract import (
     Receiver,
     Sender,
     System,
-    chunks,
     peer,
 )
 
@@ -117,12 +116,6 @@ class RedisSystem(System[_Entry]):
         return peer("redis").Redis(
             unix_socket_path=self._server.address, protocol=2, single_connection_client=True
         )
-
-    def fill(self, bodies: Iterable[bytes]) -> None:
-        sender = self.sender()
-        for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
 
     def sender(self) -> Sender:
         return _RedisSender(self._client())

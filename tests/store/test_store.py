@@ -297,7 +297,7 @@ class TestStatements:
     """Every statement the store runs stands in one file, with what it is for."""
 
     PACKAGE = Path(lazaretto.__file__).parent
-    FILES = (("sqlite", "queries.sql"), ("sqlite", "columns.sql"), ("postgres", "queries.sql"))
+    FILES = (("sqlite", "queries.sql"), ("sql", "columns.sql"), ("postgres", "queries.sql"))
 
     def names(self) -> list[tuple[str, str]]:
         return [

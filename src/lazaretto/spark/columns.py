@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lazaretto.keys import LAST_SEQUENCE
-from lazaretto.spark.reading import query, select
+from lazaretto.spark.reading import SQL, select
 from lazaretto.store.claims import ShardRecord
 from lazaretto.stores import is_served
 
@@ -66,5 +66,5 @@ def schema_of(columns: Mapping[str, Column], names: Iterable[str]) -> pa.Schema:
 
 def read_shard(url: str, shard: ShardRecord, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield what a shard holds, in order, with these columns of a message."""
-    sql = query(url, "shard_messages").replace("[columns]", selected(url, MESSAGE, names))
+    sql = SQL["shard_messages"].replace("[columns]", selected(url, MESSAGE, names))
     yield from select(url, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names))

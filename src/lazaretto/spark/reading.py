@@ -20,14 +20,8 @@ from lazaretto.stores import file_of, is_served, served_at
 #: Messages that are read at once.
 BATCH_ROWS = 10_000
 
-_FILE_SQL = load_queries("lazaretto.store.sqlite", "columns.sql")
-
-
-def query(url: str, name: str) -> str:
-    """Return a query of columns by its name, as the store's database has it. Its parameters are `?`."""
-    if not is_served(url):
-        return _FILE_SQL[name]
-    return load_queries("lazaretto.store.postgres", "columns.sql")[name]
+#: Queries of columns, the same for every database. Their parameters are `?`.
+SQL = load_queries("lazaretto.store.sql", "columns.sql")
 
 
 def select(

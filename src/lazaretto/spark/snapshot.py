@@ -11,7 +11,7 @@ from lazaretto.engine.queues import require_queue
 from lazaretto.entities import EntityPath
 from lazaretto.spark.columns import schema_of, selected
 from lazaretto.spark.options import SparkOptions
-from lazaretto.spark.reading import query, select
+from lazaretto.spark.reading import SQL, select
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.views import VIEWS, Condition, bounds, condition
 
@@ -65,7 +65,7 @@ class SnapshotReader(DataSourceReader):
         url = options.url()
         columns = selected(url, view.columns, self._columns)
         where = "".join(f" AND {one.sql}" for one in conditions)
-        sql = query(url, view.query).replace("[columns]", columns).replace("[conditions]", where)
+        sql = SQL[view.query].replace("[columns]", columns).replace("[conditions]", where)
         parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
         yield from select(url, sql, parameters, schema_of(view.columns, self._columns))
 
@@ -75,7 +75,7 @@ def _ends(url: str, view: str, first: int, last: int) -> tuple[int | None, int |
     schema = pa.schema([("lowest", pa.int64()), ("highest", pa.int64())])
     found = [
         row
-        for batch in select(url, query(url, VIEWS[view].ends), (first, last) * 2, schema)
+        for batch in select(url, SQL[VIEWS[view].ends], (first, last) * 2, schema)
         for row in batch.to_pylist()
     ]
     return found[0]["lowest"], found[0]["highest"]

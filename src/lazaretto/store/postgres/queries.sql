@@ -395,7 +395,7 @@ SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <=
 
 -- name: next_due
 -- When the store must look at a message again.
-SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s AND due <= %(until)s
+SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s AND due <= %(ahead)s
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
@@ -603,7 +603,7 @@ WHERE locked_until > %(since)s AND locked_until <= %(now)s ORDER BY locked_until
 
 -- name: next_due_session
 -- When the store must look at a session again.
-SELECT min(locked_until) FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(until)s
+SELECT min(locked_until) FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(ahead)s
 
 -- name: select_sessions
 -- The sessions of a queue that have messages, a lock or a state.

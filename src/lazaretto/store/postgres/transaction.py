@@ -31,8 +31,6 @@ _TRANSIT_DUE = 2
 _SLACK = 250_000
 #: How often the full look is, in microseconds.
 _FULL_LOOK = 60_000_000
-
-
 #: How far ahead the next timer is looked for, in microseconds.
 _AHEAD = 1_000_000
 
@@ -154,12 +152,8 @@ class PgTransaction(SqlTransaction):
         return taken
 
     def next_due(self) -> int | None:
-        # Messages that are gone have times ahead of now, which a look any further would pass.
-        until = self.now + _AHEAD
-        values = {**self._by_now(), "until": until}
-        names = ("next_due", "next_due_session", "next_due_claim", "next_idle")
-        found = [self._x(self._q[name], values).fetchone()[0] for name in names]
-        return min((due for due in found if due is not None), default=until)
+        found = super().next_due()
+        return self.now + _AHEAD if found is None else found
 
     def delete_held(self, keys: Sequence[int], token: int) -> bool:
         if not self._connection.sends_ahead:
@@ -167,14 +161,12 @@ class PgTransaction(SqlTransaction):
         # Taken for done: should it fail, so does the commit, and all is done again with looking.
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
-        distinct = len(set(keys)) == len(keys)
-        self._x(
-            self._q["delete_all_locked"], (self._ids(keys), token, self.now, len(keys) if distinct else -1)
-        )
+        self._x(self._q["delete_all_locked"], (self._ids(keys), token, self.now, len(keys)))
         return True
 
     def _by_now(self) -> dict[str, int]:
-        return {"now": self.now, "since": self._mark.since(self.now)}
+        # Messages that are gone have times ahead of now, which a look any further would pass.
+        return {"now": self.now, "since": self._mark.since(self.now), "ahead": self.now + _AHEAD}
 
     def anything_due(self) -> bool:
         times = self._by_now()

@@ -50,8 +50,12 @@ class _Plainly(Operation[T]):
     """An operation that is run, not started."""
 
     def __init__(self, operation: Operation[T]) -> None:
-        self.run = operation.run  # type: ignore[method-assign]
+        self._operation = operation
+        # Whether an answer is waited for until it is on disk is each class's affair; this one stands for any.
         self.durable = operation.durable  # type: ignore[misc]
+
+    def run(self, tx: Transaction) -> T:
+        return self._operation.run(tx)
 
 
 class SqlStore(ABC):

@@ -63,9 +63,9 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
             connection = connect(path, read_only=True, busy=busy)
             try:
                 found = version(connection)
-                # A copy made by VACUUM INTO or a backup tool has lost the write-ahead log's setting.
                 if found and not copying and _is_copying(connection):
                     raise unfinished(str(path))
+                # A copy made by VACUUM INTO or a backup tool has lost the write-ahead log's setting.
                 logged = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             finally:
                 connection.close()

@@ -253,27 +253,16 @@ CREATE TABLE lazaretto_writers (
 
 -- What goes through a queue leaves as many dead rows behind: they are cleared away early and without pauses, and
 -- tables are not made shorter, for which everybody would have to wait.
-ALTER TABLE lazaretto_messages SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_bodies SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_shared_bodies SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_high_water SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_sessions SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_message_ids SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_leases SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
-ALTER TABLE lazaretto_attempts SET (
-    autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = false);
+DO $$
+DECLARE
+    name TEXT;
+BEGIN
+    FOREACH name IN ARRAY ARRAY[
+        'messages', 'bodies', 'shared_bodies', 'high_water', 'sessions', 'message_ids', 'leases', 'attempts']
+    LOOP
+        EXECUTE format(
+            'ALTER TABLE %I SET (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, '
+            'autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false)', 'lazaretto_' || name);
+    END LOOP;
+END
+$$;

@@ -1,4 +1,4 @@
--- Queries of whole columns, which other programs than the store's own run on the server. Parameters are ?, as in the SQLite store's.
+-- Queries of whole columns, which other programs than the store's own run on any database, read only. Parameters are ?.
 
 -- name: shard_messages
 -- What a shard of a claim holds, in order.
@@ -11,7 +11,7 @@ SELECT [columns] FROM lazaretto_messages m WHERE m.key > ? AND m.key <= ?[condit
 
 -- name: dead_letters_view
 -- Dead letters that wait, with why.
-SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = m.key - (1::bigint << 42)
+SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = m.key - 4398046511104
 WHERE m.key > ? AND m.key <= ? AND d.resolution IS NULL[conditions] ORDER BY m.key
 
 -- name: attempts_view

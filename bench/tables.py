@@ -216,13 +216,14 @@ def _waiting(figures: Figures) -> Table | None:
 
 def _depths(figures: Figures) -> Table | None:
     rows = []
+    ours = next((result.system for result in figures.results if result.depth is not None), _OURS)
     for depth in figures.depths:
         row = [f"{depth:,}"]
         for workload in _DEPTHS:
-            spread = figures.spread(_OURS, workload, depth=depth)
-            row.append(_NOTHING if spread is None else number(spread.median) + _marks(_OURS, workload))
-            row.append(_ratio(figures.depth_ratio(_OURS, workload, depth)))
+            spread = figures.spread(ours, workload, depth=depth)
+            row.append(_NOTHING if spread is None else number(spread.median) + _marks(ours, workload))
+            row.append(_ratio(figures.depth_ratio(ours, workload, depth)))
         rows.append(row)
     least = f"to {figures.depths[0]:,}" if rows else ""
     heads = ["waiting", "W4, messages/s", least, "W5, messages/s", least]
-    return Table("Depth (lazaretto)", heads, rows) if rows else None
+    return Table(f"Depth ({ours})", heads, rows) if rows else None

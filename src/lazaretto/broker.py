@@ -14,6 +14,7 @@ from lazaretto.administration import Administration
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.clock import Clock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
+from lazaretto.dialogs import Dialogs
 from lazaretto.engine.claim_settle import RevokeClaims
 from lazaretto.engine.dead_letters import (
     DeadLetterFilter,
@@ -110,6 +111,8 @@ class Broker(Administration):
             store.close()
             raise
         self._keeper = Keeper(store, store.clock)
+        #: Dialogs between services: contracts, conversations, and what operators do with them.
+        self.dialogs = Dialogs(store)
 
     # -- messages -------------------------------------------------------------------------------
 

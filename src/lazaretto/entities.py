@@ -172,6 +172,8 @@ class PoisonSession(enum.Enum):
     PARK = "park"
     #: All its messages share the fate of that one, as in queued WCF.
     WHOLE = "whole"
+    #: Of dialogs alone: the conversation is ended with an error, as in Service Broker's samples.
+    END = "end"
 
 
 #: The statuses that an operator may set.
@@ -205,23 +207,24 @@ SHORTEST_IDLE = 300.0
 class QueueOptions:
     """Everything that can be set on a queue. Durations are seconds or timedeltas.
 
-    `lock_duration`: how long a peek-lock holds, 1 s to 1 day. `default_time_to_live`: the most any
-    message lives (None: for ever); `dead_letter_on_expiration`: expired messages are dead-lettered,
-    else discarded and counted. `requires_session`: messages are received by session, in order.
-    `requires_duplicate_detection`: a message whose id was sent within
-    `duplicate_detection_window` (1 s to 7 days) is accepted and dropped. `max_message_size`: bytes
-    of body and headers together, up to 100 MiB. `policy`: the poison policy. `dead_letter_policy`:
-    a policy for reading the dead-letter subqueue (its cycles are ignored, `move` is refused);
-    None counts nothing there, as Service Bus does. `breaker`: when service hosts
-    take failures for an outage (None: never). `on_poison_session`: what becomes of a session with a poison
-    message: skip, block, park or whole. `dead_letter_on_filter_errors`: of a subscription, what becomes of a
-    message that its rules cannot be evaluated on: a dead letter, else it is left out. `forward_to`: the
-    queue or topic that its messages go on to, in the commit that brings them; nothing is received from it
-    then. `forward_dead_lettered_messages_to`: the same for its dead letters. `max_size`: bytes of bodies and
-    headers of all its messages, dead letters too (None: no limit); of a topic, of all its subscriptions.
-    `auto_delete_on_idle`: it is deleted when nothing was sent to it or received from it for so long, 5 min
-    at least (None: never), unless it holds dead letters or scheduled messages. Whether a queue requires
-    sessions or detects duplicates cannot change after it is created.
+    `lock_duration`: how long a peek-lock holds, 1 s to 1 day. `default_time_to_live`: the most any message
+    lives (None: for ever); `dead_letter_on_expiration`: expired messages are dead-lettered, else discarded
+    and counted. `requires_session`: messages are received by session, in order.
+    `requires_duplicate_detection`: a message whose id was sent within `duplicate_detection_window` (1 s to
+    7 days) is accepted and dropped. `max_message_size`: bytes of body and headers together, up to 100 MiB.
+    `policy`: the poison policy. `dead_letter_policy`: a policy for reading the dead-letter subqueue (its
+    cycles are ignored, `move` is refused); None counts nothing there, as Service Bus does. `breaker`: when
+    service hosts take failures for an outage (None: never). `on_poison_session`: what becomes of a session
+    with a poison message: skip, block, park or whole. `dead_letter_on_filter_errors`: of a subscription,
+    what becomes of a message that its rules cannot be evaluated on: a dead letter, else it is left out.
+    `forward_to`: the queue or topic that its messages go on to, in the commit that brings them; nothing is
+    received from it then. `forward_dead_lettered_messages_to`: the same for its dead letters. `max_size`:
+    bytes of bodies and headers of all its messages, dead letters too (None: no limit); of a topic, of all
+    its subscriptions. `auto_delete_on_idle`: it is deleted when nothing was sent to it or received from it
+    for so long, 5 min at least (None: never), unless it holds dead letters or scheduled messages.
+    `dialogs`: it is the queue of a service, and its messages come and go by dialogs alone; `retention`:
+    those received and sent are kept until their conversation ends. Whether a queue requires sessions,
+    detects duplicates or holds dialogs cannot change after it is created.
     """
 
     lock_duration: float = 60.0
@@ -240,10 +243,13 @@ class QueueOptions:
     forward_dead_lettered_messages_to: str | None = None
     max_size: int | None = None
     auto_delete_on_idle: float | None = None
+    dialogs: bool = False
+    retention: bool = False
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         self._check_forwards()
+        self._check_dialogs()
         if self.max_size is not None:
             whole("max_size", self.max_size, 1024, 1 << 62)
         if self.auto_delete_on_idle is not None:
@@ -282,6 +288,26 @@ class QueueOptions:
         if subqueue is Subqueue.DEAD_LETTER:
             return self.dead_letter_policy
         return None if subqueue is Subqueue.TRANSFER_DEAD_LETTER else self.policy
+
+    def _check_dialogs(self) -> None:
+        """Refuse what a queue of dialogs cannot have, and what only such a one can."""
+        flag("dialogs", self.dialogs)
+        flag("retention", self.retention)
+        if self.dialogs:
+            ordinary = {
+                "default_time_to_live": self.default_time_to_live is None,
+                "requires_duplicate_detection": not self.requires_duplicate_detection,
+                "forward_to": self.forward_to is None,
+                "auto_delete_on_idle": self.auto_delete_on_idle is None,
+                "requires_session=False": self.requires_session,
+            }
+            for name, allowed in ordinary.items():
+                if not allowed:
+                    raise InvalidOption(f"a queue of dialogs cannot have {name}")
+        elif self.retention:
+            raise InvalidOption("retention needs a queue of dialogs")
+        elif self.on_poison_session in (PoisonSession.END, PoisonSession.END.value):
+            raise InvalidOption("on_poison_session='end' needs a queue of dialogs")
 
     def _check_forwards(self) -> None:
         """Refuse destinations that can never be one, and what cannot be together with forwarding."""
@@ -337,7 +363,7 @@ TOPIC_OPTIONS = tuple(field.name for field in dataclasses.fields(TopicOptions))
 
 
 #: Options that are fixed when a queue is created, as in Service Bus.
-FIXED_OPTIONS = ("requires_session", "requires_duplicate_detection")
+FIXED_OPTIONS = ("requires_session", "requires_duplicate_detection", "dialogs")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

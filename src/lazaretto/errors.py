@@ -171,6 +171,31 @@ class MessageNotFound(LazarettoError, LookupError):
     code = "message_not_found"
 
 
+class DefinitionError(LazarettoError):
+    """A message type, contract, service or priority is missing, in use, or does not allow this."""
+
+    code = "definition_error"
+
+
+class ConversationNotFound(LazarettoError, LookupError):
+    """No conversation has this handle; it may have been ended."""
+
+    code = "conversation_not_found"
+
+
+class ConversationError(EntityError):
+    """The conversation is not in a state that allows this."""
+
+    code = "conversation_error"
+
+
+class ConversationLocked(LazarettoError):
+    """The conversation's group is locked by another receiver."""
+
+    code = "conversation_locked"
+    retriable = True
+
+
 class TransactionError(LazarettoError):
     """The transaction cannot do this."""
 

@@ -113,6 +113,35 @@ def settle(store: Store, entries: Sequence[Settled]) -> None:
         raise
 
 
+def place_of_path(store: Store, path: EntityPath) -> int | None:
+    """Return a key that lies in a subqueue, by which to wait for it; None if there is no such queue."""
+    queue = store.read(lambda tx: tx.queue(path.key))
+    return None if queue is None else first_key(queue.queue_id, path.subqueue) + 1
+
+
+def wait_for(
+    store: Store,
+    place: int,
+    attempt: Callable[[], T | None],
+    end: float | None,
+    check: Callable[[], None] = lambda: None,
+) -> T | None:
+    """Return what `attempt` finds, trying again whenever there may be news of a subqueue, until `end`.
+
+    `end`: on the monotonic clock, or None. `check` raises when there is nobody left to wait.
+    """
+    while True:
+        seen = store.changes(place)
+        found = attempt()
+        if found:
+            return found
+        left = _ASK_AGAIN if end is None else end - time.monotonic()
+        over = left <= 0 or not store.wait(place, seen, min(left, _ASK_AGAIN))
+        if over and end is not None and left <= _ASK_AGAIN:
+            return None
+        check()
+
+
 class Receiver:
     """Receives from a queue, a subqueue, or one session. A context manager.
 
@@ -163,7 +192,7 @@ class Receiver:
         operation = (Receive if self._mode == "peek_lock" else ReceiveAndDelete)(
             self._path, max_messages, self._lock
         )
-        return self._wait_for(lambda: _raised(self._store.run(operation)), end) or []
+        return self._wait_for(lambda: raised(self._store.run(operation)), end) or []
 
     def take(self, max_messages: int, max_wait: float, *, started: bool = True) -> Handover | None:
         """Receive for a service host: under a lease, so that its death is known and blamed at once.
@@ -175,24 +204,13 @@ class Receiver:
         if self._wanted is not None and self._lock is None and not self._accept(max_wait):
             return None
         operation = Take(self._path, max_messages, self._lock, started)
-        return self._wait_for(lambda: _raised(self._store.run(operation)), end)
+        return self._wait_for(lambda: raised(self._store.run(operation)), end)
 
     def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
         """Return what `attempt` finds, trying again whenever there may be news, until `end`."""
         if self._place is None:
-            queue = self._store.read(lambda tx: tx.queue(self._path.key))
-            if queue is not None:
-                self._place = first_key(queue.queue_id, self._path.subqueue) + 1
-        while True:
-            seen = self._store.changes(self._place or 1)
-            found = attempt()
-            if found:
-                return found
-            left = _ASK_AGAIN if end is None else end - time.monotonic()
-            over = left <= 0 or not self._store.wait(self._place or 1, seen, min(left, _ASK_AGAIN))
-            if over and end is not None and left <= _ASK_AGAIN:
-                return None
-            self._refuse_closed()
+            self._place = place_of_path(self._store, self._path)
+        return wait_for(self._store, self._place or 1, attempt, end, self._refuse_closed)
 
     def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return deferred messages by sequence number, locked: all, or none and MessageNotFound."""
@@ -200,7 +218,7 @@ class Receiver:
         if self._mode != "peek_lock":
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
-        return _raised(self._store.run(ReceiveDeferred(self._path, numbers, self._lock))) if numbers else []
+        return raised(self._store.run(ReceiveDeferred(self._path, numbers, self._lock))) if numbers else []
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages as they stand, in every state, without locking or charging anything."""
@@ -324,7 +342,7 @@ class Receiver:
     def _try_accept(self, wanted: str | None) -> Lock | None:
         try:
             operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
-            return _raised(self._store.run(operation))
+            return raised(self._store.run(operation))
         except SessionCannotBeLocked:
             if wanted is not None:
                 raise
@@ -356,7 +374,7 @@ class Receiver:
         self.close()
 
 
-def _raised(found: T | Exception) -> T:
+def raised(found: T | Exception) -> T:
     """Return what an operation found, or raise the error it answered with."""
     if isinstance(found, Exception):
         raise found

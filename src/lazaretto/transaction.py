@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.send import Send
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.engine.work import CommitWork, RollBackWork
 from lazaretto.entities import EntityPath
@@ -17,7 +16,7 @@ from lazaretto.messages import Message, ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
 from lazaretto.sender import prepare_all, send_operation, sendable
-from lazaretto.store.contract import Exclusive, Savepoint, Store
+from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store
 
 _RELEASE = Settlement(Outcome.RELEASED)
 
@@ -31,7 +30,7 @@ class TransactionSavepoint:
         self._owner = owner
         self._sql = sql
         self._settled = dict(owner._settled)
-        self._sends = len(owner._sends)
+        self._operations = len(owner._operations)
         self._received = dict(owner._received)
 
     def rollback(self) -> None:
@@ -46,7 +45,7 @@ class TransactionSavepoint:
             raise TransactionError("a rollback to an earlier savepoint has undone this one")
         del owner._savepoints[owner._savepoints.index(self) + 1 :]
         owner._settled = dict(self._settled)
-        del owner._sends[self._sends :]
+        del owner._operations[self._operations :]
         since = (key for key, m in owner._received.items() if self._received.get(key) is not m)
         owner._undone.update(since)
         if self._sql is not None:
@@ -70,7 +69,8 @@ class BrokerTransaction:
         self._received: dict[int, ReceivedMessage] = {}
         self._settled: dict[int, Settled] = {}
         self._undone: set[int] = set()
-        self._sends: list[Send] = []
+        self._operations: list[Operation[Any]] = []
+        self._releases: list[Operation[Any]] = []
         self._exclusive: Exclusive | None = None
         self._savepoints: list[TransactionSavepoint] = []
         self._ended = False
@@ -88,13 +88,17 @@ class BrokerTransaction:
         Raises TransactionError after `execute`: the record of the hand-over must be committed
         before you see the message, which is impossible within your own SQL's transaction.
         """
+        self.refuse_receiving()
+        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
+            messages = receiver.receive(max_messages, max_wait)
+        self.adopt(messages)
+        return messages
+
+    def refuse_receiving(self) -> None:
+        """Raise TransactionError if nothing can be received any more."""
         self._refuse_ended()
         if self._exclusive is not None:
             raise TransactionError("receive before the first SQL of a transaction, not after it")
-        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
-            messages = receiver.receive(max_messages, max_wait)
-        self._received.update((message.key, message) for message in messages)
-        return messages
 
     def complete(self, messages: Messages) -> None:
         """Complete messages by the commit, received in this transaction or by a receiver."""
@@ -127,6 +131,10 @@ class BrokerTransaction:
         """Move messages to the dead-letter subqueue by the commit."""
         self._settle(messages, dead_lettered(reason, description, error, properties))
 
+    def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
+        """Say by the commit that messages can never be processed: the policy's `on_invalid`, no retries."""
+        self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
+
     def release(self, messages: Messages) -> None:
         """Give messages back by the commit, uncharged."""
         self._settle(messages, _RELEASE)
@@ -145,7 +153,19 @@ class BrokerTransaction:
         target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
         if prepared:
-            self._sends.append(send_operation(target, through, prepared))
+            self.enlist(send_operation(target, through, prepared))
+
+    def enlist(self, operation: Operation[Any]) -> None:
+        """Do an operation of the engine by the commit, after what was settled, in the order given."""
+        self._refuse_ended()
+        self._operations.append(operation)
+
+    def adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
+        """Take messages over as if this transaction had received them; `release`: done however it ends."""
+        self._refuse_ended()
+        self._received.update((message.key, message) for message in messages)
+        if release is not None:
+            self._releases.append(release)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
@@ -179,12 +199,12 @@ class BrokerTransaction:
             if key not in entries:
                 settlement = _RELEASE if key in self._undone else COMPLETE
                 entries[key] = Settled(message, settlement)
-        work = CommitWork(list(entries.values()), self._sends)
+        work = CommitWork(list(entries.values()), [*self._operations, *self._releases])
         self._ended = True
         try:
             if self._exclusive is not None:
                 self._exclusive.commit(work)
-            elif work.entries or work.sends:
+            elif work.entries or work.operations:
                 self._store.run(work)
         except BaseException as error:
             self._give_back(error)
@@ -199,8 +219,9 @@ class BrokerTransaction:
         self._give_back(error)
 
     def _give_back(self, error: BaseException | None) -> None:
-        if self._received:
-            self._store.run(RollBackWork(list(self._received.values()), failure_of(error)))
+        if self._received or self._releases:
+            failure = failure_of(error)
+            self._store.run(RollBackWork(list(self._received.values()), failure, self._releases))
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
         self._refuse_ended()

@@ -14,6 +14,7 @@ from lazaretto.cli import (
     breaker,
     claims,
     dead_letters,
+    dialogs,
     doctor,
     host,
     logs,
@@ -80,6 +81,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 host.add_to(app)
 app.add_typer(breaker.app, name="breaker")
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(dialogs.app, name="dialogs")
 app.add_typer(claims.app, name="claims")
 app.add_typer(spark.app, name="spark")
 logs.add_to(app)

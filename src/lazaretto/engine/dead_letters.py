@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.clock import to_datetime, to_micros
+from lazaretto.conversations import ConversationState, place_of_lane
 from lazaretto.engine.delivery import pass_on, resolve
 from lazaretto.engine.forwards import forwards
 from lazaretto.engine.log import audit, note
@@ -18,8 +19,8 @@ from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import STATES
 from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import EntityPath, Subqueue
-from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.headers import decode_headers, encode_headers
+from lazaretto.errors import InvalidMessage, InvalidOption, LazarettoError, MessageNotFound, NotAllowed
+from lazaretto.headers import Headers, decode_headers, encode_headers
 from lazaretto.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
@@ -297,6 +298,10 @@ class Resubmit(Operation[ResubmitReport]):
             message_id = new.message_id or row.message_id
             if message_id == row.message_id:
                 message_id = f"{row.message_id}.{row.generation + 1}"
+        if queue.options.dialogs:
+            # Whatever else was edited, it belongs to its conversation.
+            headers = self._in_dialog(tx, row, headers)
+            encoded = encode_headers(headers)
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         longest = queue.options.default_time_to_live
@@ -343,6 +348,19 @@ class Resubmit(Operation[ResubmitReport]):
                 tx.delete_bodies([row.body_id])
             tx.insert_row(msgspec.structs.replace(live, key=new_key, body_id=None), body)
         return new_key, edited is not None
+
+    def _in_dialog(self, tx: Transaction, row: MessageRow, headers: Headers) -> Headers:
+        before = decode_headers(row.headers)
+        assert before.session_id is not None
+        record = tx.conversation(place_of_lane(before.session_id).handle)
+        if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
+            raise NotAllowed("its conversation has ended")
+        return msgspec.structs.replace(
+            headers,
+            session_id=before.session_id,
+            subject=before.subject,
+            correlation_id=before.correlation_id,
+        )
 
 
 def _hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:

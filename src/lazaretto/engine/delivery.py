@@ -15,6 +15,7 @@ from lazaretto.engine.troubles import (
     FULL_REASON,
     LARGE_HEADERS,
     MOST_HOPS,
+    NO_DIALOG,
     NO_SESSION,
     NOT_FOUND_REASON,
     SIZE_REASON,
@@ -379,7 +380,9 @@ class Delivery:
         return _replace(transit, expires=end if transit.expires is None else min(end, transit.expires))
 
     def _rest(self, queue: QueueRecord, transit: Transit) -> None:
-        if queue.options.requires_session and transit.session_id is None:
+        if queue.options.dialogs:
+            self._troubles.append((queue, transit, NO_DIALOG))
+        elif queue.options.requires_session and transit.session_id is None:
             self._troubles.append((queue, transit, NO_SESSION))
         else:
             self._rest_in(queue.queue_id, (queue,), self._shortened(queue, transit))

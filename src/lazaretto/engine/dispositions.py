@@ -197,7 +197,9 @@ def _sender_queue(tx: Transaction, queue: QueueRecord, headers: Headers) -> Queu
     """Return the queue the sender wants its undeliverable messages in; the system's if it is gone."""
     if headers.dead_letter_queue is None:
         return None
-    target = tx.queue(headers.dead_letter_queue.lower()) or tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    target = tx.queue(headers.dead_letter_queue.lower())
+    if target is None or target.options.dialogs:
+        target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
     return None if target is None or target.queue_id == queue.queue_id else target
 
 

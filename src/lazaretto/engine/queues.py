@@ -188,6 +188,11 @@ class DeleteQueue(Operation[None]):
         _refuse_system(self.path, "deleted")
         record = require_queue(tx, self.path)
         refuse_topic(record, "delete_topic")
+        services = tx.definitions().on_queue(self.path.key) if record.options.dialogs else ()
+        if services:
+            raise NotAllowed(
+                f"{record.path!r} is the queue of service {services[0].name!r}: drop the service first"
+            )
         delete(tx, record, self.actor)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
+from lazaretto.engine import conversations
 from lazaretto.engine.attempts import note_cleared, note_commit
 from lazaretto.engine.delivery import resolve
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_error, require_session
-from lazaretto.engine.status import refuse_receiving, stop_error
+from lazaretto.engine.status import refuse_dialogs, refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
@@ -66,9 +67,9 @@ class Receive(Operation[Found]):
         if self.session is None and self.path.subqueue is Subqueue.MAIN and not self.after:
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
             if taken is not None:
-                return _handed(tx, taken, Lock(self.path, token, until))
+                return handed(tx, taken, Lock(self.path, token, until))
         sweep(tx, SWEEP)
-        halted = _look_again(tx, self.path)
+        halted = look_again(tx, self.path)
         if halted is not None:
             return halted
         if self.session is None:
@@ -78,7 +79,7 @@ class Receive(Operation[Found]):
             record = require_session(tx, queue, self.session)
             rows = self._from_session(tx, queue, self.session)
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
-        return rows if isinstance(rows, EntityError) else _handed(tx, rows, lock)
+        return rows if isinstance(rows, EntityError) else handed(tx, rows, lock)
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         if self.session is not None or self.after or self.path.subqueue is not Subqueue.MAIN:
@@ -102,8 +103,8 @@ class Receive(Operation[Found]):
             # Suspects keep their place: what stands before them goes first, what is behind waits.
             last = suspect[0]
         rows = tx.select_ready(first, last, self.limit)
-        while rows and _dispose_of_exhausted(tx, queue, rows):
-            halted = _look_again(tx, self.path)
+        while rows and dispose_of_exhausted(tx, queue, rows):
+            halted = look_again(tx, self.path)
             if halted is not None:
                 return halted
             rows = tx.select_ready(first, last, self.limit)
@@ -135,9 +136,9 @@ class Receive(Operation[Found]):
                     rows += tx.select_session_messages(
                         queue.queue_id, session.session_id, state, before, left
                     )
-            if not rows or not _dispose_of_exhausted(tx, queue, rows):
+            if not rows or not dispose_of_exhausted(tx, queue, rows):
                 break
-            halted = _look_again(tx, self.path)
+            halted = look_again(tx, self.path)
             if halted is not None:
                 return halted
         if not rows and suspect:
@@ -151,7 +152,7 @@ def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
 
-def _handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+def handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     """Return messages that were locked as their receiver gets them."""
     if not rows:
         return []
@@ -190,21 +191,53 @@ def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bo
     """Remove messages of one lock whose work is done; return False if the lock on any is lost."""
     lock = messages[0].lock
     assert lock is not None
-    if not tx.delete_held([m.key for m in messages], lock.token):
+    keys = [m.key for m in messages]
+    queue = None if lock.session_id is None else tx.queue(lock.path.key)
+    if queue is not None and queue.options.dialogs:
+        return _complete_dialogs(tx, queue, messages, keys, lock.token)
+    if not tx.delete_held(keys, lock.token):
         return False
+    _cleared(tx, messages, lock)
+    tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+    _forget_history(tx, messages)
+    return True
+
+
+def _complete_dialogs(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage], keys: Sequence[int], token: int
+) -> bool:
+    """Do so for messages of dialogs, which may be retained until their conversation ends."""
+    if not queue.options.retention:
+        if not tx.delete_held(keys, token):
+            return False
+        tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+        _forget_history(tx, messages)
+    elif tx.held(keys, token) != set(keys):
+        return False
+    else:
+        conversations.retain(tx, keys)
+    lock = messages[0].lock
+    assert lock is not None
+    _cleared(tx, messages, lock)
+    conversations.completed(tx, queue, messages)
+    return True
+
+
+def _cleared(tx: Transaction, messages: Sequence[ReceivedMessage], lock: Lock) -> None:
     for message in messages:
         if message.suspect:
             queue = tx.queue(lock.path.key)
             assert queue is not None
             note_cleared(tx, queue, message.sequence_number, message.suspect)
-    tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+
+
+def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
     dead = [main_key(m.key) for m in messages if not in_main(m.key)]
     if dead:
         resolve(tx, dead, "completed")
     retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
     if retried:
         tx.delete_attempts(retried)
-    return True
 
 
 @dataclasses.dataclass(slots=True)
@@ -220,7 +253,7 @@ class ReceiveDeferred(Operation[Found]):
     def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
         sweep(tx, SWEEP)
-        halted = _look_again(tx, self.path)
+        halted = look_again(tx, self.path)
         if halted is not None:
             return halted
         first = first_key(queue.queue_id, self.path.subqueue)
@@ -253,6 +286,8 @@ def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueR
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
     refuse_receiving(queue, path.subqueue)
+    if path.subqueue is Subqueue.MAIN:
+        refuse_dialogs(queue)
     if path.subqueue is Subqueue.MAIN and queue.options.requires_session and not with_session:
         raise NotAllowed(
             f"queue {queue.path!r} requires sessions: receive with session=… "
@@ -264,14 +299,14 @@ def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueR
     return queue
 
 
-def _look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
+def look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
     """Return the error if the queue is halted or disabled, perhaps only just now."""
     queue = tx.queue(path.key)
     assert queue is not None
     return stop_error(queue, path.subqueue)
 
 
-def _dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:
+def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:
     """Judge messages that have no attempt left; return whether there were any.
 
     The verdict falls when an attempt fails, so there are none but where the limit was lowered since,

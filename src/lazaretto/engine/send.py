@@ -11,7 +11,7 @@ from lazaretto.engine.dispositions import remove
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import refuse_topic, require_queue
-from lazaretto.engine.status import refuse_sending
+from lazaretto.engine.status import refuse_dialogs, refuse_sending
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
 from lazaretto.headers import decode_headers
@@ -91,6 +91,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
     if path.key == SYSTEM_DEAD_LETTER_QUEUE:
         raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
+    refuse_dialogs(queue)
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
     size = 0
     for message in messages:

@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.queues import require_queue
-from lazaretto.engine.status import refuse_receiving, stop_error
+from lazaretto.engine.status import refuse_dialogs, refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, release_held, sweep
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
@@ -67,6 +67,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         queue = require_queue(tx, self.path)
         if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
             raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")
+        refuse_dialogs(queue)
         refuse_receiving(queue, Subqueue.MAIN)
         sweep(tx, SWEEP)
         queue = require_queue(tx, self.path)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from lazaretto.engine import conversations
 from lazaretto.engine.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
 from lazaretto.engine.delivery import dead_letter
 from lazaretto.engine.dispositions import reject, remove
@@ -174,6 +175,8 @@ def settle_row(
             row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
             act = reject if settlement.reject else dead_letter
             act(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+            if queue.options.dialogs:
+                conversations.went_aside(tx, queue, row, settlement.reason)
         case outcome:
             return fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
     return None

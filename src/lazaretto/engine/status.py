@@ -43,6 +43,14 @@ def refuse_sending(queue: QueueRecord) -> None:
         raise _off(queue, "sent to")
 
 
+def refuse_dialogs(queue: QueueRecord) -> None:
+    """Raise NotAllowed if a queue's messages come and go by dialogs alone."""
+    if queue.options.dialogs:
+        raise NotAllowed(
+            f"{queue.path!r} is the queue of a service: its messages come and go by dialogs (broker.dialogs)"
+        )
+
+
 def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     return QueueDisabled(
         f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "

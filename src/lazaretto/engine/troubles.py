@@ -36,6 +36,7 @@ class Trouble(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
+NO_DIALOG = Trouble("NotADialog", "A service's queue takes messages of dialogs alone.")
 NO_SESSION = Trouble(SESSION_REASON, SESSION_TEXT)
 LARGE_HEADERS = Trouble(HEADERS_REASON, HEADERS_TEXT)
 TOO_FAR = Trouble(HOPS_REASON, HOPS_TEXT)

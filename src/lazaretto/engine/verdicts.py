@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lazaretto.engine import conversations
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.dispositions import DISPOSITION_ACTIONS, hold_session
 from lazaretto.entities import PoisonSession
@@ -46,6 +47,8 @@ def fail(
         put_back(tx, row, delay)
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
+    if queue.options.dialogs:
+        conversations.failed(tx, row, outcome, failure)
     reason = failure.type if failure is not None and failure.type in REASONS else None
     verdict = decide(policy, row.counters, outcome, tx.random_fraction(), reason)
     carry_out(tx, queue, row, verdict, failure, delay)
@@ -75,8 +78,13 @@ def _finish(
     """Carry out a final verdict, and what it means for the message's session."""
     mode = queue.options.on_poison_session
     in_session = row.session_id is not None and in_main(row.key)
+    if in_session and queue.options.dialogs and verdict.reason == conversations.INVALID_REASON:
+        # What can never be processed is answered at once, however poison is dealt with.
+        mode = PoisonSession.END
     if not in_session or mode is PoisonSession.SKIP or verdict.disposition is Disposition.FAULT:
         DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+        if in_session and queue.options.dialogs and verdict.disposition is not Disposition.FAULT:
+            conversations.went_aside(tx, queue, row, verdict.reason)
     elif mode is PoisonSession.BLOCK:
         put_back(tx, row)
         hold_session(tx, queue, row, mode, verdict.reason)
@@ -85,6 +93,9 @@ def _finish(
         # What was dropped or returned will not come back, so that there is nothing to wait for.
         if tx.row(dead_key(row.key)) is not None:
             hold_session(tx, queue, row, mode, verdict.reason)
+    elif mode is PoisonSession.END:
+        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+        conversations.end_poisoned(tx, queue, row, verdict)
     else:
         DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
         _take_along(tx, queue, row, verdict)

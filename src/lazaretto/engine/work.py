@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lazaretto.engine.attempts import note_rollback
 from lazaretto.engine.breakers import breaker_of
@@ -21,24 +21,26 @@ from lazaretto.store.records import NewMessage
 
 
 @dataclasses.dataclass(slots=True)
-class CommitWork(Operation[list[list[int]]]):
-    """Settle and send what a transaction has gathered; the answer is the sequence numbers."""
+class CommitWork(Operation[None]):
+    """Settle what a transaction has received, then do what it has gathered: sends, verbs of dialogs."""
 
     entries: Sequence[Settled]
-    sends: Sequence[Send]
+    operations: Sequence[Operation[Any]]
 
-    def run(self, tx: Transaction) -> list[list[int]]:
+    def run(self, tx: Transaction) -> None:
         if self.entries:
             Settle(self.entries).run(tx)
-        return [send.run(tx) for send in self.sends]
+        for operation in self.operations:
+            operation.run(tx)
 
 
 @dataclasses.dataclass(slots=True)
 class RollBackWork(Operation[None]):
-    """Charge one failure to each message that a transaction received and still holds."""
+    """Charge a failure to each message that a transaction still holds, and give up its locks."""
 
     messages: Sequence[ReceivedMessage]
     failure: Failure | None
+    releases: Sequence[Operation[Any]] = ()
 
     def run(self, tx: Transaction) -> None:
         noted = set()
@@ -52,6 +54,8 @@ class RollBackWork(Operation[None]):
                 noted.add(queue.queue_id)
                 note_rollback(tx, queue)
             fail(tx, queue, row, Outcome.FAILED, self.failure)
+        for release in self.releases:
+            release.run(tx)
 
 
 class Finished(NamedTuple):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Self
 
 from lazaretto.breaker import BreakerWindow
@@ -23,6 +21,7 @@ from lazaretto.host.runners import runner_of
 from lazaretto.host.slots import Shared, Slot
 from lazaretto.host.tally import HandlerReport, Tally
 from lazaretto.options import seconds, shown
+from lazaretto.signals import on_ending
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +164,7 @@ class ServiceHost:
 
         `until` is asked a few times a second. Raises what a slot ended with, if one did.
         """
-        with self._signals():
+        with on_ending(self.request_stop):
             self.start()
             try:
                 while self.running and not self._stop.wait(0.1):
@@ -180,22 +179,6 @@ class ServiceHost:
     def request_stop(self) -> None:
         """Let `run` return soon; may be called in a signal handler."""
         self._stop.set()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            self.request_stop()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
 
     def __enter__(self) -> Self:
         self.start()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError
 from lazaretto.store.claims import ClaimTransaction
+from lazaretto.store.dialogs import DialogTransaction
 from lazaretto.store.queues import QueueTransaction
 from lazaretto.store.records import (
     AttemptRecord,
@@ -29,7 +30,7 @@ from lazaretto.store.topics import TopicTransaction
 T = TypeVar("T")
 
 
-class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, Protocol):
+class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTransaction, Protocol):
     """What an operation may do within one commit. A key is a message's address (see keys)."""
 
     @property

@@ -12,6 +12,9 @@ from lazaretto.store.sql.rows import Dialect
 # What may follow a table's name where a table is meant; its columns need no schema before them.
 _MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
 
+# A parameter as SQLite names it, in queries that are the same for both.
+_NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
 
@@ -30,4 +33,6 @@ def within(schema: str, sql: str) -> str:
 def dialect(schema: str) -> Dialect:
     """Return the dialect for a schema, whose name was checked."""
     queries = load_queries("lazaretto.store.postgres")
+    for name, sql in load_queries("lazaretto.store.sql", "dialogs.sql").items():
+        queries[name] = _NAMED.sub(r"%(\1)s", sql)
     return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)

@@ -16,6 +16,7 @@ _NUMBERED = {
     "lazaretto_attempts": "id",
     "lazaretto_events": "position",
     "lazaretto_audit": "position",
+    "lazaretto_dialog_log": "position",
 }
 
 

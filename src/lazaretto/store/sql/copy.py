@@ -54,6 +54,9 @@ TABLES = (
     Table("lazaretto_consumers", ("queue_id", "consumer")),
     Table("lazaretto_claims", ("queue_id", "consumer", "number"), only="ended IS NOT NULL"),
     Table("lazaretto_writers", ("writer",)),
+    Table("lazaretto_definitions", ("kind", "name")),
+    Table("lazaretto_conversations", ("handle",)),
+    Table("lazaretto_dialog_log", ("position",)),
 )
 
 

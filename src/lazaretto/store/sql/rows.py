@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lazaretto.contracts import Definitions
 from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.store.queries import with_rows
 from lazaretto.store.records import QueueRecord
@@ -116,6 +117,7 @@ class Memory:
         #: Queues of which not just the next fresh messages could be taken the last time.
         self.unclear: set[int] = set()
         self.last_body: int | None = None
+        self.definitions: Definitions | None = None
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -130,3 +132,4 @@ class Memory:
         self.last_sequences.clear()
         self.idle_at.clear()
         self.last_body = None
+        self.definitions = None

@@ -24,6 +24,7 @@ from lazaretto.store.records import (
 )
 from lazaretto.store.sql.bodies import BodyTables
 from lazaretto.store.sql.claims import ClaimTables
+from lazaretto.store.sql.dialogs import DialogTables
 from lazaretto.store.sql.history import HistoryTables
 from lazaretto.store.sql.queues import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Dialect, Memory
@@ -33,7 +34,9 @@ from lazaretto.store.sql.workers import WorkerTables
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTables, HistoryTables):
+class SqlTransaction(
+    QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTables, DialogTables, HistoryTables
+):
     """One connection's work within one commit, or within one snapshot when it only reads."""
 
     def __init__(
@@ -351,6 +354,8 @@ class SqlTransaction(QueueTables, BodyTables, WorkerTables, ClaimTables, TopicTa
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "state": state}
         self._x(self._q["set_session_state"], values)
+        if state is None:
+            self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
 
     def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
         rows = self._x(self._q["select_session_locked"], (queue_id, session_id)).fetchall()

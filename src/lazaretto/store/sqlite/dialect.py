@@ -14,4 +14,6 @@ def ids(values: Iterable[int]) -> str:
     return json.dumps(list(values))
 
 
-SQLITE = Dialect.of(load_queries("lazaretto.store.sqlite"), ids)
+SQLITE = Dialect.of(
+    load_queries("lazaretto.store.sqlite") | load_queries("lazaretto.store.sql", "dialogs.sql"), ids
+)

@@ -1,0 +1,357 @@
+"""What two services may say to each other: message types, contracts, services, priorities. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lazaretto.conversations import DEFAULT_PRIORITY, SYSTEM_TYPES
+from lazaretto.entities import EntityPath, PoisonSession, QueueOptions, Subqueue
+from lazaretto.errors import DefinitionError, InvalidOption
+from lazaretto.options import flag, member, seconds, shown, suggestion, text, whole
+from lazaretto.policy import PoisonPolicy
+
+LONGEST_NAME: Final = 256
+#: The message type and the contract that exist everywhere, as in Service Broker.
+DEFAULT: Final = "DEFAULT"
+
+
+class Validation(enum.Enum):
+    """What a body must be to be accepted by the service it is sent to."""
+
+    NONE = "none"
+    EMPTY = "empty"
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"
+    XML = "xml"
+
+
+class SentBy(enum.Enum):
+    """Who may send a message type of a contract."""
+
+    INITIATOR = "initiator"
+    TARGET = "target"
+    ANY = "any"
+
+
+class DialogPoison(enum.Enum):
+    """What becomes of a conversation with a message that cannot be processed."""
+
+    #: It waits, alone, until an operator decides on the message.
+    HOLD = "hold"
+    #: It is ended with an error, which the far end receives (the seed of Service Broker's TrackMessage).
+    END = "end"
+    #: The message becomes a dead letter, and the conversation goes on without it.
+    SET_ASIDE = "set_aside"
+    #: Five receives rolled back in a row switch the whole queue off, as in Service Broker.
+    DISABLE = "disable"
+
+
+VALIDATIONS = {v.value: v for v in Validation}
+SENDERS = {v.value: v for v in SentBy}
+POISON_MODES = {v.value: v for v in DialogPoison}
+#: Failures after which the verdict falls, if a service does not say: by the arithmetic of TrackMessage, 4.
+DEFAULT_FAILURES: Final = 4
+MOST_READERS: Final = 32_767
+
+
+class MessageType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of message: its name, and what its body must be. `schema`: of JSON, for json_schema."""
+
+    name: str
+    validation: Validation = Validation.NONE
+    schema: dict[str, Any] | None = None
+
+
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which message types a dialog may have, and who may send each. It does not change while it is used."""
+
+    name: str
+    messages: dict[str, SentBy]
+
+
+class Service(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One side of dialogs: the queue its messages arrive in, and the contracts it can be the target of.
+
+    `poison`: what becomes of a conversation with a poison message, after `failures` failures, each tried
+    again after `retry_delay` seconds. Services on one queue must agree on these. `retention`: what was
+    received and sent is kept until the conversation ends. `handler`: "module:function" that reads the
+    queue, in up to `max_readers` threads of a host, by load (Service Broker's activation).
+    """
+
+    name: str
+    queue: str
+    contracts: tuple[str, ...] = ()
+    poison: DialogPoison = DialogPoison.HOLD
+    failures: int = DEFAULT_FAILURES
+    retry_delay: float = 0.0
+    retention: bool = False
+    lock_duration: float = 60.0
+    handler: str | None = None
+    max_readers: int = 1
+
+
+class Priority(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How urgent conversations are, from 1 to 10: by contract, near and far service, each or any (None)."""
+
+    name: str
+    level: int
+    contract: str | None = None
+    service: str | None = None
+    far_service: str | None = None
+
+
+Definition = MessageType | Contract | Service | Priority
+KINDS: Final[dict[str, type[Definition]]] = {
+    "message_type": MessageType,
+    "contract": Contract,
+    "service": Service,
+    "priority": Priority,
+}
+
+
+def kind_of(definition: Definition) -> str:
+    """Return the kind that a definition is stored under."""
+    return next(kind for kind, type_ in KINDS.items() if type(definition) is type_)
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def _name(what: str, name: object) -> str:
+    return text(what, name, LONGEST_NAME)
+
+
+def message_type(
+    name: str, validation: Validation | str = Validation.NONE, schema: Mapping[str, Any] | None = None
+) -> MessageType:
+    """Return a message type, checked. Raises InvalidOption."""
+    _name("a message type's name", name)
+    if name in SYSTEM_TYPES:
+        raise InvalidOption(f"{name!r} is a message type of the system")
+    wanted = member("validation", validation, VALIDATIONS)
+    if (schema is not None) is not (wanted is Validation.JSON_SCHEMA):
+        raise InvalidOption(
+            f"expected a schema with validation json_schema and with no other, got {wanted.value} "
+            f"{'without' if schema is None else 'with'} one"
+        )
+    return MessageType(name, wanted, None if schema is None else dict(schema))
+
+
+def contract(name: str, messages: Mapping[str, SentBy | str]) -> Contract:
+    """Return a contract, checked: the initiator must be able to begin. Raises InvalidOption."""
+    _name("a contract's name", name)
+    if not isinstance(messages, Mapping):
+        raise InvalidOption(f"expected a contract's messages to be a mapping, got {shown(messages)}")
+    sent_by = {
+        _name("a message type's name", type_): member("who sends it", by, SENDERS)
+        for type_, by in messages.items()
+    }
+    if SentBy.INITIATOR not in sent_by.values() and SentBy.ANY not in sent_by.values():
+        raise InvalidOption(f"contract {name!r} needs a message type that the initiator can send")
+    return Contract(name, sent_by)
+
+
+def service(
+    name: str,
+    queue: str,
+    contracts: tuple[str, ...] | list[str] = (),
+    *,
+    poison: DialogPoison | str = DialogPoison.HOLD,
+    failures: int = DEFAULT_FAILURES,
+    retry_delay: float = 0.0,
+    retention: bool = False,
+    lock_duration: float = 60.0,
+    handler: str | None = None,
+    max_readers: int = 1,
+) -> Service:
+    """Return a service, checked. Raises InvalidOption, InvalidPath."""
+    _name("a service's name", name)
+    if EntityPath.parse(queue).subqueue is not Subqueue.MAIN:
+        raise InvalidOption(f"a service's messages arrive in a queue, not in a subqueue: {shown(queue)}")
+    if isinstance(contracts, str) or not isinstance(contracts, tuple | list):
+        raise InvalidOption(f"expected contracts to be a list of names, got {shown(contracts)}")
+    if handler is not None and len(text("handler", handler, 256).split(":")) != 2:
+        raise InvalidOption(f"expected handler to be 'module:function', got {shown(handler)}")
+    return Service(
+        name,
+        queue,
+        tuple(_name("a contract's name", one) for one in contracts),
+        member("poison", poison, POISON_MODES),
+        whole("failures", failures, 1, 1_000_000),
+        seconds("retry_delay", retry_delay),
+        flag("retention", retention),
+        seconds("lock_duration", lock_duration, 1.0, 86_400.0),
+        handler,
+        whole("max_readers", max_readers, 1, MOST_READERS),
+    )
+
+
+def priority(
+    name: str,
+    level: int,
+    *,
+    contract: str | None = None,
+    service: str | None = None,
+    far_service: str | None = None,
+) -> Priority:
+    """Return a priority, checked. Raises InvalidOption."""
+    _name("a priority's name", name)
+    for what, value in (("contract", contract), ("service", service), ("far_service", far_service)):
+        if value is not None:
+            _name(what, value)
+    return Priority(name, whole("level", level, 1, 10), contract, service, far_service)
+
+
+#: How a definition of each kind is made of what somebody gave.
+MAKERS: Final[dict[str, Callable[..., Definition]]] = {
+    "message_type": message_type,
+    "contract": contract,
+    "service": service,
+    "priority": priority,
+}
+
+
+def queue_options(service: Service) -> QueueOptions:
+    """Return the options of the queue that a service's messages arrive in: its way with poison among them."""
+    mode = service.poison
+    cycles = {"receive_retry_count": service.failures - 1}
+    if service.retry_delay:
+        # Each failure is a cycle of its own, so that the delay runs in the store.
+        cycles = {"receive_retry_count": 0, "max_retry_cycles": service.failures - 1}
+    policy = PoisonPolicy(**cycles, retry_cycle_delay=service.retry_delay)
+    session = {
+        DialogPoison.HOLD: PoisonSession.BLOCK,
+        DialogPoison.END: PoisonSession.END,
+        DialogPoison.SET_ASIDE: PoisonSession.SKIP,
+        DialogPoison.DISABLE: PoisonSession.SKIP,
+    }[mode]
+    if mode is DialogPoison.DISABLE:
+        policy = PoisonPolicy.service_broker()
+    return QueueOptions(
+        requires_session=True,
+        dialogs=True,
+        retention=service.retention,
+        lock_duration=service.lock_duration,
+        policy=policy,
+        on_poison_session=session,
+        breaker=None,
+    )
+
+
+# -- all of a store's ----------------------------------------------------------------------------
+
+_DEFAULTS: Final[dict[str, dict[str, Definition]]] = {
+    "message_type": {DEFAULT: MessageType(DEFAULT)},
+    "contract": {DEFAULT: Contract(DEFAULT, {DEFAULT: SentBy.ANY})},
+    "service": {},
+    "priority": {},
+}
+
+
+class Definitions:
+    """Every message type, contract, service and priority of a store, by name. It does not change."""
+
+    def __init__(self, definitions: tuple[Definition, ...] = ()) -> None:
+        self._by_kind = {kind: dict(defaults) for kind, defaults in _DEFAULTS.items()}
+        for one in definitions:
+            self._by_kind[kind_of(one)][one.name] = one
+
+    def all(self, kind: str) -> list[Any]:
+        """Return those of a kind that were defined, by name."""
+        known = self._by_kind[kind]
+        return [known[name] for name in sorted(known) if name not in _DEFAULTS[kind]]
+
+    def _find(self, kind: str, name: str) -> Any:
+        known = self._by_kind[kind]
+        if name not in known:
+            what = kind.replace("_", " ")
+            raise DefinitionError(f"there is no {what} {name!r}{suggestion(name, known)}")
+        return known[name]
+
+    def get(self, kind: str, name: str) -> Definition | None:
+        """Return a definition, None if there is none of this name."""
+        return self._by_kind[kind].get(name)
+
+    def message_type(self, name: str) -> MessageType:
+        """Return a message type. Raises DefinitionError, as those below."""
+        found: MessageType = self._find("message_type", name)
+        return found
+
+    def contract(self, name: str) -> Contract:
+        found: Contract = self._find("contract", name)
+        return found
+
+    def service(self, name: str) -> Service:
+        found: Service = self._find("service", name)
+        return found
+
+    def on_queue(self, path_key: str) -> list[Service]:
+        """Return the services whose messages arrive in a queue."""
+        return [one for one in self.all("service") if one.queue.lower() == path_key]
+
+    def changed(self, new: Definition) -> Definitions:
+        """Return these with one more, or with one of its name replaced."""
+        return self._with([*self._defined(), new])
+
+    def without(self, kind: str, name: str) -> Definitions:
+        """Return these with one less."""
+        return self._with([d for d in self._defined() if (kind_of(d), d.name) != (kind, name)])
+
+    def _with(self, definitions: list[Definition]) -> Definitions:
+        return Definitions(tuple(definitions))
+
+    def _defined(self) -> list[Definition]:
+        return [one for kind in KINDS for one in self.all(kind)]
+
+    def check(self) -> None:
+        """Raise DefinitionError if one names another that is missing, or services on a queue do not agree."""
+        for one in self.all("contract"):
+            for name in one.messages:
+                self.message_type(name)
+        first: dict[str, Service] = {}
+        for one in self.all("service"):
+            for name in one.contracts:
+                self.contract(name)
+            other = first.setdefault(one.queue.lower(), one)
+            if queue_options(one) != queue_options(other):
+                raise DefinitionError(
+                    f"services {other.name!r} and {one.name!r} share queue {one.queue!r} and must agree on "
+                    "poison, failures, retry_delay, retention and lock_duration"
+                )
+        for one in self.all("priority"):
+            if one.contract is not None:
+                self.contract(one.contract)
+
+    def priority_of(self, contract: str, service: str, far_service: str) -> int:
+        """Return the priority of a new conversation: of the most specific definition that fits, else 5.
+
+        A contract counts for more than the near service, and that for more than the far one.
+        """
+        wanted = (contract, service, far_service)
+        best, level = (-1, -1, -1), DEFAULT_PRIORITY
+        for one in self.all("priority"):
+            given = (one.contract, one.service, one.far_service)
+            if all(g is None or g == w for g, w in zip(given, wanted, strict=True)):
+                fit = (int(given[0] is not None), int(given[1] is not None), int(given[2] is not None))
+                if fit > best:
+                    best, level = fit, one.level
+        return level
+
+
+def refuse_sending(contract: Contract, type_name: str, *, initiator: bool) -> None:
+    """Raise DefinitionError if this end of a dialog may not send a message type under its contract."""
+    by = contract.messages.get(type_name)
+    if by is None:
+        raise DefinitionError(
+            f"contract {contract.name!r} has no message type {type_name!r}"
+            f"{suggestion(type_name, contract.messages)}"
+        )
+    if by is not SentBy.ANY and (by is SentBy.INITIATOR) is not initiator:
+        role = "initiator" if initiator else "target"
+        raise DefinitionError(
+            f"contract {contract.name!r} lets the {by.value} send {type_name!r}, and this is the {role}"
+        )

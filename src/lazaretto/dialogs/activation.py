@@ -1,0 +1,264 @@
+"""Activation: readers of a service's queue are started when there is work for them, up to a number."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lazaretto.contracts import Service
+from lazaretto.conversations import priority_bounds
+from lazaretto.dialogs.directory import Directory
+from lazaretto.dialogs.transaction import DialogTransaction
+from lazaretto.engine.log import note
+from lazaretto.entities import EntityPath
+from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.receiver import place_of_path
+from lazaretto.store.contract import Operation, Store, Transaction
+
+_log = logging.getLogger("lazaretto.dialogs")
+
+#: How long a reader waits for a message before it may end, in seconds, if it does not say.
+READER_WAIT = 0.5
+#: How often a monitor looks if nothing tells it to, and how soon it starts one more reader, in seconds.
+_LOOK = 5.0
+_ONE_MORE = 0.1
+#: How long a reader may run without receiving until it is reported, in seconds.
+IDLE_AFTER = 5.0
+#: How long nothing is started after readers that failed or received nothing: doubling, at most, in seconds.
+_FIRST_REST, _LONGEST_REST = 0.2, 30.0
+
+Procedure = Callable[["Reader"], None]
+
+
+class MonitorState(enum.Enum):
+    """How a service's queue stands with its readers: Service Broker's dm_broker_queue_monitors."""
+
+    #: There is nothing to receive, and no reader.
+    INACTIVE = "inactive"
+    #: A reader was started, and has not received yet.
+    NOTIFIED = "notified"
+    RECEIVES_OCCURRING = "receives_occurring"
+
+
+class Reader:
+    """What a procedure is given: transactions on the queue it was started for."""
+
+    def __init__(self, store: Store, directory: Directory, service: Service) -> None:
+        self.service = service.name
+        self._queue = service.queue
+        self._store = store
+        self._directory = directory
+        self._stopping = threading.Event()
+        self._current: DialogTransaction | None = None
+        self._receives = 0
+        self.started = time.monotonic()
+        self.reported = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the host is about to end: finish what you do and return."""
+        return self._stopping.is_set()
+
+    @property
+    def receives(self) -> int:
+        """How often it has received, or tried to."""
+        current = self._current
+        return self._receives + (current.receives if current is not None else 0)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[DialogTransaction]:
+        """Begin a unit of work on the service's queue; its groups stay locked as long as it takes."""
+        work = DialogTransaction(self._store, self._directory, self._queue)
+        self._current = work
+        try:
+            with work:
+                yield work
+        finally:
+            self._current = None
+            self._receives += work.receives
+
+    def stop(self) -> None:
+        """Ask the procedure to return."""
+        self._stopping.set()
+
+    def keep_locks(self) -> None:
+        """Prolong the locks of the transaction that is under way."""
+        current = self._current
+        if current is not None:
+            with contextlib.suppress(LazarettoError):
+                current.renew_locks()
+
+
+class MonitorStatus(NamedTuple):
+    """How a monitor stands. `failures`: how many readers in a row ended with an error or received nothing."""
+
+    service: str
+    state: MonitorState
+    readers: int
+    failures: int
+
+
+class QueueMonitor:
+    """Starts readers of one service by load: one more whenever a group is free and all readers are busy.
+
+    A reader is a thread that runs the procedure, which receives until nothing comes, and returns. A
+    thousand messages of one group need one reader, since only one can have its lock. A procedure that
+    raises, or returns without having received, is noted in the events, and started again only after a
+    while.
+    """
+
+    def __init__(self, store: Store, directory: Directory, service: Service, procedure: Procedure) -> None:
+        self._store = store
+        self._directory = directory
+        self._service = service
+        self._procedure = procedure
+        self._readers: dict[threading.Thread, Reader] = {}
+        self._failures = 0
+        self._rest_until = 0.0
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"monitor {service.name}", daemon=True)
+        self._thread.start()
+
+    def status(self) -> MonitorStatus:
+        """Return how the queue stands with its readers."""
+        with self._changed:
+            readers = list(self._readers.values())
+            state = MonitorState.INACTIVE
+            if readers:
+                received = any(reader.receives for reader in readers)
+                state = MonitorState.RECEIVES_OCCURRING if received else MonitorState.NOTIFIED
+            return MonitorStatus(self._service.name, state, len(readers), self._failures)
+
+    def has_work(self) -> bool:
+        """Return whether a reader is at work, or a group waits for one."""
+        path = EntityPath.parse(self._service.queue)
+        return bool(self._readers) or self._store.read(lambda tx: free_group(tx, path))
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Start no more readers and wait for those there are; return whether all have ended."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._stopped = True
+            for reader in self._readers.values():
+                reader.stop()
+            self._changed.notify_all()
+        for thread in [self._thread, *list(self._readers)]:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return not self._readers and not self._thread.is_alive()
+
+    # -- the monitor's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        path = EntityPath.parse(self._service.queue)
+        locks = self._service.lock_duration / 3
+        renewed = time.monotonic()
+        while not self._stopped:
+            try:
+                place = place_of_path(self._store, path) or 1
+                seen = self._store.changes(place)
+                wait = self._start_one(path)
+                if time.monotonic() - renewed >= locks:
+                    renewed = time.monotonic()
+                    for reader in list(self._readers.values()):
+                        reader.keep_locks()
+                self._report_idle()
+                self._store.wait(place, seen, min(wait, locks))
+            except BrokerClosed:
+                return
+            except LazarettoError:
+                _log.exception("the monitor of service %s failed and goes on", self._service.name)
+                time.sleep(_ONE_MORE)
+
+    def _start_one(self, path: EntityPath) -> float:
+        """Start one more reader if there is work for it; return for how long nothing more is to be done."""
+        with self._changed:
+            running = len(self._readers)
+            rest = self._rest_until - time.monotonic()
+            waiting = [reader for reader in self._readers.values() if not reader.receives]
+        if running >= self._service.max_readers or waiting:
+            # What was started last has not come to receive yet: it may take what there is.
+            return _ONE_MORE if running < self._service.max_readers else _LOOK
+        if rest > 0:
+            return rest
+        if not self._store.read(lambda tx: free_group(tx, path)):
+            return _LOOK
+        reader = Reader(self._store, self._directory, self._service)
+        thread = threading.Thread(
+            target=self._read, args=(reader,), name=f"reader {self._service.name}", daemon=True
+        )
+        with self._changed:
+            if self._stopped:
+                return 0.0
+            self._readers[thread] = reader
+        thread.start()
+        return _ONE_MORE
+
+    def _report_idle(self) -> None:
+        now = time.monotonic()
+        for reader in list(self._readers.values()):
+            if not reader.reported and not reader.receives and now - reader.started > IDLE_AFTER:
+                reader.reported = True
+                self._note("reader_idle")
+
+    # -- a reader's thread ----------------------------------------------------------------------
+
+    def _read(self, reader: Reader) -> None:
+        failed = False
+        try:
+            self._procedure(reader)
+            if not reader.receives and not reader.stopping:
+                failed = True
+                if not reader.reported:
+                    self._note("reader_idle")
+        except BrokerClosed:
+            pass
+        except Exception as error:
+            failed = True
+            _log.warning("a reader of service %s failed", self._service.name, exc_info=error)
+            self._note("reader_failed", error=f"{type(error).__name__}: {error}"[:500])
+        finally:
+            with self._changed:
+                del self._readers[threading.current_thread()]
+                self._failures = self._failures + 1 if failed else 0
+                if failed:
+                    rest = min(_FIRST_REST * 2 ** min(self._failures - 1, 10), _LONGEST_REST)
+                    self._rest_until = time.monotonic() + rest
+                self._changed.notify_all()
+
+    def _note(self, kind: str, **detail: str) -> None:
+        with contextlib.suppress(LazarettoError):
+            self._store.run(_Note(self._service, kind, detail))
+
+
+class _Note(Operation[None]):
+    """Write an event about a service's readers."""
+
+    durable = False
+
+    def __init__(self, service: Service, kind: str, detail: dict[str, str]) -> None:
+        self._service = service
+        self._kind = kind
+        self._detail = detail
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self._service.queue.lower())
+        if queue is not None:
+            handler = self._service.handler or ""
+            note(tx, self._kind, queue, service=self._service.name, handler=handler, **self._detail)
+
+
+def free_group(tx: Transaction, path: EntityPath) -> bool:
+    """Return whether a conversation group of a queue that nobody has locked has something to receive."""
+    queue = tx.queue(path.key)
+    if queue is None or not queue.status.gives:
+        return False
+    return any(
+        tx.next_lane(queue.queue_id, *priority_bounds(level)) is not None
+        for level in tx.levels(queue.queue_id)
+    )

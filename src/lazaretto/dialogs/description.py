@@ -1,0 +1,207 @@
+"""Conversations as operators see them: how they stand, why they wait, and all that happened in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from datetime import datetime
+
+from lazaretto.clock import to_datetime
+from lazaretto.conversations import (
+    ConversationState,
+    Lane,
+    at_time,
+    dialog_of,
+    far_end,
+    group_session,
+    is_initiator,
+    lane_of,
+)
+from lazaretto.engine.dead_letters import history
+from lazaretto.engine.dialogs import both_ends
+from lazaretto.engine.held_sessions import held_session
+from lazaretto.engine.status import stop_error
+from lazaretto.entities import HeldSession, QueueStatus, Subqueue
+from lazaretto.headers import decode_headers
+from lazaretto.store.contract import Transaction
+from lazaretto.store.dialogs import ConversationRecord
+from lazaretto.store.records import STATE_NAMES, QueueRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConversationDescription:
+    """How one end of a dialog stands.
+
+    `messages`: how many wait for it, by state. `sent`: how many it has sent. `waits`: why it does not go
+    on, or what it waits for, in words. `held`: the poison message that holds it, if one does.
+    """
+
+    conversation: str
+    dialog: str
+    service: str
+    far_service: str
+    queue: str
+    contract: str
+    group: str
+    state: ConversationState
+    initiator: bool
+    priority: int
+    sent: int
+    messages: dict[str, int]
+    waits: str
+    held: HeldSession | None
+    locked_by: str | None
+    locked_until: datetime | None
+    error: tuple[int, str] | None
+    created: datetime
+    expires: datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """Something that happened in a dialog, or stands in it now.
+
+    `end`: "initiator" or "target". `kind`: begun, sent, received, failed, set_aside, waiting and others.
+    `number`: of the message among those of its sender.
+    """
+
+    time: datetime
+    end: str
+    service: str
+    kind: str
+    message_type: str | None
+    number: int | None
+    text: str | None
+
+
+def describe_conversation(tx: Transaction, record: ConversationRecord) -> ConversationDescription:
+    """Return how a conversation stands."""
+    queue = tx.queue_by_id(record.queue_id)
+    state = at_time(record.state, record.expires, tx.now)
+    states: Counter[str] = Counter()
+    held: HeldSession | None = None
+    delayed: datetime | None = None
+    for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+        session_id = lane_of(record.priority, record.handle, lane)
+        for key, number in tx.session_keys(record.queue_id, session_id):
+            name = STATE_NAMES[number]
+            states[name] += 1
+            if name == "delayed" and delayed is None:
+                row = tx.row(key)
+                delayed = None if row is None or row.due is None else to_datetime(row.due)
+        session = tx.session(record.queue_id, session_id)
+        if held is None and session is not None and session.held_by is not None:
+            held = held_session(session_id, session.held_by)
+    group = tx.session(record.queue_id, group_session(record.group_id))
+    locked = group is not None and group.locked_until is not None and group.locked_until > tx.now
+    error = None if record.error_code is None else (record.error_code, record.error_text or "")
+    return ConversationDescription(
+        conversation=record.handle,
+        dialog=dialog_of(record.handle),
+        service=record.service,
+        far_service=record.far_service,
+        queue="" if queue is None else queue.path,
+        contract=record.contract,
+        group=record.group_id,
+        state=state,
+        initiator=is_initiator(record.handle),
+        priority=record.priority,
+        sent=record.sent,
+        messages=dict(states),
+        waits=_waits(tx, record, state, queue, held, delayed, states, locked),
+        held=held,
+        locked_by=group.locked_by if group is not None and locked else None,
+        locked_until=to_datetime(group.locked_until) if group and locked and group.locked_until else None,
+        error=error,
+        created=to_datetime(record.created),
+        expires=None if record.expires is None else to_datetime(record.expires),
+    )
+
+
+def _waits(
+    tx: Transaction,
+    record: ConversationRecord,
+    state: ConversationState,
+    queue: QueueRecord | None,
+    held: HeldSession | None,
+    delayed: datetime | None,
+    states: Counter[str],
+    locked: bool,
+) -> str:
+    """Return why a conversation does not go on: what stands most in its way."""
+    if queue is None:
+        return "its queue is gone; clean it up"
+    stopped = stop_error(queue, Subqueue.MAIN)
+    if stopped is not None and queue.status is not QueueStatus.SEND_DISABLED:
+        return f"its queue cannot be received from: {queue.status.value}"
+    if held is not None:
+        return f"message {held.sequence_number} is poison ({held.reason}); decide on it with dialogs resume"
+    if locked:
+        return "its group is locked by a reader"
+    if delayed is not None:
+        return f"its first message is tried again at {delayed:%H:%M:%S} UTC"
+    if states["active"] or states["suspect"]:
+        return f"{states['active'] + states['suspect']} to be received: a reader must come"
+    if state is ConversationState.DISCONNECTED_OUTBOUND:
+        return "the far end must read that this one has ended"
+    if state is ConversationState.STARTED_OUTBOUND:
+        return "nothing was sent yet"
+    if states["scheduled"]:
+        return "for a timer, or the far end"
+    if state is ConversationState.CONVERSING and tx.conversation(far_end(record.handle)) is None:
+        return "for nobody: the far end was cleaned up; end it"
+    return "for the far end, or for this end to end it"
+
+
+def timeline(tx: Transaction, dialog: str) -> list[TimelineEntry]:
+    """Return what happened in a dialog at both ends, oldest first, and then what waits there now."""
+    ends = {record.handle: record for record in both_ends(tx, dialog)}
+    entries = [
+        TimelineEntry(
+            to_datetime(h.time),
+            _end(h.handle),
+            _service(ends, h.handle),
+            h.kind,
+            h.message_type,
+            h.number,
+            h.text,
+        )
+        for h in tx.happenings(dialog_of(dialog))
+    ]
+    for record in ends.values():
+        entries += _waiting(tx, record)
+    return entries
+
+
+def _end(handle: str) -> str:
+    return "initiator" if is_initiator(handle) else "target"
+
+
+def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
+    if handle in ends:
+        return ends[handle].service
+    other = ends.get(far_end(handle))
+    return "" if other is None else other.far_service
+
+
+def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
+    found = []
+    for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+        for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+            row = tx.row(key)
+            if row is None:
+                continue
+            number = row.message_id.rpartition(".")[2]
+            attempts = history(tx, key)
+            last = attempts[-1] if attempts else None
+            text = STATE_NAMES[state]
+            if last is not None:
+                error = f": {last.error_type}: {last.error_message}" if last.error_type else ""
+                text += f" after {len(attempts)} attempts, the last {last.outcome.value}{error}"
+            found.append(
+                TimelineEntry(
+                    to_datetime(row.enqueued), _end(record.handle), record.service, "waiting",
+                    decode_headers(row.headers).subject, int(number) if number.isdecimal() else None, text,
+                )
+            )  # fmt: skip
+    return found

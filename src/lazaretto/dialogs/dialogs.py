@@ -1,0 +1,340 @@
+"""Dialogs as users hold them: what two services may say, conversations, and what operators do with them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lazaretto import contracts
+from lazaretto.contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
+from lazaretto.conversations import (
+    POISON_CODE,
+    POISON_TEXT,
+    ConversationState,
+    check_group,
+    check_handle,
+    dialog_of,
+)
+from lazaretto.dialogs.activation import Procedure, QueueMonitor
+from lazaretto.dialogs.declaration import read_declaration
+from lazaretto.dialogs.description import (
+    ConversationDescription,
+    TimelineEntry,
+    describe_conversation,
+    timeline,
+)
+from lazaretto.dialogs.directory import Directory
+from lazaretto.dialogs.transaction import DialogTransaction, check_error
+from lazaretto.dialogs.validation import problem_with
+from lazaretto.engine.conversations import require_conversation
+from lazaretto.engine.definitions import ApplyDefinitions, Change, DropDefinition
+from lazaretto.engine.dialogs import (
+    CleanUpConversation,
+    EndConversation,
+    ResumeConversation,
+    both_ends,
+)
+from lazaretto.engine.log import actor_name
+from lazaretto.engine.queues import require_queue
+from lazaretto.entities import EntityPath
+from lazaretto.errors import ConversationNotFound, DefinitionError, InvalidOption
+from lazaretto.options import member, shown
+from lazaretto.store.contract import Store, Transaction
+
+STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}
+#: What an operator may decide on the poison message that holds a conversation.
+VERDICTS = ("retry", "move", "drop", "reject", "end")
+_PAGE = 500
+
+
+def _handler_of(service: Service) -> Procedure:
+    from lazaretto.host.handlers import load_function
+
+    if service.handler is None:
+        raise DefinitionError(f"service {service.name!r} has no handler")
+    return load_function(service.handler)
+
+
+class Dialogs:
+    """Service Broker's dialogs on a store. Threads may share it; `broker.dialogs` is one.
+
+    Message types, contracts and services say who may say what to whom; a service's messages arrive in a
+    queue of its own. Everything else is done in transactions (`transaction()`).
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directory = Directory(store)
+
+    # -- definitions ----------------------------------------------------------------------------
+
+    def create_message_type(
+        self,
+        name: str,
+        validation: Validation | str = Validation.NONE,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Create a message type, or change its validation: none, empty, json, json_schema, xml.
+
+        Raises InvalidOption. A body that is not what its type says is never received: its sender gets an
+        error.
+        """
+        definition = contracts.message_type(name, validation, schema)
+        if definition.schema is not None:
+            problem_with(definition, b"null")  # An impossible schema is said now.
+        self._apply([definition], actor)
+
+    def create_contract(
+        self, name: str, messages: Mapping[str, SentBy | str], *, actor: str | None = None
+    ) -> None:
+        """Create a contract: its message types, each sent by the "initiator", the "target" or "any".
+
+        Raises DefinitionError for a message type that is missing, and if it is used and would be changed.
+        """
+        self._apply([contracts.contract(name, messages)], actor)
+
+    def create_service(
+        self,
+        name: str,
+        queue: str,
+        contracts_: Sequence[str] = (),
+        *,
+        poison: DialogPoison | str = DialogPoison.HOLD,
+        failures: int = contracts.DEFAULT_FAILURES,
+        retry_delay: float = 0.0,
+        retention: bool = False,
+        lock_duration: float = 60.0,
+        handler: str | None = None,
+        max_readers: int = 1,
+        actor: str | None = None,
+    ) -> None:
+        """Create a service on a queue of its own, which is made with it; or change its options.
+
+        `contracts_`: those it can be the target of. `poison`: what becomes of a conversation with a message
+        that failed `failures` times, each `retry_delay` seconds apart: "hold" it until an operator decides,
+        "end" it with an error, "set_aside" the message and go on, or "disable" the queue after five
+        rollbacks in a row. `retention`: keep what was received and sent until the conversation ends.
+        `handler`, `max_readers`: see `run`.
+        """
+        definition = contracts.service(
+            name,
+            queue,
+            tuple(contracts_) if not isinstance(contracts_, str) else contracts_,  # type: ignore[arg-type]
+            poison=poison,
+            failures=failures,
+            retry_delay=retry_delay,
+            retention=retention,
+            lock_duration=lock_duration,
+            handler=handler,
+            max_readers=max_readers,
+        )
+        self._apply([definition], actor)
+
+    def create_priority(
+        self,
+        name: str,
+        level: int,
+        *,
+        contract: str | None = None,
+        service: str | None = None,
+        far_service: str | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Give conversations begun from now on a priority from 1 to 10 (5 if none fits).
+
+        The most specific one that fits counts: a contract for more than the near service, that for more
+        than the far one. The most urgent are received first, but for every eighth receive, which goes to
+        all in turn.
+        """
+        definition: Priority = contracts.priority(
+            name, level, contract=contract, service=service, far_service=far_service
+        )
+        self._apply([definition], actor)
+
+    def drop(self, kind: str, name: str, *, actor: str | None = None) -> None:
+        """Drop a "message_type", "contract", "service" or "priority" that nothing uses.
+
+        Raises DefinitionError. A service's queue stays; delete it with `broker.delete_queue`.
+        """
+        if kind not in contracts.KINDS:
+            raise InvalidOption(f"expected a kind of {', '.join(contracts.KINDS)}, got {shown(kind)}")
+        self._store.run(DropDefinition(kind, name, actor or actor_name()))
+        self._directory.forget_definitions()
+
+    def definitions(self) -> contracts.Definitions:
+        """Return every message type, contract, service and priority."""
+        return self._store.read(lambda tx: tx.definitions())
+
+    def apply(
+        self,
+        declaration: str | Path | Sequence[Definition],
+        *,
+        drop_others: bool = False,
+        compare: bool = False,
+        actor: str | None = None,
+    ) -> list[Change]:
+        """Make the store have what a TOML file, or a list of definitions, says; return what was changed.
+
+        `drop_others`: drop what it does not name. `compare`: change nothing, return what would be. All or
+        nothing.
+        """
+        given = read_declaration(declaration) if isinstance(declaration, str | Path) else list(declaration)
+        return self._apply(given, actor, drop_others=drop_others, compare=compare)
+
+    def _apply(
+        self,
+        definitions: Sequence[Definition],
+        actor: str | None,
+        *,
+        drop_others: bool = False,
+        compare: bool = False,
+    ) -> list[Change]:
+        operation = ApplyDefinitions(definitions, actor or actor_name(), drop_others, compare)
+        if compare:
+            return self._store.read(operation.run)
+        changes = self._store.run(operation)
+        self._directory.forget_definitions()
+        return changes
+
+    # -- conversations --------------------------------------------------------------------------
+
+    def transaction(self, queue: str | None = None) -> DialogTransaction:
+        """Begin a unit of work, to be used in a `with`. `queue`: what it receives from."""
+        return DialogTransaction(self._store, self._directory, queue)
+
+    @contextlib.contextmanager
+    def activate(
+        self, *services: str, procedure: Procedure | None = None, grace: float = 30.0
+    ) -> Iterator[list[QueueMonitor]]:
+        """Start and stop readers of services by load, as long as the `with` block lasts; yield the monitors.
+
+        `services`: by name; all that have a handler, if none is named. `procedure`: what a reader runs,
+        instead of the service's handler; it is given a Reader, receives until nothing comes, and returns.
+        `by_type` makes one of functions for message types. `grace`: seconds that readers have to return in
+        the end. Raises DefinitionError, HandlerError.
+        """
+        known = self.definitions()
+        wanted = [known.service(name) for name in services]
+        if not services:
+            wanted = [one for one in known.all("service") if one.handler is not None]
+        if not wanted:
+            raise DefinitionError("no service has a handler: name one with create_service(handler=…)")
+        found = [(one, procedure or _handler_of(one)) for one in wanted]
+        monitors = [QueueMonitor(self._store, self._directory, *one) for one in found]
+        try:
+            yield monitors
+        finally:
+            end = time.monotonic() + grace
+            for monitor in monitors:
+                monitor.stop(0.0)
+            for monitor in monitors:
+                monitor.stop(max(0.0, end - time.monotonic()))
+
+    # -- for operators --------------------------------------------------------------------------
+
+    def conversation(self, handle: str) -> ConversationDescription:
+        """Return how one end of a dialog stands. Raises ConversationNotFound."""
+        checked = check_handle(handle)
+        return self._store.read(lambda tx: describe_conversation(tx, require_conversation(tx, checked)))
+
+    def dialog(self, dialog: str) -> list[ConversationDescription]:
+        """Return the ends of a dialog that there are, by its id or a handle. Raises ConversationNotFound."""
+        found = self._find(dialog)
+
+        def describe(tx: Transaction) -> list[ConversationDescription]:
+            ends = [describe_conversation(tx, record) for record in both_ends(tx, found)]
+            if not ends:
+                raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may be over")
+            return ends
+
+        return self._store.read(describe)
+
+    def conversations(
+        self,
+        *,
+        queue: str | None = None,
+        state: ConversationState | str | None = None,
+        group: str | None = None,
+    ) -> Iterator[ConversationDescription]:
+        """Return all conversations, or those of a queue, a state or a group, by handle."""
+        wanted = None if state is None else member("state", state, STATES)
+        group_id = None if group is None else check_group(group)
+        path = None if queue is None else EntityPath.parse(queue)
+
+        def page(tx: Transaction, after: str) -> list[ConversationDescription]:
+            queue_id = None if path is None else require_queue(tx, path).queue_id
+            found = tx.conversations(after, _PAGE, queue_id=queue_id, state=wanted, group_id=group_id)
+            return [describe_conversation(tx, record) for record in found]
+
+        after = ""
+        while True:
+            found = self._store.read(lambda tx, after=after: page(tx, after))  # type: ignore[misc]
+            yield from found
+            if len(found) < _PAGE:
+                return
+            after = found[-1].conversation
+
+    def timeline(self, dialog: str) -> list[TimelineEntry]:
+        """Return what happened in a dialog at both ends, in order, then what waits there.
+
+        Raises ConversationNotFound.
+        """
+        found = self._find(dialog)
+        entries = self._store.read(lambda tx: timeline(tx, found))
+        if not entries:
+            raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may be over")
+        return entries
+
+    def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
+        """End a conversation at this end, as an operator; the far end is told."""
+        given = None if error is None else check_error(error)
+        self._store.run(EndConversation(check_handle(handle), given, actor=actor or actor_name()))
+
+    def clean_up(self, handle: str, *, actor: str | None = None) -> int:
+        """Remove one end of a dialog with all that waits for it, and tell nobody; return how much that was.
+
+        For ends whose other end is gone, or never comes back. Whoever is at the other end must end it, too.
+        """
+        return self._store.run(CleanUpConversation(check_handle(handle), actor or actor_name()))
+
+    def resume(
+        self,
+        handle: str,
+        verdict: str,
+        *,
+        error: tuple[int, str] = (POISON_CODE, POISON_TEXT),
+        actor: str | None = None,
+    ) -> None:
+        """Decide on the poison message that holds a conversation.
+
+        "retry": its attempts start again. "move": to the dead letters, and the conversation goes on without
+        it. "drop", "reject": as a disposition. "end": the conversation is ended with `error`, its messages
+        set aside.
+        """
+        if verdict not in VERDICTS:
+            raise InvalidOption(f"expected a verdict of {', '.join(VERDICTS)}, got {shown(verdict)}")
+        operation = ResumeConversation(
+            check_handle(handle), verdict, check_error(error), actor or actor_name()
+        )
+        self._store.run(operation)
+
+    def _find(self, dialog: str) -> str:
+        """Return the handle of one end, given a dialog's id, its beginning, or a handle."""
+        if not isinstance(dialog, str) or not dialog or not set(dialog[:32]) <= set("0123456789abcdef"):
+            raise InvalidOption(f"expected a dialog's id, its beginning, or a handle, got {shown(dialog)}")
+        if len(dialog) >= 32:
+            return check_handle(dialog if len(dialog) > 32 else f"{dialog}-i")
+        near = self._store.read(
+            lambda tx: tx.conversations(dialog, 3, queue_id=None, state=None, group_id=None)
+        )
+        found = {dialog_of(r.handle) for r in near if r.handle.startswith(dialog)}
+        if len(found) > 1:
+            raise InvalidOption(f"several dialogs begin with {dialog!r}; give more of the id")
+        if not found:
+            raise ConversationNotFound(f"no dialog has an id that begins with {dialog!r}; it may be over")
+        return f"{found.pop()}-i"

@@ -1,0 +1,80 @@
+"""What a process remembers of services and conversations, so that it need not ask each time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from lazaretto.contracts import Definitions
+from lazaretto.engine.conversations import require_conversation
+from lazaretto.store.contract import Store
+
+#: How old definitions may be that are checked against, in seconds.
+_STALE = 1.0
+#: How many conversations are remembered.
+_MOST = 10_000
+
+
+class Terms(NamedTuple):
+    """What a conversation was begun with, and keeps."""
+
+    service: str
+    contract: str
+
+
+class Rotation:
+    """Whose turn it is to be received from, of one queue."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.after = ""
+
+
+class Directory:
+    """Definitions, terms of conversations, and turns. Threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._definitions: Definitions | None = None
+        self._read = 0.0
+        self._terms: dict[str, Terms] = {}
+        self._rotations: dict[str, Rotation] = {}
+
+    def definitions(self) -> Definitions:
+        """Return every definition, as it was a second ago at most."""
+        now = time.monotonic()
+        with self._lock:
+            if self._definitions is not None and now - self._read < _STALE:
+                return self._definitions
+        found = self._store.read(lambda tx: tx.definitions())
+        with self._lock:
+            self._definitions, self._read = found, now
+        return found
+
+    def forget_definitions(self) -> None:
+        """Look again: they were changed here."""
+        with self._lock:
+            self._definitions = None
+
+    def terms(self, handle: str) -> Terms:
+        """Return what a conversation was begun with. Raises ConversationNotFound."""
+        found = self._terms.get(handle)
+        if found is None:
+            record = self._store.read(lambda tx: require_conversation(tx, handle))
+            found = Terms(record.service, record.contract)
+            self.remember(handle, found)
+        return found
+
+    def remember(self, handle: str, terms: Terms) -> None:
+        """Note what a conversation was begun with."""
+        with self._lock:
+            while len(self._terms) >= _MOST:
+                del self._terms[next(iter(self._terms))]
+            self._terms[handle] = terms
+
+    def rotation(self, path_key: str) -> Rotation:
+        """Return whose turn it is on a queue."""
+        with self._lock:
+            return self._rotations.setdefault(path_key, Rotation())

@@ -1,0 +1,78 @@
+"""Messages of dialogs as users hold them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR
+from lazaretto.engine.conversations import ErrorBody
+from lazaretto.messages import ReceivedMessage
+from lazaretto.store.dialogs import OpenLane
+
+
+class DialogMessage(msgspec.Struct, frozen=True):
+    """A message received from a dialog.
+
+    `conversation`: the handle of this end, to answer with. `group`: the conversation group, locked until the
+    transaction ends. `service`: the one it came to. `received`: the message as the queue has it, with its
+    sequence number, delivery count and attempts.
+    """
+
+    type: str
+    body: bytes
+    conversation: str
+    group: str
+    service: str
+    contract: str
+    received: ReceivedMessage
+
+    @classmethod
+    def of(cls, message: ReceivedMessage, lane: OpenLane) -> DialogMessage:
+        """Return a message that was taken from a lane."""
+        type_ = message.headers.subject or ""
+        return cls(type_, message.body, lane.handle, lane.group_id, lane.service, lane.contract, message)
+
+    @property
+    def number(self) -> int | None:
+        """Its number among those that the far end has sent; None of a message of the system."""
+        number = self.received.message_id.rpartition(".")[2]
+        return int(number) if number.isdecimal() else None
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the far end has ended the dialog; nothing follows."""
+        return self.type == END_DIALOG
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the far end has ended the dialog with an error, or its lifetime is over."""
+        return self.type == ERROR
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether a timer set at this end has run out."""
+        return self.type == DIALOG_TIMER
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it says that the dialog is over. Processing it ends the conversation at this end, too."""
+        return self.is_end or self.is_error
+
+    @property
+    def error(self) -> tuple[int, str] | None:
+        """Code and text of an error: the far application's code is above 0, the engine's below."""
+        if not self.is_error:
+            return None
+        body = msgspec.json.decode(self.body, type=ErrorBody)
+        return body.code, body.text
+
+    @property
+    def enqueued_time(self) -> datetime:
+        return self.received.enqueued_time
+
+    @property
+    def delivery_count(self) -> int:
+        """How many attempts at it have failed."""
+        return self.received.delivery_count

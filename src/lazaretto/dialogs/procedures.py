@@ -1,0 +1,54 @@
+"""Ready-made procedures for readers: each message to the function for its type."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from lazaretto.conversations import DIALOG_TIMER
+from lazaretto.dialogs.activation import READER_WAIT, Procedure, Reader
+from lazaretto.dialogs.messages import DialogMessage
+from lazaretto.dialogs.transaction import DialogTransaction
+
+_log = logging.getLogger("lazaretto.dialogs")
+
+MessageHandler = Callable[[DialogMessage, DialogTransaction], None]
+
+
+def by_type(handlers: Mapping[str, MessageHandler], *, max_wait: float = READER_WAIT) -> Procedure:
+    """Return a procedure that gives each message, in a transaction of its own, to the function for its type.
+
+    A function that raises rolls the transaction back: the message is charged a failure, and the service's
+    way with poison decides. A message of a type that has no function can never be processed: it is set
+    aside, and the far end receives an error. EndDialog and Error end the conversation, whether they have a
+    function or not. The procedure returns when nothing has come for `max_wait` seconds.
+    """
+    known = dict(handlers)
+
+    def procedure(reader: Reader) -> None:
+        while not reader.stopping:
+            received: list[DialogMessage] = []
+            try:
+                with reader.transaction() as work:
+                    received = work.receive(max_wait=max_wait)
+                    if not received:
+                        return
+                    _give(received[0], work, known)
+            except Exception as error:
+                if not received:
+                    raise
+                message = received[0]
+                _log.warning(
+                    "%s %s of conversation %s failed: %s",
+                    message.type, message.number, message.conversation, type(error).__name__,
+                )  # fmt: skip
+
+    return procedure
+
+
+def _give(message: DialogMessage, work: DialogTransaction, handlers: Mapping[str, MessageHandler]) -> None:
+    function = handlers.get(message.type)
+    if function is not None:
+        function(message, work)
+    elif not message.is_last and message.type != DIALOG_TIMER:
+        work.invalid(message, error=f"service {message.service!r} has no function for {message.type!r}")

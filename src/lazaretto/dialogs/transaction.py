@@ -1,0 +1,296 @@
+"""A unit of work on dialogs: Service Broker's verbs, your own SQL, and ordinary messages, in one commit."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from lazaretto.contracts import DEFAULT, refuse_sending
+from lazaretto.conversations import (
+    LONGEST_ERROR,
+    check_group,
+    check_handle,
+    is_initiator,
+    new_group,
+    new_handle,
+)
+from lazaretto.dialogs.directory import Directory, Terms
+from lazaretto.dialogs.messages import DialogMessage
+from lazaretto.dialogs.validation import problem_with
+from lazaretto.engine.conversations import DialogError
+from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup
+from lazaretto.engine.dialogs import (
+    BeginDialog,
+    EndConversation,
+    MoveConversation,
+    Outgoing,
+    SendDialog,
+    SetTimer,
+)
+from lazaretto.engine.sessions import ReleaseSession, RenewSession, SetSessionState
+from lazaretto.entities import EntityPath
+from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
+from lazaretto.messages import Lock
+from lazaretto.options import seconds, shown, text, whole
+from lazaretto.receiver import MOST_MESSAGES, place_of_path, raised, wait_for
+from lazaretto.store.contract import Store
+from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
+
+
+def check_error(error: object) -> DialogError:
+    """Return an error that ends a conversation: a code above 0 and a text. Raises InvalidOption."""
+    if not isinstance(error, tuple) or len(error) != 2:
+        raise InvalidOption(f"expected error to be a code and a text, got {shown(error)}")
+    return whole("an error's code", error[0], 1, 2**31 - 1), text("an error's text", error[1], LONGEST_ERROR)
+
+
+class DialogTransaction:
+    """The verbs of dialogs and your own SQL, all of it or nothing. A context manager.
+
+    Leaving the block commits: what was received and not settled otherwise is processed, and conversation
+    groups are given up. An exception rolls back: each message received is charged a failure, and the
+    service's way with poison decides. What is sent, begun, ended, moved or timed takes effect by the
+    commit, in the order of the calls, after what was received is settled. A message type, direction or body
+    that the contract does not allow is said at once; a conversation that is over, by the commit
+    (ConversationError). One thread.
+    """
+
+    def __init__(self, store: Store, directory: Directory, queue: str | None = None) -> None:
+        self._store = store
+        self._work = BrokerTransaction(store)
+        self._directory = directory
+        self._queue = queue
+        self._token = secrets.randbits(63)
+        self._begun: dict[str, Terms] = {}
+        self._locks: dict[tuple[str, str], Lock] = {}
+        self._last: set[str] = set()
+        #: How often something was asked for, which shows that a reader does its work.
+        self.receives = 0
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        queue: str | None = None,
+        max_messages: int = 1,
+        max_wait: float | None = 0.0,
+        *,
+        conversation: str | None = None,
+        group: str | None = None,
+    ) -> list[DialogMessage]:
+        """Return messages of one conversation group, which is locked until the transaction ends.
+
+        `queue`: the service's; may be left out where a reader was started for it. `conversation`, `group`:
+        of this one alone, else of the next group that nobody has locked. Within a group timers come first,
+        then errors, then messages, by their conversation's priority and in order. Waits up to `max_wait`
+        seconds (None: for ever); an empty list when the time is over. Raises ConversationLocked,
+        ConversationNotFound, QueueDisabled, NotAllowed.
+        """
+        whole("max_messages", max_messages, 1, MOST_MESSAGES)
+        found = self._receive(queue, max_messages, max_wait, conversation, group)
+        if found is None:
+            return []
+        messages = [DialogMessage.of(message, lane) for message, lane in found.messages]
+        for message in messages:
+            self._directory.remember(message.conversation, Terms(message.service, message.contract))
+            if message.is_last:
+                self._last.add(message.conversation)
+        return messages
+
+    def get_conversation_group(
+        self, queue: str | None = None, max_wait: float | None = 0.0
+    ) -> tuple[str, bytes | None] | None:
+        """Lock the next conversation group that has messages; return its id and its state, None if none came.
+
+        So a program knows what it is about before it receives (`receive(…, group=…)`). May be called again,
+        for several groups.
+        """
+        found = self._receive(queue, 0, max_wait, None, None)
+        return None if found is None else (found.group, found.state)
+
+    def lock_group(self, group: str, queue: str | None = None) -> bytes | None:
+        """Lock one conversation group and return its state. Raises ConversationLocked."""
+        found = self._receive(queue, 0, 0.0, None, group)
+        return None if found is None else found.state
+
+    def set_group_state(self, group: str, state: bytes | None, queue: str | None = None) -> None:
+        """Store the state of a group that this transaction has locked, by the commit; at most 256 KiB.
+
+        It is forgotten when the group's last conversation has ended.
+        """
+        lock = self._locks.get((self._path(queue).key, check_group(group)))
+        if lock is None:
+            raise NotAllowed(f"conversation group {group} is not locked by this transaction")
+        self._work.enlist(SetSessionState(lock.path, lock, state))
+
+    def _path(self, queue: str | None) -> EntityPath:
+        name = queue or self._queue
+        if name is None:
+            raise InvalidOption("expected the path of a service's queue, got None")
+        return EntityPath.parse(name)
+
+    def _receive(
+        self,
+        queue: str | None,
+        limit: int,
+        max_wait: float | None,
+        conversation: str | None,
+        group: str | None,
+    ) -> GroupHandover | None:
+        self._work.refuse_receiving()
+        path = self._path(queue)
+        rotation = self._directory.rotation(path.key)
+        end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
+        self.receives += 1
+        operation = ReceiveGroup(
+            path,
+            limit,
+            self._token,
+            None if group is None else check_group(group),
+            None if conversation is None else check_handle(conversation),
+            rotation.turn,
+            rotation.after,
+        )
+        found = wait_for(
+            self._store,
+            place_of_path(self._store, path) or 1,
+            lambda: raised(self._store.run(operation)),
+            end,
+        )
+        if found is None:
+            return None
+        if found.lane:
+            rotation.turn += 1
+            rotation.after = found.lane
+        new = (path.key, found.group) not in self._locks
+        self._locks[path.key, found.group] = found.lock
+        release = ReleaseSession(path, found.lock) if new else None
+        self._work.adopt([message for message, _ in found.messages], release)
+        return found
+
+    def renew_locks(self) -> None:
+        """Prolong the locks on all conversation groups of this transaction. Raises SessionLockLost."""
+        for place, lock in list(self._locks.items()):
+            self._locks[place] = self._store.run(RenewSession(lock.path, lock))
+
+    # -- the verbs ------------------------------------------------------------------------------
+
+    def begin_dialog(
+        self,
+        service: str,
+        far_service: str,
+        contract: str = DEFAULT,
+        *,
+        group: str | None = None,
+        lifetime: float | None = None,
+    ) -> str:
+        """Begin a dialog from one service to another, under a contract; return its handle at this end.
+
+        `group`: the conversation group it belongs to, else a new one. `lifetime`: seconds after which both
+        ends receive an error (None: none). The far end learns of it by the first message.
+        """
+        handle = new_handle()
+        for name, value in (("service", service), ("far_service", far_service), ("contract", contract)):
+            text(name, value, 256)
+        micros = None if lifetime is None else round(seconds("lifetime", lifetime, 0.000_001) * 1_000_000)
+        group_id = new_group() if group is None else check_group(group)
+        self._work.enlist(BeginDialog(handle, service, far_service, contract, group_id, micros))
+        self._begun[handle] = Terms(service, contract)
+        return handle
+
+    def send(self, conversation: str, message_type: str = DEFAULT, body: bytes = b"") -> None:
+        """Send a message on a conversation, by the commit. Exactly once, in order.
+
+        Raises DefinitionError if the contract does not have the message type or does not let this end send
+        it. A body that its type does not allow is set aside by the commit, and both ends of the dialog
+        receive what comes of that: an error at this one, nothing at the other.
+        """
+        handle = check_handle(conversation)
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise InvalidMessage(f"expected body to be bytes, got {shown(body)}")
+        terms = self._begun.get(handle) or self._directory.terms(handle)
+        known = self._directory.definitions()
+        refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
+        data = bytes(body)
+        outgoing = Outgoing(message_type, data, problem_with(known.message_type(message_type), data))
+        self._work.enlist(SendDialog(handle, [outgoing], new_group()))
+
+    def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
+        """End a conversation at this end: the far one receives EndDialog last, or an Error first.
+
+        `error`: a code above 0 and a text of at most 3,000 characters. What waits here unread is dropped.
+        """
+        handle = check_handle(conversation)
+        given = None if error is None else check_error(error)
+        self._work.enlist(EndConversation(handle, given, lenient=handle in self._last))
+
+    def move_conversation(self, conversation: str, group: str) -> None:
+        """Move a conversation to another group of the same queue; both must be free or locked here."""
+        self._work.enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
+
+    def set_timer(self, conversation: str, delay: float | None) -> None:
+        """Let a DialogTimer message come to this end after `delay` seconds, in place of one set before.
+
+        None: take that away. It is received before everything else of its group.
+        """
+        handle = check_handle(conversation)
+        micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)
+        self._work.enlist(SetTimer(handle, micros))
+
+    def set_aside(
+        self, message: DialogMessage, *, reason: str | None = None, error: BaseException | str | None = None
+    ) -> None:
+        """Make a message a dead letter by the commit; its conversation goes on without it."""
+        self._work.dead_letter(message.received, reason=reason, error=error)
+
+    def fail(
+        self, message: DialogMessage, error: BaseException | str | None = None, delay: float | None = None
+    ) -> None:
+        """Let the attempt at one message fail by the commit; the service's way with poison decides."""
+        self._work.abandon(message.received, error=error, delay=delay)
+
+    def invalid(self, message: DialogMessage, error: BaseException | str | None = None) -> None:
+        """Set aside what can never be processed, and answer with an error at once."""
+        self._work.invalid(message.received, error=error)
+
+    def release(self, message: DialogMessage) -> None:
+        """Give a message back by the commit, uncharged."""
+        self._work.release(message.received)
+
+    # -- what every transaction has -------------------------------------------------------------
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> Any:
+        """Run your own SQL on the store's database, in the same commit. Receive before it, not after."""
+        return self._work.execute(sql, parameters)
+
+    @property
+    def paramstyle(self) -> str:
+        """How the database's SQL names its parameters: "qmark" (?) or "format" (%s)."""
+        return self._work.paramstyle
+
+    @property
+    def messages(self) -> BrokerTransaction:
+        """The same unit of work for ordinary queues: to receive from them, settle and send."""
+        return self._work
+
+    def savepoint(self) -> TransactionSavepoint:
+        """Mark a point to roll back to; the groups stay locked, as Service Broker's do."""
+        return self._work.savepoint()
+
+    def commit(self) -> None:
+        """Make everything take effect. Raises what stands against it; then it was rolled back."""
+        self._work.commit()
+
+    def rollback(self, error: BaseException | None = None) -> None:
+        """Undo everything, and charge each message received a failure, with `error` in its history."""
+        self._work.rollback(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.__exit__(kind, error, trace)

@@ -1,0 +1,141 @@
+"""Receiving from dialogs: a conversation group is locked, and messages of it handed over in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from lazaretto.conversations import group_session, priority_bounds
+from lazaretto.engine.conversations import require_conversation
+from lazaretto.engine.dialogs import refuse_locked
+from lazaretto.engine.forwards import touch
+from lazaretto.engine.queues import require_queue
+from lazaretto.engine.receive import dispose_of_exhausted, handed, look_again
+from lazaretto.engine.status import refuse_receiving
+from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import EntityError, NotAllowed
+from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.dialogs import OpenLane
+from lazaretto.store.records import QueueRecord
+
+#: Of so many receives one goes to the priorities in turn, so that the most urgent cannot starve the rest.
+FAIR_SHARE = 8
+
+
+class GroupHandover(NamedTuple):
+    """A conversation group under a lock: messages of it, each with the lane it came from, and its state."""
+
+    group: str
+    lock: Lock
+    messages: list[tuple[ReceivedMessage, OpenLane]]
+    state: bytes | None
+    #: Behind which lane the next group is to be looked for.
+    lane: str
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
+    """Lock a conversation group and take messages of it: of the next, or of one that is named.
+
+    `token`: of the transaction, so that it may come back to groups that it has locked. `limit` 0: the group
+    is locked, and its state read, with nothing taken. `turn` and `after` say whose turn it is (see
+    FAIR_SHARE).
+    """
+
+    path: EntityPath
+    limit: int
+    token: int
+    group: str | None = None
+    handle: str | None = None
+    turn: int = 0
+    after: str = ""
+
+    durable = False
+
+    def run(self, tx: Transaction) -> GroupHandover | EntityError | None:
+        queue = require_queue(tx, self.path)
+        if not queue.options.dialogs or self.path.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(
+                f"{str(self.path)!r} is not the queue of a service; receive with broker.receiver"
+            )
+        refuse_receiving(queue, Subqueue.MAIN)
+        touch(tx, queue)
+        sweep(tx, SWEEP)
+        halted = look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        lane = None
+        if self.group is None and self.handle is None:
+            lane = self._next(tx, queue)
+            if lane is None:
+                return None
+            group = lane.group_id
+        else:
+            group = self._named(tx, queue)
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        lock = Lock(self.path, self.token, until, group_session(group))
+        found = self._take(tx, queue, group, lock)
+        if isinstance(found, EntityError):
+            return found
+        if not found and self.limit:
+            return None
+        tx.lock_session(queue.queue_id, group_session(group), self.token, until)
+        state = None
+        if not self.limit:
+            session = tx.session(queue.queue_id, group_session(group))
+            state = None if session is None else session.state
+        return GroupHandover(group, lock, found, state, "" if lane is None else lane.session_id)
+
+    def _named(self, tx: Transaction, queue: QueueRecord) -> str:
+        group = self.group
+        if self.handle is not None:
+            record = require_conversation(tx, self.handle)
+            if record.queue_id != queue.queue_id:
+                raise NotAllowed(f"conversation {self.handle} does not receive from {queue.path!r}")
+            group = record.group_id
+        assert group is not None
+        refuse_locked(tx, queue.queue_id, group, self.token)
+        return group
+
+    def _next(self, tx: Transaction, queue: QueueRecord) -> OpenLane | None:
+        """Return a lane of the next group: the most urgent first, within a priority going round."""
+        levels = tx.levels(queue.queue_id)[::-1]
+        if levels and self.turn % FAIR_SHARE == FAIR_SHARE - 1:
+            start = self.turn // FAIR_SHARE % len(levels)
+            levels = levels[start:] + levels[:start]
+        for level in levels:
+            low, end = priority_bounds(level)
+            start_at = self.after if low <= self.after < end else low
+            found = tx.next_lane(queue.queue_id, start_at, end, self.token)
+            if found is None and start_at > low:
+                found = tx.next_lane(queue.queue_id, low, f"{start_at}!", self.token)
+            if found is not None:
+                return found
+        return None
+
+    def _take(
+        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock
+    ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
+        taken: list[tuple[ReceivedMessage, OpenLane]] = []
+        while len(taken) < self.limit:
+            lane = tx.open_lane(queue.queue_id, group, self.handle, self.token)
+            if lane is None:
+                break
+            rows = tx.lane_messages(queue.queue_id, lane, self.limit - len(taken))
+            alone = bool(rows) and rows[0][-1] is None
+            if alone and taken:
+                break
+            if not alone and dispose_of_exhausted(tx, queue, rows):
+                halted = look_again(tx, self.path)
+                if halted is not None:
+                    return halted
+                continue
+            if not rows:
+                break
+            tx.lock([row[0] for row in rows], self.token, None)
+            taken += [(message, lane) for message in handed(tx, rows, lock)]
+            if alone:
+                break
+        return taken

@@ -1,0 +1,324 @@
+"""The verbs of dialogs as operations: begin, send, end, move, time, clean up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.conversations import (
+    DIALOG_TIMER,
+    INVALID_CODE,
+    LIFETIME_CODE,
+    ConversationState,
+    Lane,
+    dialog_of,
+    far_end,
+    group_session,
+    is_initiator,
+    lane_of,
+)
+from lazaretto.engine.conversations import (
+    INVALID_REASON,
+    DialogError,
+    cancel_scheduled,
+    clear_lanes,
+    end,
+    forget,
+    leave_group,
+    log_sent,
+    message,
+    post,
+    post_error,
+    refused,
+    require_conversation,
+)
+from lazaretto.engine.delivery import dead_letter
+from lazaretto.engine.held_sessions import ResumeSession
+from lazaretto.engine.log import audit
+from lazaretto.engine.prepare import check_size
+from lazaretto.engine.queues import require_queue
+from lazaretto.entities import EntityPath
+from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
+from lazaretto.keys import first_key
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.dialogs import ConversationRecord
+from lazaretto.store.records import DEFERRED, NewMessage, QueueRecord
+
+_replace = msgspec.structs.replace
+
+_LIFETIME: DialogError = (LIFETIME_CODE, "The dialog has exceeded its lifetime.")
+
+
+@dataclasses.dataclass(slots=True)
+class BeginDialog(Operation[None]):
+    """Begin a dialog between two services. The far end learns of it by the first message."""
+
+    handle: str
+    service: str
+    far_service: str
+    contract: str
+    group: str
+    lifetime: int | None = None
+
+    def run(self, tx: Transaction) -> None:
+        known = tx.definitions()
+        near, far = known.service(self.service), known.service(self.far_service)
+        known.contract(self.contract)
+        if self.contract not in far.contracts:
+            raise DefinitionError(
+                f"service {far.name!r} is not the target of contract {self.contract!r}; its contracts are: "
+                f"{', '.join(far.contracts) or 'none'}"
+            )
+        record = ConversationRecord(
+            handle=self.handle,
+            queue_id=require_queue(tx, EntityPath.parse(near.queue)).queue_id,
+            service=near.name,
+            far_service=far.name,
+            contract=self.contract,
+            group_id=self.group,
+            state=ConversationState.STARTED_OUTBOUND,
+            priority=known.priority_of(self.contract, near.name, far.name),
+            far_queue_id=require_queue(tx, EntityPath.parse(far.queue)).queue_id,
+            far_priority=known.priority_of(self.contract, far.name, near.name),
+            sent=0,
+            created=tx.now,
+            expires=None if self.lifetime is None else tx.now + self.lifetime,
+        )
+        _open(tx, record, "begun")
+
+
+def _open(tx: Transaction, record: ConversationRecord, kind: str) -> None:
+    tx.save_conversation(record)
+    tx.happened(record.handle, kind, text=f"{record.service} to {record.far_service}")
+    if record.expires is not None:
+        post_error(tx, record, _LIFETIME, scheduled=record.expires)
+
+
+class Outgoing(msgspec.Struct, frozen=True, array_like=True):
+    """A message to the far end: its type, its body, and what is wrong with that, if anything is."""
+
+    type: str
+    body: bytes
+    invalid: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class SendDialog(Operation[None]):
+    """Send messages to the far end of a conversation, in order.
+
+    One that is invalid is not received there: it is set aside, the far end ends with an error, and nothing
+    behind it is sent.
+    """
+
+    handle: str
+    messages: Sequence[Outgoing]
+    #: The group that the far end gets if it begins with this.
+    group: str
+
+    def run(self, tx: Transaction) -> None:
+        count = len(self.messages)
+        sending = tx.count_sent(self.handle, count)
+        if sending is None:
+            raise refused(tx, self.handle, "send")
+        queue = tx.queue_by_id(sending.far_queue_id)
+        if queue is None:
+            raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
+        first = sending.sent - count + 1
+        far = far_end(self.handle)
+        if first == 1 and is_initiator(self.handle):
+            self._begin_far_end(tx)
+        new: list[NewMessage] = []
+        for number, one in enumerate(self.messages, first):
+            name = f"{self.handle}.{number}"
+            prepared = message(sending.far_priority, far, Lane.MESSAGE, one.type, one.body, name)
+            check_size(prepared, queue.options.max_message_size)
+            log_sent(tx, self.handle, one.type, number)
+            if one.invalid is not None:
+                if new:
+                    tx.insert_messages(queue, new)
+                self._refuse(tx, queue, prepared, one.invalid)
+                return
+            new.append(prepared)
+        tx.insert_messages(queue, new)
+        self._retain(tx, sending.queue_id)
+
+    def _begin_far_end(self, tx: Transaction) -> None:
+        near = require_conversation(tx, self.handle)
+        far = ConversationRecord(
+            handle=far_end(self.handle),
+            queue_id=near.far_queue_id,
+            service=near.far_service,
+            far_service=near.service,
+            contract=near.contract,
+            group_id=self.group,
+            state=ConversationState.CONVERSING,
+            priority=near.far_priority,
+            far_queue_id=near.queue_id,
+            far_priority=near.priority,
+            sent=0,
+            created=tx.now,
+            expires=near.expires,
+        )
+        _open(tx, far, "arrived")
+
+    def _refuse(self, tx: Transaction, queue: QueueRecord, prepared: NewMessage, why: str) -> None:
+        """Set an invalid message aside, and answer it with an error at once."""
+        far = tx.conversation(far_end(self.handle))
+        (key,) = tx.insert_messages(queue, [prepared])
+        row = tx.row(key)
+        assert row is not None
+        dead_letter(tx, queue, row, INVALID_REASON, why)
+        if far is None:
+            raise ConversationError(f"the far end of conversation {self.handle} is gone; end it")
+        tx.happened(far.handle, "refused", text=why)
+        end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
+
+    def _retain(self, tx: Transaction, queue_id: int) -> None:
+        """Keep copies of what was sent, where the sender's queue retains until the conversation ends."""
+        queue = tx.queue_by_id(queue_id)
+        if queue is None or not queue.options.retention:
+            return
+        near = require_conversation(tx, self.handle)
+        copies = [
+            message(near.priority, near.handle, Lane.RETAINED, m.type, m.body, f"{near.handle}.sent")
+            for m in self.messages
+        ]
+        for key in tx.insert_messages(queue, copies):
+            row = tx.row(key)
+            assert row is not None
+            tx.save_row(_replace(row, state=DEFERRED))
+
+
+@dataclasses.dataclass(slots=True)
+class EndConversation(Operation[None]):
+    """End a conversation at this end, perhaps with an error.
+
+    `lenient`: it may be gone, because a message that was settled before was its last.
+    """
+
+    handle: str
+    error: DialogError | None = None
+    lenient: bool = False
+    actor: str | None = None
+
+    def run(self, tx: Transaction) -> None:
+        record = tx.conversation(self.handle)
+        if self.lenient and (record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND):
+            return
+        end(tx, require_conversation(tx, self.handle) if record is None else record, self.error)
+        if self.actor is not None:
+            _audit(tx, self.actor, "end_conversation", self.handle, record)
+
+
+def _audit(tx: Transaction, actor: str, action: str, handle: str, record: ConversationRecord | None) -> None:
+    queue = None if record is None else tx.queue_by_id(record.queue_id)
+    audit(tx, actor, action, queue.path if queue else "", conversation=handle)
+
+
+@dataclasses.dataclass(slots=True)
+class CleanUpConversation(Operation[int]):
+    """Remove one end of a dialog with all that waits for it, and tell nobody.
+
+    The answer is how many messages that was.
+    """
+
+    handle: str
+    actor: str
+
+    def run(self, tx: Transaction) -> int:
+        record = require_conversation(tx, self.handle)
+        queue = tx.queue_by_id(record.queue_id)
+        dropped = 0 if queue is None else clear_lanes(tx, queue, record)
+        if tx.conversation(far_end(self.handle)) is None:
+            forget(tx, record, "cleaned up", dropped)
+        else:
+            tx.delete_conversation(self.handle)
+            tx.happened(self.handle, "cleaned_up", text=f"{dropped} unread")
+        leave_group(tx, record)
+        _audit(tx, self.actor, "clean_up_conversation", self.handle, record)
+        return dropped
+
+
+@dataclasses.dataclass(slots=True)
+class MoveConversation(Operation[None]):
+    """Move a conversation to another group of its queue; both must be free, or locked under `token`."""
+
+    handle: str
+    group: str
+    token: int
+
+    def run(self, tx: Transaction) -> None:
+        record = require_conversation(tx, self.handle)
+        for group in (record.group_id, self.group):
+            refuse_locked(tx, record.queue_id, group, self.token)
+        tx.save_conversation(_replace(record, group_id=self.group))
+        tx.happened(self.handle, "moved", text=f"to group {self.group}")
+        leave_group(tx, record)
+        tx.wake(first_key(record.queue_id))
+
+
+def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> None:
+    """Raise ConversationLocked if somebody else holds a group."""
+    session = tx.session(queue_id, group_session(group))
+    if session is None or session.locked_until is None or session.locked_until <= tx.now:
+        return
+    if session.lock_token != token:
+        raise ConversationLocked(f"conversation group {group} is locked by {session.locked_by}")
+
+
+@dataclasses.dataclass(slots=True)
+class SetTimer(Operation[None]):
+    """Let a DialogTimer message come to this end after a time, in place of one that was set; None: none."""
+
+    handle: str
+    delay: int | None
+
+    def run(self, tx: Transaction) -> None:
+        record = require_conversation(tx, self.handle)
+        if record.state is ConversationState.DISCONNECTED_OUTBOUND:
+            raise refused(tx, self.handle, "have a timer")
+        cancel_scheduled(tx, record, Lane.TIMER)
+        if self.delay is None:
+            tx.happened(self.handle, "timer_cancelled")
+            return
+        post(tx, record, Lane.TIMER, DIALOG_TIMER, scheduled=tx.now + self.delay)
+        tx.happened(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
+
+
+@dataclasses.dataclass(slots=True)
+class ResumeConversation(Operation[None]):
+    """Decide on the poison message that holds a conversation: retry, move, drop, reject; or end it."""
+
+    handle: str
+    verdict: str
+    error: DialogError
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        record = require_conversation(tx, self.handle)
+        queue = tx.queue_by_id(record.queue_id)
+        if queue is None:
+            raise ConversationError(f"the queue of conversation {self.handle} is gone; end it")
+        held = False
+        for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+            session_id = lane_of(record.priority, self.handle, lane)
+            session = tx.session(queue.queue_id, session_id)
+            if session is not None and session.held_by is not None:
+                held = True
+                if self.verdict != "end":
+                    path = EntityPath.parse(queue.path)
+                    ResumeSession(path, session_id, self.verdict, self.actor).run(tx)
+        if not held:
+            raise ConversationError(f"conversation {self.handle} is not held by a poison message")
+        tx.happened(self.handle, "resumed", text=self.verdict)
+        if self.verdict == "end":
+            end(tx, record, self.error, set_aside="Its conversation was ended by an operator.")
+            _audit(tx, self.actor, "end_conversation", self.handle, record)
+
+
+def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:
+    """Return the ends of a dialog that there are: the one that began it first."""
+    ends = (tx.conversation(f"{dialog_of(dialog)}-{end_}") for end_ in "it")
+    return [record for record in ends if record is not None]

@@ -1,0 +1,172 @@
+"""Dialogs in the store: definitions, conversations, their lanes in queues, and what happened to them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from lazaretto.contracts import Definition, Definitions
+from lazaretto.conversations import ConversationState
+from lazaretto.store.records import HandedRow, MessageRow
+
+
+class ConversationRecord(msgspec.Struct, frozen=True):
+    """One end of a dialog. `sent`: how many messages it has sent; times in microseconds."""
+
+    handle: str
+    queue_id: int
+    service: str
+    far_service: str
+    contract: str
+    group_id: str
+    state: ConversationState
+    priority: int
+    far_queue_id: int
+    far_priority: int
+    sent: int
+    created: int
+    expires: int | None
+    error_code: int | None = None
+    error_text: str | None = None
+
+
+class Sending(msgspec.Struct, frozen=True, array_like=True):
+    """What sending needs to know of the end that sends."""
+
+    sent: int
+    queue_id: int
+    far_queue_id: int
+    far_priority: int
+
+
+class OpenLane(msgspec.Struct, frozen=True, array_like=True):
+    """A lane with a message that can be received now.
+
+    `first`: the key of that message; `before`: of the one that holds back what is behind it.
+    """
+
+    session_id: str
+    handle: str
+    group_id: str
+    service: str
+    contract: str
+    first: int = 0
+    before: int = 0
+
+
+class Happening(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a dialog's log. `number`: of the message within its direction, where it is about one."""
+
+    position: int
+    time: int
+    handle: str
+    kind: str
+    message_type: str | None
+    number: int | None
+    text: str | None
+
+
+class DialogTransaction(Protocol):
+    """What an operation may do with dialogs within one commit."""
+
+    def definitions(self) -> Definitions:
+        """Return every definition there is."""
+        ...
+
+    def save_definition(self, definition: Definition) -> None:
+        """Add a definition, or put it in the place of one of its name."""
+        ...
+
+    def delete_definition(self, kind: str, name: str) -> None:
+        """Remove a definition."""
+        ...
+
+    def conversation(self, handle: str) -> ConversationRecord | None:
+        """Return one end of a dialog."""
+        ...
+
+    def save_conversation(self, record: ConversationRecord) -> None:
+        """Add one end of a dialog, or store its new standing."""
+        ...
+
+    def delete_conversation(self, handle: str) -> None:
+        """Forget one end of a dialog."""
+        ...
+
+    def count_sent(self, handle: str, count: int) -> Sending | None:
+        """Count messages that an end sends; None if it cannot send now."""
+        ...
+
+    def conversations(
+        self,
+        after: str,
+        limit: int,
+        *,
+        queue_id: int | None,
+        state: ConversationState | None,
+        group_id: str | None,
+    ) -> list[ConversationRecord]:
+        """Return conversations by handle, behind one."""
+        ...
+
+    def service_in_use(self, name: str) -> bool:
+        """Return whether a service has a conversation, at either end."""
+        ...
+
+    def contract_in_use(self, name: str) -> bool:
+        """Return whether there is a conversation under a contract."""
+        ...
+
+    def group_open(self, queue_id: int, group_id: str) -> bool:
+        """Return whether a conversation of the group is not ended yet at this end."""
+        ...
+
+    def levels(self, queue_id: int) -> list[int]:
+        """Return the priorities of which messages are in a queue, rising."""
+        ...
+
+    def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:
+        """Return the next lane between two session ids of which a message can be received.
+
+        That is: by anybody, or by who has locked groups under `token`.
+        """
+        ...
+
+    def open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> OpenLane | None:
+        """Return the lane of a group, or of one of its conversations, that is to be received from first.
+
+        Messages locked under `token` hold back nothing.
+        """
+        ...
+
+    def lane_messages(self, queue_id: int, lane: OpenLane, limit: int) -> list[HandedRow]:
+        """Return a lane's next messages; the last of one that is a suspect, and goes alone, is None."""
+        ...
+
+    def group_held(self, queue_id: int, group_id: str) -> list[MessageRow]:
+        """Return the messages that are locked of a group's conversations."""
+        ...
+
+    def happened(
+        self,
+        handle: str,
+        kind: str,
+        message_type: str | None = None,
+        number: int | None = None,
+        text: str | None = None,
+    ) -> None:
+        """Add to a dialog's log."""
+        ...
+
+    def happenings(self, dialog: str) -> list[Happening]:
+        """Return a dialog's log, oldest first."""
+        ...
+
+    def trim_happenings(self, dialog: str, keep: int) -> None:
+        """Forget all but the latest entries of a dialog's log."""
+        ...
+
+    def forget_happenings(self, dialog: str) -> None:
+        """Forget a dialog's log."""
+        ...

@@ -1,0 +1,153 @@
+"""Dialogs in SQL: the part of a transaction that knows definitions, conversations and their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.contracts import KINDS, Definition, Definitions, kind_of
+from lazaretto.conversations import ConversationState, dialog_of
+from lazaretto.store.dialogs import ConversationRecord, Happening, OpenLane, Sending
+from lazaretto.store.records import FRESH, READY, SUSPECT, HandedRow, MessageRow
+from lazaretto.store.sql.rows import Cursor, Memory
+
+
+def _conversation(row: Sequence[Any]) -> ConversationRecord:
+    values = list(row)
+    values[6] = ConversationState(values[6])
+    return ConversationRecord(*values)
+
+
+class DialogTables:
+    """What a transaction does with dialogs."""
+
+    _x: Callable[..., Cursor]
+    _q: Mapping[str, str]
+    _memory: Memory
+    row: Callable[[int], MessageRow | None]
+    select_session_messages: Callable[[int, str, int, int, int], list[HandedRow]]
+    now: int
+
+    def definitions(self) -> Definitions:
+        if self._memory.definitions is None:
+            rows = self._x(self._q["select_definitions"])
+            found = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
+            self._memory.definitions = Definitions(tuple(found))
+        return self._memory.definitions
+
+    def save_definition(self, definition: Definition) -> None:
+        body = msgspec.json.encode(definition).decode()
+        values = {"kind": kind_of(definition), "name": definition.name, "body": body}
+        self._x(self._q["save_definition"], values)
+        self._memory.definitions = None
+
+    def delete_definition(self, kind: str, name: str) -> None:
+        self._x(self._q["delete_definition"], {"kind": kind, "name": name})
+        self._memory.definitions = None
+
+    def conversation(self, handle: str) -> ConversationRecord | None:
+        row = self._x(self._q["select_conversation"], {"handle": handle}).fetchone()
+        return _conversation(row) if row else None
+
+    def save_conversation(self, record: ConversationRecord) -> None:
+        values = msgspec.structs.asdict(record)
+        values["state"] = record.state.value
+        self._x(self._q["save_conversation"], values)
+
+    def delete_conversation(self, handle: str) -> None:
+        self._x(self._q["delete_conversation"], {"handle": handle})
+
+    def count_sent(self, handle: str, count: int) -> Sending | None:
+        values = {"handle": handle, "count": count, "now": self.now}
+        row = self._x(self._q["count_sent"], values).fetchone()
+        return Sending(*row) if row else None
+
+    def conversations(
+        self,
+        after: str,
+        limit: int,
+        *,
+        queue_id: int | None,
+        state: ConversationState | None,
+        group_id: str | None,
+    ) -> list[ConversationRecord]:
+        values = {
+            "after": after,
+            "limit": limit,
+            "queue_id": queue_id,
+            "state": None if state is None else state.value,
+            "group_id": group_id,
+        }
+        return [_conversation(row) for row in self._x(self._q["select_conversations"], values)]
+
+    def service_in_use(self, name: str) -> bool:
+        return bool(self._x(self._q["uses_of_service"], {"name": name}).fetchone()[0])
+
+    def contract_in_use(self, name: str) -> bool:
+        return bool(self._x(self._q["uses_of_contract"], {"name": name}).fetchone()[0])
+
+    def group_open(self, queue_id: int, group_id: str) -> bool:
+        values = {"queue_id": queue_id, "group_id": group_id}
+        return bool(self._x(self._q["group_open"], values).fetchone()[0])
+
+    def levels(self, queue_id: int) -> list[int]:
+        return [int(level, 16) for (level,) in self._x(self._q["select_levels"], {"queue_id": queue_id})]
+
+    def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:
+        values = {"queue_id": queue_id, "after": after, "end": end, "now": self.now, "token": token}
+        row = self._x(self._q["next_lane"], values).fetchone()
+        return OpenLane(*row) if row else None
+
+    def open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> OpenLane | None:
+        values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
+        row = self._x(self._q["open_lane"], values).fetchone()
+        return OpenLane(*row) if row else None
+
+    def lane_messages(self, queue_id: int, lane: OpenLane, limit: int) -> list[HandedRow]:
+        rows: list[HandedRow] = []
+        for state in (READY, FRESH):
+            if len(rows) < limit:
+                left = limit - len(rows)
+                rows += self.select_session_messages(queue_id, lane.session_id, state, lane.before, left)
+        suspects = self.select_session_messages(queue_id, lane.session_id, SUSPECT, lane.before, 1)
+        if suspects:
+            # It keeps its place: what stands before it goes first, what is behind it waits, and it goes
+            # alone.
+            rows = [row for row in rows if row[0] < suspects[0][0]] or [(*suspects[0][:-1], None)]
+        return rows
+
+    def group_held(self, queue_id: int, group_id: str) -> list[MessageRow]:
+        values = {"queue_id": queue_id, "group_id": group_id}
+        keys = self._x(self._q["select_group_held"], values).fetchall()
+        found = (self.row(key) for (key,) in keys)
+        return [row for row in found if row is not None]
+
+    def happened(
+        self,
+        handle: str,
+        kind: str,
+        message_type: str | None = None,
+        number: int | None = None,
+        text: str | None = None,
+    ) -> None:
+        values = {
+            "dialog_id": dialog_of(handle),
+            "now": self.now,
+            "handle": handle,
+            "kind": kind,
+            "message_type": message_type,
+            "number": number,
+            "text": text,
+        }
+        self._x(self._q["insert_happening"], values)
+
+    def happenings(self, dialog: str) -> list[Happening]:
+        return [Happening(*row) for row in self._x(self._q["select_happenings"], {"dialog_id": dialog})]
+
+    def trim_happenings(self, dialog: str, keep: int) -> None:
+        self._x(self._q["trim_happenings"], {"dialog_id": dialog, "keep": keep})
+
+    def forget_happenings(self, dialog: str) -> None:
+        self._x(self._q["delete_happenings"], {"dialog_id": dialog})

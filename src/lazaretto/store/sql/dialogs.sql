@@ -1,0 +1,174 @@
+-- Queries of dialogs, the same for every database: parameters are written :name.
+-- The lanes of a conversation are sessions of its queue; see the module conversations for their names.
+
+-- name: select_definitions
+-- Every message type, contract, service and priority, as JSON.
+SELECT kind, body FROM lazaretto_definitions
+
+-- name: save_definition
+-- A definition, in the place of one of its name.
+INSERT INTO lazaretto_definitions (kind, name, body) VALUES (:kind, :name, :body)
+ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body
+
+-- name: delete_definition
+-- A definition that is dropped.
+DELETE FROM lazaretto_definitions WHERE kind = :kind AND name = :name
+
+-- name: select_conversation
+-- One end of a dialog.
+SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
+       sent, created, expires, error_code, error_text
+FROM lazaretto_conversations WHERE handle = :handle
+
+-- name: save_conversation
+-- One end of a dialog: new, or its new standing.
+INSERT INTO lazaretto_conversations
+    (handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
+     sent, created, expires, error_code, error_text)
+VALUES (:handle, :queue_id, :service, :far_service, :contract, :group_id, :state, :priority, :far_queue_id,
+        :far_priority, :sent, :created, :expires, :error_code, :error_text)
+ON CONFLICT (handle) DO UPDATE
+SET group_id = excluded.group_id, state = excluded.state, error_code = excluded.error_code,
+    error_text = excluded.error_text
+
+-- name: delete_conversation
+-- One end of a dialog that is over.
+DELETE FROM lazaretto_conversations WHERE handle = :handle
+
+-- name: count_sent
+-- Count what an end sends, if it can send.
+UPDATE lazaretto_conversations SET sent = sent + :count, state = 'conversing'
+WHERE handle = :handle AND state IN ('started_outbound', 'conversing') AND (expires IS NULL OR expires > :now)
+RETURNING sent, queue_id, far_queue_id, far_priority
+
+-- name: select_conversations
+-- Conversations by handle.
+SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
+       sent, created, expires, error_code, error_text
+FROM lazaretto_conversations
+WHERE handle > :after
+  AND (CAST(:queue_id AS BIGINT) IS NULL OR queue_id = :queue_id)
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+  AND (CAST(:group_id AS TEXT) IS NULL OR group_id = :group_id)
+ORDER BY handle LIMIT :limit
+
+-- name: uses_of_service
+-- Whether a conversation is of a service, at either end.
+SELECT EXISTS (SELECT 1 FROM lazaretto_conversations WHERE service = :name OR far_service = :name)
+
+-- name: uses_of_contract
+-- Whether a conversation is under a contract.
+SELECT EXISTS (SELECT 1 FROM lazaretto_conversations WHERE contract = :name)
+
+-- name: group_open
+-- Whether a conversation of a group is not ended at this end.
+SELECT EXISTS (
+    SELECT 1 FROM lazaretto_conversations
+    WHERE queue_id = :queue_id AND group_id = :group_id AND state <> 'disconnected_outbound')
+
+-- name: select_levels
+-- The priorities of which messages are in a queue: one step from each to the next.
+WITH RECURSIVE firsts (lane) AS (
+    SELECT min(session_id) FROM lazaretto_messages WHERE key >> 44 = :queue_id AND session_id > ''
+    UNION ALL
+    SELECT (SELECT min(session_id) FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~')
+    FROM firsts WHERE firsts.lane IS NOT NULL
+)
+SELECT substr(lane, 1, 1) FROM firsts WHERE lane IS NOT NULL
+
+-- name: next_lane
+-- The next lane with a message that nothing holds back, of a group that nobody else has locked: lane by lane, each
+-- looked at once, however many messages wait in it.
+WITH RECURSIVE lanes (lane) AS (
+    SELECT min(session_id) FROM lazaretto_messages
+    WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
+    UNION ALL
+    SELECT (SELECT min(session_id) FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end)
+    FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM lazaretto_conversations c
+        LEFT JOIN lazaretto_sessions g ON g.queue_id = :queue_id AND g.session_id = 'g' || c.group_id
+        LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = lanes.lane
+        WHERE c.handle = substr(lanes.lane, 2, 34)
+          AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
+          AND (SELECT min(k) FROM (
+                   SELECT min(key) AS k FROM lazaretto_messages
+                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
+                   UNION ALL SELECT min(key) FROM lazaretto_messages
+                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
+                   UNION ALL SELECT min(key) FROM lazaretto_messages
+                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6) first)
+              < coalesce((SELECT min(k) FROM (
+                   SELECT min(key) AS k FROM lazaretto_messages
+                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
+                   UNION ALL SELECT min(key) FROM lazaretto_messages
+                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2
+                     AND lock_token <> :token) held),
+                   9223372036854775807))
+)
+SELECT found.lane, c.handle, c.group_id, c.service, c.contract
+FROM (SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes) found
+JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
+
+-- name: open_lane
+-- The lane of a group that is to be received from first: timers, then errors, then messages by priority. With it,
+-- the first message that can be received and its state, and the first one that holds back what is behind it.
+SELECT lane, handle, group_id, service, contract, first, before FROM (
+    SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
+           (SELECT min(k) FROM (
+                SELECT min(key) AS k FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 0
+                UNION ALL SELECT min(key) FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 1
+                UNION ALL SELECT min(key) FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 6) receivable) AS first,
+           coalesce((SELECT min(k) FROM (
+                SELECT min(key) AS k FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 5
+                UNION ALL SELECT min(key) FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 2
+                  AND lock_token <> :token) held), 9223372036854775807) AS before
+    FROM (
+        SELECT substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind AS lane,
+               kinds.kind, c.priority, c.handle, c.group_id, c.service, c.contract
+        FROM lazaretto_conversations c
+        CROSS JOIN (SELECT 'a' AS kind UNION ALL SELECT 'b' UNION ALL SELECT 'm') kinds
+        WHERE c.queue_id = :queue_id AND c.group_id = :group_id
+          AND (CAST(:handle AS TEXT) IS NULL OR c.handle = :handle)
+    ) l
+) lanes
+WHERE first < before AND NOT EXISTS (
+    SELECT 1 FROM lazaretto_sessions h
+    WHERE h.queue_id = :queue_id AND h.session_id = lane AND h.held_key IS NOT NULL)
+ORDER BY kind, priority DESC, first LIMIT 1
+
+-- name: select_group_held
+-- The locked messages of a group's conversations.
+SELECT m.key FROM lazaretto_conversations c
+CROSS JOIN (SELECT 'a' AS kind UNION ALL SELECT 'b' UNION ALL SELECT 'm') kinds
+JOIN lazaretto_messages m ON m.key >> 44 = :queue_id AND m.state = 2
+    AND m.session_id = substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind
+WHERE c.queue_id = :queue_id AND c.group_id = :group_id
+ORDER BY m.key
+
+-- name: insert_happening
+-- An entry of a dialog's log.
+INSERT INTO lazaretto_dialog_log (dialog_id, time, handle, kind, message_type, number, text)
+VALUES (:dialog_id, :now, :handle, :kind, :message_type, :number, :text)
+
+-- name: select_happenings
+-- A dialog's log, oldest first.
+SELECT position, time, handle, kind, message_type, number, text FROM lazaretto_dialog_log
+WHERE dialog_id = :dialog_id ORDER BY position
+
+-- name: trim_happenings
+-- Forget all but the latest entries of a dialog's log.
+DELETE FROM lazaretto_dialog_log
+WHERE dialog_id = :dialog_id AND position <= (
+    SELECT position FROM lazaretto_dialog_log
+    WHERE dialog_id = :dialog_id ORDER BY position DESC LIMIT 1 OFFSET :keep)
+
+-- name: delete_happenings
+-- Forget a dialog's log.
+DELETE FROM lazaretto_dialog_log WHERE dialog_id = :dialog_id

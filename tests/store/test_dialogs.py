@@ -1,0 +1,517 @@
+"""Conversations between two services: in order, once, ended at both ends, with nothing left."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazaretto import NEXT_SESSION, Broker, ManualClock, Message, NotAllowed
+from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR, ConversationState
+from lazaretto.errors import (
+    ConversationError,
+    ConversationLocked,
+    ConversationNotFound,
+    DefinitionError,
+    InvalidOption,
+    MessageLockLost,
+    SessionLockLost,
+)
+
+from .talk import (
+    FRONT,
+    NOTE,
+    ORDER,
+    ORDERING,
+    RECEIPT,
+    SHOP,
+    begin,
+    bodies,
+    far,
+    leftovers,
+    read,
+    read_all,
+    send,
+    services,
+)
+
+
+@pytest.fixture(autouse=True)
+def _services(broker: Broker) -> None:
+    services(broker)
+
+
+def state(broker: Broker, handle: str) -> ConversationState:
+    return broker.dialogs.conversation(handle).state
+
+
+class TestTalking:
+    def test_there_and_back_and_over(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2")
+        with broker.dialogs.transaction("shop") as work:
+            first, second = work.receive(max_messages=10)
+            work.send(first.conversation, RECEIPT, b"done")
+        assert (first.type, first.body, first.number, first.conversation) == (ORDER, b"1", 1, far(handle))
+        assert (second.body, second.number) == (b"2", 2)
+        assert bodies(read(broker, "front")) == [b"done"]
+        broker.dialogs.end(handle)
+        assert state(broker, handle) is ConversationState.DISCONNECTED_OUTBOUND
+        assert state(broker, far(handle)) is ConversationState.DISCONNECTED_INBOUND
+        (last,) = read(broker)
+        assert last.is_end
+        assert leftovers(broker) == []
+
+    def test_nothing_takes_effect_before_the_commit(self, broker: Broker) -> None:
+        work = broker.dialogs.transaction()
+        handle = work.begin_dialog(FRONT, SHOP, ORDERING)
+        work.send(handle, ORDER, b"1")
+        assert read(broker) == []
+        work.rollback()
+        assert leftovers(broker) == []
+
+    def test_an_error_undoes_the_answer_and_returns_the_message(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        with pytest.raises(ZeroDivisionError), broker.dialogs.transaction("shop") as work:
+            (message,) = work.receive()
+            work.send(message.conversation, RECEIPT, b"wrong")
+            raise ZeroDivisionError
+        assert read(broker, "front") == []
+        (again,) = read(broker)
+        assert (again.body, again.delivery_count) == (b"1", 1)
+
+    def test_the_far_end_knows_of_it_by_the_first_message(self, broker: Broker) -> None:
+        handle = begin(broker)
+        assert state(broker, handle) is ConversationState.STARTED_OUTBOUND
+        with pytest.raises(ConversationNotFound):
+            broker.dialogs.conversation(far(handle))
+        send(broker, handle)
+        assert state(broker, handle) is state(broker, far(handle)) is ConversationState.CONVERSING
+
+    def test_a_dialog_that_nothing_was_sent_on_leaves_nothing(self, broker: Broker) -> None:
+        broker.dialogs.end(begin(broker))
+        assert leftovers(broker) == []
+
+    def test_what_waits_is_dropped_by_who_ends(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2")
+        broker.dialogs.end(far(handle))
+        (last,) = read(broker, "front")
+        assert last.is_end
+        assert leftovers(broker) == []
+
+    def test_what_was_sent_before_the_end_is_received_before_it(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2")
+        broker.dialogs.end(handle)
+        messages = read(broker)
+        assert [m.type for m in messages] == [ORDER, ORDER, END_DIALOG]
+        assert leftovers(broker) == []
+
+    def test_the_reader_may_end_it_by_itself(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.end(handle)
+        with broker.dialogs.transaction("shop") as work:
+            for message in work.receive(max_messages=10):
+                if message.is_last:
+                    work.end(message.conversation)
+        assert leftovers(broker) == []
+
+    def test_both_ends_end_in_one_commit(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        with broker.dialogs.transaction() as work:
+            work.end(handle)
+            work.end(far(handle))
+        assert leftovers(broker) == []
+
+    def test_ordinary_messages_in_the_same_commit(self, broker: Broker) -> None:
+        broker.create_queue("audit")
+        begin(broker, b"1")
+        with broker.dialogs.transaction("shop") as work:
+            (message,) = work.receive()
+            work.messages.send("audit", Message(message.body))
+        assert broker.queue("audit").counts.active == 1
+
+
+class TestRefusals:
+    def test_a_type_that_the_contract_does_not_have(self, broker: Broker) -> None:
+        broker.dialogs.create_message_type("Other")
+        handle = begin(broker)
+        with pytest.raises(DefinitionError, match="has no message type 'Other'"):
+            send(broker, handle, "Other")
+
+    def test_a_type_that_this_end_does_not_send(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        with pytest.raises(DefinitionError, match="lets the target send"):
+            send(broker, handle, RECEIPT)
+        with pytest.raises(DefinitionError, match="lets the initiator send"):
+            send(broker, far(handle), ORDER)
+        send(broker, far(handle), NOTE)
+
+    def test_sending_on_what_has_ended(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.end(handle)
+        with pytest.raises(ConversationError, match="disconnected_outbound: it cannot send"):
+            send(broker, handle)
+        with pytest.raises(ConversationError, match="disconnected_inbound: it cannot send"):
+            send(broker, far(handle), NOTE)
+        with pytest.raises(ConversationError, match="cannot be ended again"):
+            broker.dialogs.end(handle)
+        read(broker)
+        with pytest.raises(ConversationNotFound):
+            broker.dialogs.end(handle)
+
+    def test_a_service_that_is_no_target_of_the_contract(self, broker: Broker) -> None:
+        work = broker.dialogs.transaction()
+        work.begin_dialog(SHOP, FRONT, ORDERING)
+        with pytest.raises(DefinitionError, match="is not the target of contract"):
+            work.commit()
+
+    def test_a_service_that_is_missing(self, broker: Broker) -> None:
+        work = broker.dialogs.transaction()
+        work.begin_dialog(FRONT, "//test/Shopp", ORDERING)
+        with pytest.raises(DefinitionError, match="did you mean '//test/Shop'"):
+            work.commit()
+
+    @pytest.mark.parametrize("handle", ["", "x", 7, None, "0" * 32, "0" * 32 + "-x", b"0"])
+    def test_handles_that_are_none(self, broker: Broker, handle: str) -> None:
+        with pytest.raises(InvalidOption, match="expected a conversation's handle"):
+            broker.dialogs.conversation(handle)
+
+    def test_bodies_that_are_not_bytes(self, broker: Broker) -> None:
+        handle = begin(broker)
+        work = broker.dialogs.transaction()
+        with pytest.raises(ValueError, match="expected body to be bytes"):
+            work.send(handle, ORDER, "text")  # type: ignore[arg-type]
+
+    def test_the_queue_of_a_service_is_for_dialogs_alone(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        with pytest.raises(NotAllowed, match="by dialogs"):
+            broker.sender("shop").send(Message(b"x", session_id="s"))
+        with pytest.raises(NotAllowed, match="by dialogs"):
+            broker.receiver("shop", session=NEXT_SESSION).receive()
+        with pytest.raises(NotAllowed, match="by dialogs"):
+            broker.receiver("shop", session="s")
+        with pytest.raises(NotAllowed, match="by dialogs"):
+            broker.receiver("shop").receive()
+        with pytest.raises(NotAllowed, match="drop the service first"):
+            broker.delete_queue("shop")
+        assert broker.peek("shop")[0].body == b"1"
+
+    def test_an_ordinary_queue_is_not(self, broker: Broker) -> None:
+        broker.create_queue("plain")
+        with pytest.raises(NotAllowed, match="not the queue of a service"):
+            read(broker, "plain")
+        with pytest.raises(DefinitionError, match="is an ordinary queue"):
+            broker.dialogs.create_service("S", "plain")
+
+
+class TestErrors:
+    def test_an_error_comes_before_what_was_sent(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2")
+        broker.dialogs.end(handle, error=(42, "called off"))
+        (first,) = read(broker, most=1)
+        assert first.is_error
+        assert first.error == (42, "called off")
+        # What was queued may still be received, and then it is over.
+        assert [m.body for m in read(broker, most=2)] == [b"1", b"2"]
+        assert read(broker)[0].is_end
+        assert leftovers(broker) == []
+
+    def test_nothing_can_be_sent_after_it(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.end(far(handle), error=(1, "no"))
+        with pytest.raises(ConversationError, match=r"is error \(error 1: no\)"):
+            send(broker, handle)
+        assert broker.dialogs.conversation(handle).error == (1, "no")
+
+    def test_who_has_ended_is_told_nothing_more(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.end(handle)
+        broker.dialogs.end(far(handle), error=(1, "too late"))
+        assert read(broker, "front") == []
+        assert leftovers(broker) == []
+
+    @pytest.mark.parametrize("error", [(0, "x"), (-1, "x"), (1, ""), (1, "x" * 3001), "x", (1,), (True, "x")])
+    def test_errors_that_are_none(self, broker: Broker, error: tuple[int, str]) -> None:
+        handle = begin(broker)
+        with pytest.raises(InvalidOption):
+            broker.dialogs.end(handle, error=error)
+
+    def test_an_invalid_body_is_answered_at_once(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        with broker.dialogs.transaction() as work:
+            work.send(handle, ORDER, b"2")
+            work.send(handle, ORDER, b"{broken")
+        (answer,) = read(broker, "front")
+        assert answer.error is not None
+        code, text = answer.error
+        assert code == -9615
+        assert "must be well-formed JSON" in text
+        # It was not received, and is not lost; nor is what it took with it.
+        assert read(broker) == []
+        reasons = [(d.reason, d.message and d.message.body) for d in broker.dead_letters("shop")]
+        assert sorted(reasons, key=str) == [
+            ("ConversationEnded", b"1"),
+            ("ConversationEnded", b"2"),
+            ("InvalidMessage", b"{broken"),
+        ]
+        assert leftovers(broker) == []
+
+    def test_an_invalid_first_message(self, broker: Broker) -> None:
+        begin(broker, b"")
+        (answer,) = read(broker, "front")
+        assert answer.is_error
+        assert leftovers(broker) == []
+
+
+class TestTime:
+    def test_a_lifetime_that_is_over_is_an_error_at_both_ends(
+        self, broker: Broker, clock: ManualClock
+    ) -> None:
+        handle = begin(broker, b"1", lifetime=60.0)
+        clock.advance(61)
+        assert state(broker, handle) is state(broker, far(handle)) is ConversationState.ERROR
+        with pytest.raises(ConversationError, match="is error"):
+            send(broker, handle)
+        (near,) = read(broker, "front")
+        assert near.error == (-8489, "The dialog has exceeded its lifetime.")
+        assert [read(broker, most=1)[0].type for _ in range(3)] == [ERROR, ORDER, END_DIALOG]
+        assert leftovers(broker) == []
+
+    def test_a_dialog_that_ends_in_time_has_no_error(self, broker: Broker, clock: ManualClock) -> None:
+        handle = begin(broker, b"1", lifetime=60.0)
+        broker.dialogs.end(handle)
+        read(broker)
+        clock.advance(61)
+        assert read_all(broker) == read_all(broker, "front") == []
+        assert leftovers(broker) == []
+
+    def test_a_timer_comes_before_everything(self, broker: Broker, clock: ManualClock) -> None:
+        handle = begin(broker, b"1")
+        with broker.dialogs.transaction() as work:
+            work.set_timer(far(handle), 30.0)
+        assert broker.dialogs.conversation(far(handle)).messages == {"active": 1, "scheduled": 1}
+        clock.advance(31)
+        broker.dialogs.end(handle, error=(5, "x"))
+        assert [m.type.rpartition("/")[2] for m in read(broker)][:2] == ["DialogTimer", "Error"]
+
+    def test_a_timer_set_again_takes_the_place_of_the_first(self, broker: Broker, clock: ManualClock) -> None:
+        handle = begin(broker)
+        for delay in (10.0, 30.0):
+            with broker.dialogs.transaction() as work:
+                work.set_timer(handle, delay)
+        clock.advance(11)
+        assert read(broker, "front") == []
+        clock.advance(20)
+        (timer,) = read(broker, "front")
+        assert (timer.type, timer.is_timer) == (DIALOG_TIMER, True)
+        assert read(broker, "front") == []
+
+    def test_a_timer_taken_away(self, broker: Broker, clock: ManualClock) -> None:
+        handle = begin(broker)
+        with broker.dialogs.transaction() as work:
+            work.set_timer(handle, 10.0)
+            work.set_timer(handle, None)
+        clock.advance(11)
+        assert read(broker, "front") == []
+
+    def test_a_timer_ends_with_its_conversation(self, broker: Broker, clock: ManualClock) -> None:
+        handle = begin(broker, b"1")
+        with broker.dialogs.transaction() as work:
+            work.set_timer(handle, 10.0)
+        broker.dialogs.end(handle)
+        read(broker)
+        assert leftovers(broker) == []
+
+
+class TestGroups:
+    def test_one_reader_of_a_group_at_a_time(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        first = broker.dialogs.transaction("shop")
+        assert bodies(first.receive()) == [b"1"]
+        send(broker, handle, body=b"2")
+        assert read(broker) == []
+        with pytest.raises(ConversationLocked):
+            read(broker, conversation=far(handle))
+        # Who has the lock may go on.
+        assert bodies(first.receive()) == [b"2"]
+        first.commit()
+        assert read(broker) == []
+
+    def test_another_group_meanwhile(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        begin(broker, b"2")
+        with broker.dialogs.transaction("shop") as work:
+            one = work.receive(max_messages=10)
+            assert len(one) == 1
+            other = read(broker)
+            assert sorted(bodies(one + other)) == [b"1", b"2"]
+
+    def test_messages_of_one_group_come_from_all_its_conversations(self, broker: Broker) -> None:
+        with broker.dialogs.transaction() as work:
+            one = work.begin_dialog(FRONT, SHOP, ORDERING)
+            work.send(one, ORDER, b"1")
+        group = broker.dialogs.conversation(one).group
+        with broker.dialogs.transaction() as work:
+            two = work.begin_dialog(FRONT, SHOP, ORDERING, group=group)
+            work.send(two, ORDER, b"2")
+        for handle, text in ((one, b"a"), (two, b"b")):
+            send(broker, far(handle), NOTE, text)
+        assert bodies(read(broker, "front")) == [b"a", b"b"]
+
+    def test_state_is_read_before_the_message(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2")
+        for seen in (None, b"one"):
+            with broker.dialogs.transaction("shop") as work:
+                found = work.get_conversation_group()
+                assert found is not None
+                group, before = found
+                assert before == seen
+                (message,) = work.receive(group=group)
+                assert message.group == group
+                work.set_group_state(group, b"one")
+        broker.dialogs.end(handle)
+        read(broker)
+        assert leftovers(broker) == []
+
+    def test_state_is_rolled_back_with_the_rest(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        with pytest.raises(ZeroDivisionError), broker.dialogs.transaction("shop") as work:
+            found = work.get_conversation_group()
+            assert found is not None
+            work.set_group_state(found[0], b"x")
+            raise ZeroDivisionError
+        with broker.dialogs.transaction("shop") as work:
+            found = work.get_conversation_group()
+            assert found is not None
+            assert found[1] is None
+
+    def test_state_of_a_group_that_is_not_locked_here(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        group = broker.dialogs.conversation(far(handle)).group
+        with pytest.raises(NotAllowed, match="not locked by this transaction"):
+            broker.dialogs.transaction("shop").set_group_state(group, b"x")
+
+    def test_several_groups_in_one_transaction(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        begin(broker, b"2")
+        with broker.dialogs.transaction("shop") as work:
+            groups = {found[0] for found in (work.get_conversation_group() for _ in range(3)) if found}
+            assert len(groups) == 2
+            assert sorted(b"".join(bodies(work.receive(group=g))) for g in groups) == [b"1", b"2"]
+        assert read(broker) == []
+
+    def test_a_conversation_moves_to_another_group(self, broker: Broker) -> None:
+        one, two = begin(broker, b"1"), begin(broker, b"2")
+        group = broker.dialogs.conversation(far(one)).group
+        with broker.dialogs.transaction() as work:
+            work.move_conversation(far(two), group)
+        assert sorted(bodies(read(broker))) == [b"1", b"2"]
+
+    def test_not_out_of_a_group_that_another_has_locked(self, broker: Broker) -> None:
+        one, two = begin(broker, b"1"), begin(broker, b"2")
+        group = broker.dialogs.conversation(far(one)).group
+        with broker.dialogs.transaction("shop") as work:
+            work.receive(conversation=far(two))
+            with pytest.raises(ConversationLocked), broker.dialogs.transaction() as other:
+                other.move_conversation(far(two), group)
+            work.move_conversation(far(two), group)
+        assert broker.dialogs.conversation(far(two)).group == group
+
+    def test_a_lock_that_runs_out_gives_the_group_to_another(
+        self, broker: Broker, clock: ManualClock
+    ) -> None:
+        begin(broker, b"1")
+        slow = broker.dialogs.transaction("shop")
+        slow.receive()
+        clock.advance(61)
+        (message,) = read(broker)
+        assert (message.body, message.delivery_count) == (b"1", 1)
+        with pytest.raises((SessionLockLost, MessageLockLost)):
+            slow.commit()
+
+    def test_locks_are_prolonged(self, broker: Broker, clock: ManualClock) -> None:
+        begin(broker, b"1")
+        with broker.dialogs.transaction("shop") as slow:
+            slow.receive()
+            clock.advance(40)
+            slow.renew_locks()
+            clock.advance(40)
+            assert read(broker) == []
+        assert leftovers(broker) != []
+        assert read(broker) == []
+
+
+class TestPriorities:
+    def test_the_most_urgent_first(self, broker: Broker) -> None:
+        dialogs = broker.dialogs
+        dialogs.create_priority("low", 2, contract=ORDERING)
+        low = begin(broker, b"2")
+        dialogs.create_priority("low", 9, contract=ORDERING)
+        high = begin(broker, b"9")
+        assert (dialogs.conversation(low).priority, dialogs.conversation(high).priority) == (2, 9)
+        assert [bodies(read(broker)) for _ in range(2)] == [[b"9"], [b"2"]]
+
+    def test_the_rest_are_not_starved(self, broker: Broker) -> None:
+        dialogs = broker.dialogs
+        dialogs.create_priority("p", 1, contract=ORDERING)
+        begin(broker, b"1")
+        dialogs.create_priority("p", 10, contract=ORDERING)
+        urgent = begin(broker, *(b"10" for _ in range(40)))
+        order = [bodies(read(broker, most=1))[0] for _ in range(41)]
+        assert order.index(b"1") < 20
+        assert order.count(b"10") == 40
+        assert dialogs.conversation(urgent).priority == 10
+
+    def test_groups_of_one_priority_take_turns(self, broker: Broker) -> None:
+        handles = [begin(broker, b"%d" % n, b"%d" % n) for n in range(3)]
+        first = [bodies(read(broker, most=1))[0] for _ in range(3)]
+        assert sorted(first) == [b"0", b"1", b"2"]
+        assert len(handles) == 3
+
+    def test_the_most_specific_definition_counts(self, broker: Broker) -> None:
+        dialogs = broker.dialogs
+        dialogs.create_priority("any", 1)
+        dialogs.create_priority("far", 3, far_service=SHOP)
+        dialogs.create_priority("near", 4, service=FRONT)
+        dialogs.create_priority("contract", 6, contract=ORDERING)
+        dialogs.create_priority("contract of another", 7, contract=ORDERING, service=SHOP)
+        known = dialogs.definitions()
+        assert known.priority_of(ORDERING, FRONT, SHOP) == 6
+        assert known.priority_of(ORDERING, SHOP, FRONT) == 7
+        assert known.priority_of("DEFAULT", FRONT, SHOP) == 4
+        assert known.priority_of("DEFAULT", SHOP, SHOP) == 3
+        assert known.priority_of("DEFAULT", SHOP, FRONT) == 1
+
+
+class TestRetention:
+    def test_what_was_received_and_sent_is_kept_until_the_end(self, broker: Broker) -> None:
+        broker.dialogs.create_service(SHOP, "shop", [ORDERING], retention=True)
+        handle = begin(broker, b"1", b"2")
+        with broker.dialogs.transaction("shop") as work:
+            for message in work.receive(max_messages=10):
+                work.send(message.conversation, RECEIPT, b"got " + message.body)
+        kept = [m.body for m in broker.peek("shop", 10)]
+        assert sorted(kept) == [b"1", b"2", b"got 1", b"got 2"]
+        assert read(broker) == []
+        assert bodies(read(broker, "front")) == [b"got 1", b"got 2"]
+        broker.dialogs.end(handle)
+        read(broker)
+        assert leftovers(broker) == []
+
+
+class TestCleaningUp:
+    def test_one_end_goes_and_the_other_is_told_nothing(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        assert broker.dialogs.clean_up(far(handle)) == 1
+        assert read(broker) == read(broker, "front") == []
+        assert "cleaned up" in broker.dialogs.conversation(handle).waits
+        broker.dialogs.end(handle)
+        assert leftovers(broker) == []
+
+    def test_many_conversations_leave_an_event_each_and_nothing_else(self, broker: Broker) -> None:
+        for number in range(20):
+            handle = begin(broker, b"%d" % number)
+            read(broker)
+            broker.dialogs.end(handle)
+            read(broker)
+        assert leftovers(broker) == []
+        ended = [e for e in broker.events() if e.kind == "dialog_ended"]
+        assert len(ended) == 20
+        assert ended[0].detail["service"] == SHOP

@@ -218,11 +218,13 @@ MAKERS: Final[dict[str, Callable[..., Definition]]] = {
 def queue_options(service: Service) -> QueueOptions:
     """Return the options of the queue that a service's messages arrive in: its way with poison among them."""
     mode = service.poison
-    cycles = {"receive_retry_count": service.failures - 1}
-    if service.retry_delay:
-        # Each failure is a cycle of its own, so that the delay runs in the store.
-        cycles = {"receive_retry_count": 0, "max_retry_cycles": service.failures - 1}
-    policy = PoisonPolicy(**cycles, retry_cycle_delay=service.retry_delay)
+    # With a delay each failure is a cycle of its own, so that the delay runs in the store.
+    retries, delay = service.failures - 1, service.retry_delay
+    policy = PoisonPolicy(
+        receive_retry_count=0 if delay else retries,
+        max_retry_cycles=retries if delay else 0,
+        retry_cycle_delay=delay,
+    )
     session = {
         DialogPoison.HOLD: PoisonSession.BLOCK,
         DialogPoison.END: PoisonSession.END,

@@ -17,7 +17,6 @@ from lazaretto.dialogs.transaction import DialogTransaction
 from lazaretto.engine.log import note
 from lazaretto.entities import EntityPath
 from lazaretto.errors import BrokerClosed, LazarettoError
-from lazaretto.receiver import place_of_path
 from lazaretto.store.contract import Operation, Store, Transaction
 
 _log = logging.getLogger("lazaretto.dialogs")
@@ -160,7 +159,7 @@ class QueueMonitor:
         renewed = time.monotonic()
         while not self._stopped:
             try:
-                place = place_of_path(self._store, path) or 1
+                place = self._directory.place(path)
                 seen = self._store.changes(place)
                 wait = self._start_one(path)
                 if time.monotonic() - renewed >= locks:
@@ -231,9 +230,9 @@ class QueueMonitor:
                     self._rest_until = time.monotonic() + rest
                 self._changed.notify_all()
 
-    def _note(self, kind: str, **detail: str) -> None:
+    def _note(self, kind: str, error: str | None = None) -> None:
         with contextlib.suppress(LazarettoError):
-            self._store.run(_Note(self._service, kind, detail))
+            self._store.run(_Note(self._service, kind, error))
 
 
 class _Note(Operation[None]):
@@ -241,16 +240,16 @@ class _Note(Operation[None]):
 
     durable = False
 
-    def __init__(self, service: Service, kind: str, detail: dict[str, str]) -> None:
+    def __init__(self, service: Service, kind: str, error: str | None) -> None:
         self._service = service
         self._kind = kind
-        self._detail = detail
+        self._error = error
 
     def run(self, tx: Transaction) -> None:
         queue = tx.queue(self._service.queue.lower())
         if queue is not None:
-            handler = self._service.handler or ""
-            note(tx, self._kind, queue, service=self._service.name, handler=handler, **self._detail)
+            name, handler = self._service.name, self._service.handler
+            note(tx, self._kind, queue, service=name, handler=handler, error=self._error)
 
 
 def free_group(tx: Transaction, path: EntityPath) -> bool:

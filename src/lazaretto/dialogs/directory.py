@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from lazaretto.contracts import Definitions
 from lazaretto.engine.conversations import require_conversation
+from lazaretto.entities import EntityPath
+from lazaretto.receiver import place_of_path
 from lazaretto.store.contract import Store
 
 #: How old definitions may be that are checked against, in seconds.
@@ -41,6 +43,7 @@ class Directory:
         self._read = 0.0
         self._terms: dict[str, Terms] = {}
         self._rotations: dict[str, Rotation] = {}
+        self._places: dict[str, int] = {}
 
     def definitions(self) -> Definitions:
         """Return every definition, as it was a second ago at most."""
@@ -73,6 +76,16 @@ class Directory:
             while len(self._terms) >= _MOST:
                 del self._terms[next(iter(self._terms))]
             self._terms[handle] = terms
+
+    def place(self, path: EntityPath) -> int:
+        """Return the key by which to wait for what comes to a queue."""
+        found = self._places.get(path.key)
+        if found is None:
+            found = place_of_path(self._store, path)
+            if found is None:
+                return 1
+            self._places[path.key] = found
+        return found
 
     def rotation(self, path_key: str) -> Rotation:
         """Return whose turn it is on a queue."""

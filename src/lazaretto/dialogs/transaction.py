@@ -20,7 +20,7 @@ from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.conversations import DialogError
-from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup
+from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup, ReleaseGroup
 from lazaretto.engine.dialogs import (
     BeginDialog,
     EndConversation,
@@ -29,12 +29,12 @@ from lazaretto.engine.dialogs import (
     SendDialog,
     SetTimer,
 )
-from lazaretto.engine.sessions import ReleaseSession, RenewSession, SetSessionState
+from lazaretto.engine.sessions import RenewSession, SetSessionState
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.messages import Lock
 from lazaretto.options import seconds, shown, text, whole
-from lazaretto.receiver import MOST_MESSAGES, place_of_path, raised, wait_for
+from lazaretto.receiver import MOST_MESSAGES, raised, wait_for
 from lazaretto.store.contract import Store
 from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
 
@@ -155,7 +155,7 @@ class DialogTransaction:
         )
         found = wait_for(
             self._store,
-            place_of_path(self._store, path) or 1,
+            self._directory.place(path),
             lambda: raised(self._store.run(operation)),
             end,
         )
@@ -166,7 +166,7 @@ class DialogTransaction:
             rotation.after = found.lane
         new = (path.key, found.group) not in self._locks
         self._locks[path.key, found.group] = found.lock
-        release = ReleaseSession(path, found.lock) if new else None
+        release = ReleaseGroup(found.lock) if new else None
         self._work.adopt([message for message, _ in found.messages], release)
         return found
 

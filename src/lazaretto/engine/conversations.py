@@ -98,6 +98,7 @@ def post(
     queue = tx.queue_by_id(record.queue_id)
     if queue is not None:
         name = f"{record.handle}.{type_.rpartition('/')[2]}"
+        tx.note_level(record.queue_id, record.priority)
         tx.insert_messages(
             queue, [message(record.priority, record.handle, lane, type_, body, name, scheduled)]
         )

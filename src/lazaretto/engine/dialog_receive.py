@@ -139,3 +139,15 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             if alone:
                 break
         return taken
+
+
+@dataclasses.dataclass(slots=True)
+class ReleaseGroup(Operation[None]):
+    """Give a conversation group up, all of whose messages were settled."""
+
+    lock: Lock
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self.lock.path.key)
+        if queue is not None and self.lock.session_id is not None:
+            tx.free_group(queue.queue_id, self.lock.session_id, self.lock.token)

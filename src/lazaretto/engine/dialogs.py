@@ -125,6 +125,7 @@ class SendDialog(Operation[None]):
         queue = tx.queue_by_id(sending.far_queue_id)
         if queue is None:
             raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
+        tx.note_level(queue.queue_id, sending.far_priority)
         first = sending.sent - count + 1
         far = far_end(self.handle)
         if first == 1 and is_initiator(self.handle):

@@ -123,7 +123,15 @@ class DialogTransaction(Protocol):
         ...
 
     def levels(self, queue_id: int) -> list[int]:
-        """Return the priorities of which messages are in a queue, rising."""
+        """Return the priorities of which messages may be in a queue, rising."""
+        ...
+
+    def note_level(self, queue_id: int, priority: int) -> None:
+        """Note that a message of a priority comes to a queue."""
+        ...
+
+    def free_group(self, queue_id: int, session_id: str, token: int) -> None:
+        """Give the lock on a conversation group's session up, if it is held under `token`."""
         ...
 
     def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:

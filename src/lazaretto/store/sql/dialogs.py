@@ -9,8 +9,9 @@ import msgspec
 
 from lazaretto.contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.conversations import ConversationState, dialog_of
+from lazaretto.keys import first_key
 from lazaretto.store.dialogs import ConversationRecord, Happening, OpenLane, Sending
-from lazaretto.store.records import FRESH, READY, SUSPECT, HandedRow, MessageRow
+from lazaretto.store.records import SUSPECT, HandedRow, MessageRow
 from lazaretto.store.sql.rows import Cursor, Memory
 
 
@@ -27,7 +28,7 @@ class DialogTables:
     _q: Mapping[str, str]
     _memory: Memory
     row: Callable[[int], MessageRow | None]
-    select_session_messages: Callable[[int, str, int, int, int], list[HandedRow]]
+    wake: Callable[[int], None]
     now: int
 
     def definitions(self) -> Definitions:
@@ -93,7 +94,21 @@ class DialogTables:
         return bool(self._x(self._q["group_open"], values).fetchone()[0])
 
     def levels(self, queue_id: int) -> list[int]:
-        return [int(level, 16) for (level,) in self._x(self._q["select_levels"], {"queue_id": queue_id})]
+        known = self._memory.levels
+        if queue_id not in known:
+            rows = self._x(self._q["select_levels"], {"queue_id": queue_id})
+            known[queue_id] = {int(level, 16) for (level,) in rows}
+        return sorted(known[queue_id])
+
+    def note_level(self, queue_id: int, priority: int) -> None:
+        if queue_id in self._memory.levels:
+            self._memory.levels[queue_id].add(priority)
+
+    def free_group(self, queue_id: int, session_id: str, token: int) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id, "token": token}
+        self._x(self._q["forget_group_lock"], values)
+        self._x(self._q["free_group_lock"], values)
+        self.wake(first_key(queue_id))
 
     def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:
         values = {"queue_id": queue_id, "after": after, "end": end, "now": self.now, "token": token}
@@ -106,16 +121,18 @@ class DialogTables:
         return OpenLane(*row) if row else None
 
     def lane_messages(self, queue_id: int, lane: OpenLane, limit: int) -> list[HandedRow]:
+        values = {
+            "queue_id": queue_id,
+            "session_id": lane.session_id,
+            "before": lane.before,
+            "limit": limit,
+        }
         rows: list[HandedRow] = []
-        for state in (READY, FRESH):
-            if len(rows) < limit:
-                left = limit - len(rows)
-                rows += self.select_session_messages(queue_id, lane.session_id, state, lane.before, left)
-        suspects = self.select_session_messages(queue_id, lane.session_id, SUSPECT, lane.before, 1)
-        if suspects:
-            # It keeps its place: what stands before it goes first, what is behind it waits, and it goes
-            # alone.
-            rows = [row for row in rows if row[0] < suspects[0][0]] or [(*suspects[0][:-1], None)]
+        for row in self._x(self._q["lane_messages"], values):
+            if row[-1] == SUSPECT:
+                # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
+                return rows or [(*row[:-2], None)]
+            rows.append(row[:-1])
         return rows
 
     def group_held(self, queue_id: int, group_id: str) -> list[MessageRow]:

@@ -143,6 +143,35 @@ WHERE first < before AND NOT EXISTS (
     WHERE h.queue_id = :queue_id AND h.session_id = lane AND h.held_key IS NOT NULL)
 ORDER BY kind, priority DESC, first LIMIT 1
 
+-- name: lane_messages
+-- A lane's next messages, as they are handed over, and the first one that must be handed over alone.
+SELECT key, body, message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
+       enqueued_sequence_number, NULL, NULL, cycle_attempts, state
+FROM (
+    SELECT * FROM (
+        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
+               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
+               generation, enqueued_sequence_number, cycle_attempts, state
+        FROM lazaretto_messages m
+        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 1 AND key < :before
+        ORDER BY key LIMIT :limit) ready
+    UNION ALL SELECT * FROM (
+        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
+               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
+               generation, enqueued_sequence_number, cycle_attempts, state
+        FROM lazaretto_messages m
+        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 0 AND key < :before
+        ORDER BY key LIMIT :limit) fresh
+    UNION ALL SELECT * FROM (
+        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
+               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
+               generation, enqueued_sequence_number, cycle_attempts, state
+        FROM lazaretto_messages m
+        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 6 AND key < :before
+        ORDER BY key LIMIT 1) suspect
+) next
+ORDER BY key LIMIT :limit
+
 -- name: select_group_held
 -- The locked messages of a group's conversations.
 SELECT m.key FROM lazaretto_conversations c
@@ -151,6 +180,16 @@ JOIN lazaretto_messages m ON m.key >> 44 = :queue_id AND m.state = 2
     AND m.session_id = substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind
 WHERE c.queue_id = :queue_id AND c.group_id = :group_id
 ORDER BY m.key
+
+-- name: forget_group_lock
+-- Give a group up that has no state.
+DELETE FROM lazaretto_sessions
+WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token = :token AND state IS NULL
+
+-- name: free_group_lock
+-- Give a group up that has a state.
+UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
+WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token = :token
 
 -- name: insert_happening
 -- An entry of a dialog's log.

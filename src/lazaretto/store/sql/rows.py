@@ -118,6 +118,8 @@ class Memory:
         self.unclear: set[int] = set()
         self.last_body: int | None = None
         self.definitions: Definitions | None = None
+        #: The priorities of which messages may be in a queue of dialogs.
+        self.levels: dict[int, set[int]] = {}
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -133,3 +135,4 @@ class Memory:
         self.idle_at.clear()
         self.last_body = None
         self.definitions = None
+        self.levels.clear()

@@ -234,7 +234,7 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
        generation, enqueued_sequence_number, NULL, NULL, cycle_attempts
 FROM lazaretto_messages m
-WHERE m.key >> 44 = ? AND session_id = ? AND state = ? AND (expires IS NULL OR expires > ?) AND m.key < ?
+WHERE m.key >> 44 = ? AND session_id = ? AND state = CAST(? AS INTEGER) AND (expires IS NULL OR expires > ?) AND m.key < ?
 ORDER BY m.key LIMIT ?
 
 -- name: select_messages
@@ -244,14 +244,14 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m
 LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
-WHERE m.key IN (SELECT value FROM json_each(?)) AND state = ?
+WHERE m.key IN (SELECT value FROM json_each(?)) AND state = CAST(? AS INTEGER)
 ORDER BY m.key
 
 -- name: lock_range
 -- Lock all receivable messages of one state between two keys.
 UPDATE lazaretto_messages
 SET state = 2, due = ?, lock_token = ?, locked_at = ?, locked_by = ?, deliveries = deliveries + 1
-WHERE key >= ? AND key <= ? AND state = ? AND (expires IS NULL OR expires > ?)
+WHERE key >= ? AND key <= ? AND state = CAST(? AS INTEGER) AND (expires IS NULL OR expires > ?)
 
 -- name: lock_one
 -- Lock one message. SQLite needs no list of the rows it is to change then, which is most of the cost.

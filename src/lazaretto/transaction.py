@@ -160,6 +160,11 @@ class BrokerTransaction:
         self._refuse_ended()
         self._operations.append(operation)
 
+    @property
+    def enlisted(self) -> Sequence[Operation[Any]]:
+        """What the commit is going to do, in order."""
+        return self._operations
+
     def adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
         """Take messages over as if this transaction had received them; `release`: done however it ends."""
         self._refuse_ended()

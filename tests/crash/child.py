@@ -239,6 +239,45 @@ def consume_sessions(broker: lazaretto.Broker, journal: Journal, die_at: int) ->
             continue
 
 
+def talk(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
+    """Begin dialogs and send on them, in two commits each, and read the ends."""
+    while True:
+        with broker.dialogs.transaction() as work:
+            handle = work.begin_dialog("Front", "Shop")
+            for number in range(1, 4):
+                work.send(handle, body=b"%d" % number)
+            journal.write("sending", handle)
+        with broker.dialogs.transaction() as work:
+            work.send(handle, body=b"4")
+            work.send(handle, body=b"last")
+        journal.write("sent", handle)
+        with broker.dialogs.transaction("front") as work:
+            work.receive(max_messages=20)
+        journal.write("completed", handle)
+
+
+def listen(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
+    """Write down what the dialogs say, in the commit that receives it; end them after the last."""
+    handled = 0
+    sql = "INSERT INTO heard (conversation, number) VALUES (?, ?)"
+    if "sqlite" not in broker.facts():
+        sql = sql.replace("?", "%s")
+    while True:
+        try:
+            with broker.dialogs.transaction("shop") as work:
+                messages = work.receive(max_messages=3, max_wait=0.2)
+                handled += 1
+                if handled == die_at:
+                    die()
+                for message in messages:
+                    work.execute(sql, (message.conversation, message.number))
+                    if message.body == b"last":
+                        work.end(message.conversation)
+            journal.write("heard", len(messages))
+        except (MessageLockLost, SessionLockLost):
+            journal.write("lost")
+
+
 def pass_on(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
     """Let what waits in a forwarding queue go on, for ever."""
     receiver = broker.receiver(PAIR[0])
@@ -248,7 +287,9 @@ def pass_on(broker: lazaretto.Broker, journal: Journal, die_at: int) -> None:
 
 
 ROLES = {
+    "listen": listen,
     "pass_on": pass_on,
+    "talk": talk,
     "send": send,
     "send_pairs": send_pairs,
     "publish": publish,

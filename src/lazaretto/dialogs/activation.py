@@ -26,6 +26,8 @@ READER_WAIT = 0.5
 #: How often a monitor looks if nothing tells it to, and how soon it starts one more reader, in seconds.
 _LOOK = 5.0
 _ONE_MORE = 0.1
+#: How long a monitor sleeps at most, so that it ends soon when it is to.
+_NAP = 0.25
 #: How long a reader may run without receiving until it is reported, in seconds.
 IDLE_AFTER = 5.0
 #: How long nothing is started after readers that failed or received nothing: doubling, at most, in seconds.
@@ -156,18 +158,19 @@ class QueueMonitor:
     def _run(self) -> None:
         path = EntityPath.parse(self._service.queue)
         locks = self._service.lock_duration / 3
-        renewed = time.monotonic()
+        renewed, look, before = time.monotonic(), 0.0, -1
         while not self._stopped:
             try:
                 place = self._directory.place(path)
-                seen = self._store.changes(place)
-                wait = self._start_one(path)
-                if time.monotonic() - renewed >= locks:
-                    renewed = time.monotonic()
+                seen, now = self._store.changes(place), time.monotonic()
+                if seen != before or now >= look:
+                    before, look = seen, now + self._start_one(path)
+                if now - renewed >= locks:
+                    renewed = now
                     for reader in list(self._readers.values()):
                         reader.keep_locks()
                 self._report_idle()
-                self._store.wait(place, seen, min(wait, locks))
+                self._store.wait(place, seen, max(0.0, min(look - now, locks, _NAP)))
             except BrokerClosed:
                 return
             except LazarettoError:

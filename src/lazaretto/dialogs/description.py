@@ -74,6 +74,10 @@ class TimelineEntry:
     text: str | None
 
 
+#: What comes first of what happened at one moment: in one commit.
+_RANK = {"begun": -1, "sent": 0}
+
+
 def describe_conversation(tx: Transaction, record: ConversationRecord) -> ConversationDescription:
     """Return how a conversation stands."""
     queue = tx.queue_by_id(record.queue_id)
@@ -156,21 +160,30 @@ def _waits(
 def timeline(tx: Transaction, dialog: str) -> list[TimelineEntry]:
     """Return what happened in a dialog at both ends, oldest first, and then what waits there now."""
     ends = {record.handle: record for record in both_ends(tx, dialog)}
-    entries = [
-        TimelineEntry(
-            to_datetime(h.time),
-            _end(h.handle),
-            _service(ends, h.handle),
-            h.kind,
-            h.message_type,
-            h.number,
-            h.text,
+    happened: list[TimelineEntry] = []
+    sent: dict[tuple[str, int], TimelineEntry] = {}
+    for h in tx.happenings(dialog_of(dialog)):
+        about = (h.message_type, h.number)
+        happened.append(
+            TimelineEntry(
+                to_datetime(h.time), _end(h.handle), _service(ends, h.handle), h.kind, *about, h.text
+            )
         )
-        for h in tx.happenings(dialog_of(dialog))
-    ]
-    for record in ends.values():
-        entries += _waiting(tx, record)
-    return entries
+        if h.sent is not None and h.number is not None:
+            far = far_end(h.handle)
+            before = TimelineEntry(to_datetime(h.sent), _end(far), _service(ends, far), "sent", *about, None)
+            sent.setdefault((far, h.number), before)
+    waiting = [(record, entry) for record in ends.values() for entry in _waiting(tx, record)]
+    for record, entry in waiting:
+        if entry.number is not None:
+            far = far_end(record.handle)
+            before = dataclasses.replace(
+                entry, end=_end(far), service=_service(ends, far), kind="sent", text=None
+            )
+            sent.setdefault((far, entry.number), before)
+    # What was sent is noted where it is dealt with, so that sending need not write it down.
+    past = sorted([*happened, *sent.values()], key=lambda entry: (entry.time, _RANK.get(entry.kind, 1)))
+    return [*past, *(entry for _, entry in waiting)]
 
 
 def _end(handle: str) -> str:

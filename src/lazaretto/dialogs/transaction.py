@@ -29,7 +29,7 @@ from lazaretto.engine.dialogs import (
     SendDialog,
     SetTimer,
 )
-from lazaretto.engine.sessions import RenewSession, SetSessionState
+from lazaretto.engine.sessions import RenewSession, SetSessionState, session_state
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.messages import Lock
@@ -115,15 +115,27 @@ class DialogTransaction:
         found = self._receive(queue, 0, 0.0, None, group)
         return None if found is None else found.state
 
+    def group_state(self, group: str, queue: str | None = None) -> bytes | None:
+        """Return the state of a group that this transaction has locked, as it will be by the commit."""
+        lock = self._held(group, queue)
+        for operation in reversed(self._work.enlisted):
+            if isinstance(operation, SetSessionState) and operation.lock == lock:
+                return operation.state
+        return self._store.read(lambda tx: session_state(tx, lock.path, lock))
+
     def set_group_state(self, group: str, state: bytes | None, queue: str | None = None) -> None:
         """Store the state of a group that this transaction has locked, by the commit; at most 256 KiB.
 
         It is forgotten when the group's last conversation has ended.
         """
+        lock = self._held(group, queue)
+        self._work.enlist(SetSessionState(lock.path, lock, state))
+
+    def _held(self, group: str, queue: str | None) -> Lock:
         lock = self._locks.get((self._path(queue).key, check_group(group)))
         if lock is None:
             raise NotAllowed(f"conversation group {group} is not locked by this transaction")
-        self._work.enlist(SetSessionState(lock.path, lock, state))
+        return lock
 
     def _path(self, queue: str | None) -> EntityPath:
         name = queue or self._queue

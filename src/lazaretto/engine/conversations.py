@@ -122,13 +122,6 @@ def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) ->
     return found
 
 
-def log_sent(tx: Transaction, handle: str, type_: str, number: int) -> None:
-    """Write into a dialog's log that an end has sent a message."""
-    tx.happened(handle, "sent", type_, number)
-    if number % _TRIM_EVERY == 0:
-        tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
-
-
 def _number(message_id: str) -> int | None:
     number = message_id.rpartition(".")[2]
     return int(number) if number.isdecimal() else None
@@ -241,7 +234,10 @@ def completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMe
         if headers.session_id is None or headers.subject is None:
             continue
         handle = place_of_lane(headers.session_id).handle
-        tx.happened(handle, "received", headers.subject, _number(one.message_id))
+        number = _number(one.message_id)
+        tx.happened(handle, "received", headers.subject, number, sent=one.enqueued)
+        if number and number % _TRIM_EVERY == 0:
+            tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
         if headers.subject in (END_DIALOG, ERROR):
             _last_read(tx, queue, handle, headers.subject)
 
@@ -277,13 +273,14 @@ def failed(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure 
     """Note that an attempt at a message of a dialog failed."""
     if row.session_id is not None:
         error = "" if failure is None else f": {failure.type}: {failure.message or ''}"[:500]
-        _about(tx, row, "failed", f"{outcome.value}{error}")
+        _about(tx, row, "failed", f"{outcome.value}{error}", over=False)
 
 
-def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None) -> str:
+def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, over: bool = True) -> str:
     assert row.session_id is not None
     handle = place_of_lane(row.session_id).handle
-    tx.happened(handle, kind, decode_headers(row.headers).subject, _number(row.message_id), text)
+    number, sent = _number(row.message_id), row.enqueued if over else None
+    tx.happened(handle, kind, decode_headers(row.headers).subject, number, text, sent)
     return handle
 
 

@@ -27,7 +27,6 @@ from lazaretto.engine.conversations import (
     end,
     forget,
     leave_group,
-    log_sent,
     message,
     post,
     post_error,
@@ -39,6 +38,7 @@ from lazaretto.engine.held_sessions import ResumeSession
 from lazaretto.engine.log import audit
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import require_queue
+from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.entities import EntityPath
 from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
 from lazaretto.keys import first_key
@@ -135,11 +135,10 @@ class SendDialog(Operation[None]):
             name = f"{self.handle}.{number}"
             prepared = message(sending.far_priority, far, Lane.MESSAGE, one.type, one.body, name)
             check_size(prepared, queue.options.max_message_size)
-            log_sent(tx, self.handle, one.type, number)
             if one.invalid is not None:
                 if new:
                     tx.insert_messages(queue, new)
-                self._refuse(tx, queue, prepared, one.invalid)
+                self._refuse(tx, queue, prepared, one.type, number, one.invalid)
                 return
             new.append(prepared)
         tx.insert_messages(queue, new)
@@ -164,7 +163,9 @@ class SendDialog(Operation[None]):
         )
         _open(tx, far, "arrived")
 
-    def _refuse(self, tx: Transaction, queue: QueueRecord, prepared: NewMessage, why: str) -> None:
+    def _refuse(
+        self, tx: Transaction, queue: QueueRecord, prepared: NewMessage, type_: str, number: int, why: str
+    ) -> None:
         """Set an invalid message aside, and answer it with an error at once."""
         far = tx.conversation(far_end(self.handle))
         (key,) = tx.insert_messages(queue, [prepared])
@@ -173,7 +174,7 @@ class SendDialog(Operation[None]):
         dead_letter(tx, queue, row, INVALID_REASON, why)
         if far is None:
             raise ConversationError(f"the far end of conversation {self.handle} is gone; end it")
-        tx.happened(far.handle, "refused", text=why)
+        tx.happened(far.handle, "refused", type_, number, why, tx.now)
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
     def _retain(self, tx: Transaction, queue_id: int) -> None:
@@ -277,6 +278,8 @@ class SetTimer(Operation[None]):
     delay: int | None
 
     def run(self, tx: Transaction) -> None:
+        # One that has run out stays: its message is there.
+        sweep(tx, SWEEP)
         record = require_conversation(tx, self.handle)
         if record.state is ConversationState.DISCONNECTED_OUTBOUND:
             raise refused(tx, self.handle, "have a timer")

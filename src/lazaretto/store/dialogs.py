@@ -56,10 +56,14 @@ class OpenLane(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Happening(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of a dialog's log. `number`: of the message within its direction, where it is about one."""
+    """An entry of a dialog's log. `number`: of the message within its direction, where it is about one.
+
+    `sent`: when that message was sent, if this is what became of it.
+    """
 
     position: int
     time: int
+    sent: int | None
     handle: str
     kind: str
     message_type: str | None
@@ -163,8 +167,9 @@ class DialogTransaction(Protocol):
         message_type: str | None = None,
         number: int | None = None,
         text: str | None = None,
+        sent: int | None = None,
     ) -> None:
-        """Add to a dialog's log."""
+        """Add to a dialog's log. `sent`: when the message was sent that is dealt with by this."""
         ...
 
     def happenings(self, dialog: str) -> list[Happening]:

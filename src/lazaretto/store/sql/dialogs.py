@@ -148,10 +148,12 @@ class DialogTables:
         message_type: str | None = None,
         number: int | None = None,
         text: str | None = None,
+        sent: int | None = None,
     ) -> None:
         values = {
             "dialog_id": dialog_of(handle),
             "now": self.now,
+            "sent": sent,
             "handle": handle,
             "kind": kind,
             "message_type": message_type,

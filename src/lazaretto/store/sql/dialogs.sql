@@ -193,12 +193,12 @@ WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token = :token
 
 -- name: insert_happening
 -- An entry of a dialog's log.
-INSERT INTO lazaretto_dialog_log (dialog_id, time, handle, kind, message_type, number, text)
-VALUES (:dialog_id, :now, :handle, :kind, :message_type, :number, :text)
+INSERT INTO lazaretto_dialog_log (dialog_id, time, sent, handle, kind, message_type, number, text)
+VALUES (:dialog_id, :now, :sent, :handle, :kind, :message_type, :number, :text)
 
 -- name: select_happenings
 -- A dialog's log, oldest first.
-SELECT position, time, handle, kind, message_type, number, text FROM lazaretto_dialog_log
+SELECT position, time, sent, handle, kind, message_type, number, text FROM lazaretto_dialog_log
 WHERE dialog_id = :dialog_id ORDER BY position
 
 -- name: trim_happenings

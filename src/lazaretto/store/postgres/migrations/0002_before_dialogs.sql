@@ -27,11 +27,12 @@ CREATE TABLE lazaretto_conversations (
 ) WITH (fillfactor = 50);
 CREATE INDEX lazaretto_conversations_group ON lazaretto_conversations (queue_id, group_id);
 
--- What happened in a dialog, until it is over.
+-- What happened in a dialog, until it is over. sent: when a message was sent that is dealt with by this.
 CREATE TABLE lazaretto_dialog_log (
     position BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     dialog_id TEXT COLLATE "C" NOT NULL,
     time BIGINT NOT NULL,
+    sent BIGINT,
     handle TEXT COLLATE "C" NOT NULL,
     kind TEXT NOT NULL,
     message_type TEXT,

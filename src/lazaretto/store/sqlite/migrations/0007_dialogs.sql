@@ -27,11 +27,12 @@ CREATE TABLE lazaretto_conversations (
 ) WITHOUT ROWID;
 CREATE INDEX lazaretto_conversations_group ON lazaretto_conversations (queue_id, group_id);
 
--- What happened in a dialog, until it is over.
+-- What happened in a dialog, until it is over. sent: when a message was sent that is dealt with by this.
 CREATE TABLE lazaretto_dialog_log (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
     dialog_id TEXT NOT NULL,
     time INTEGER NOT NULL,
+    sent INTEGER,
     handle TEXT NOT NULL,
     kind TEXT NOT NULL,
     message_type TEXT,

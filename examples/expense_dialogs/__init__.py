@@ -1,0 +1,1 @@
+"""Service Broker's sample of poison messages, on dialogs."""

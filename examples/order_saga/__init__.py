@@ -1,0 +1,1 @@
+"""A saga of order, shipment and payment, on dialogs."""

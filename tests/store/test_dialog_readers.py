@@ -1,0 +1,161 @@
+"""Activation: readers come by load, and those that do nothing are found."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import lazaretto
+from lazaretto import Broker
+from lazaretto.dialogs import DialogMessage, DialogTransaction, Reader, by_type
+from lazaretto.dialogs.activation import MonitorState
+from lazaretto.errors import DefinitionError
+
+from .talk import FRONT, NOTE, ORDER, ORDERING, RECEIPT, SHOP, begin, far, leftovers, read, services
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    """A broker whose clock runs: readers are threads that wait."""
+    with lazaretto.connect(url) as broker:
+        yield broker
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that another thread does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+class Work:
+    """Functions for message types that note what they were given, and how many were at work at once."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+        self.seen: list[bytes] = []
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    def order(self, message: DialogMessage, work: DialogTransaction) -> None:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(self.pause)
+        work.send(message.conversation, RECEIPT, message.body)
+        with self._lock:
+            self._now -= 1
+            self.seen.append(message.body)
+
+
+def test_many_groups_get_many_readers_and_one_gets_one(broker: Broker) -> None:
+    services(broker, max_readers=3)
+    many, one = Work(0.05), Work(0.01)
+    for number in range(30):
+        begin(broker, b"%d" % number)
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: many.order})):
+        until(lambda: len(many.seen) == 30)
+    assert many.most == 3
+    begin(broker, *(b"%d" % number for number in range(50)))
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: one.order})):
+        until(lambda: len(one.seen) == 50)
+    assert one.most == 1
+    assert one.seen == [b"%d" % number for number in range(50)]
+
+
+def test_readers_end_when_nothing_comes(broker: Broker) -> None:
+    services(broker)
+    work = Work()
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: work.order}, max_wait=0.05)) as (monitor,):
+        assert monitor.status().state is MonitorState.INACTIVE
+        handle = begin(broker, b"1")
+        until(lambda: monitor.status().state is MonitorState.RECEIVES_OCCURRING)
+        until(lambda: monitor.status().readers == 0)
+        broker.dialogs.end(handle)
+        until(lambda: not monitor.has_work() and not list(broker.dialogs.conversations()))
+    assert leftovers(broker) == []
+
+
+def test_poison_is_not_in_the_way(broker: Broker) -> None:
+    services(broker, failures=2)
+    seen: list[bytes] = []
+
+    def order(message: DialogMessage, work: DialogTransaction) -> None:
+        if message.body == b"0":
+            raise ValueError("poison")
+        seen.append(message.body)
+
+    bad = begin(broker, b"0", b"1")
+    for _ in range(5):
+        begin(broker, b"2", b"3")
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: order}, max_wait=0.05)) as (monitor,):
+        until(lambda: len(seen) == 10 and not monitor.has_work())
+    assert broker.dialogs.conversation(far(bad)).held is not None
+
+
+def test_a_type_without_a_function_is_answered_with_an_error(broker: Broker) -> None:
+    services(broker)
+    handle = begin(broker, b"1")
+    with broker.dialogs.transaction() as work:
+        work.send(handle, NOTE, b"what is this?")
+    done = Work()
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: done.order}, max_wait=0.05)) as (monitor,):
+        until(lambda: not monitor.has_work())
+    answers = [read(broker, "front", most=1)[0] for _ in range(2)]
+    assert [a.is_error for a in answers] == [True, False]
+
+
+def test_a_procedure_that_never_receives_is_found(broker: Broker) -> None:
+    services(broker)
+    begin(broker, b"1")
+    called = threading.Event()
+
+    def lazy(reader: Reader) -> None:
+        called.set()
+
+    with broker.dialogs.activate(SHOP, procedure=lazy) as (monitor,):
+        assert called.wait(10)
+        until(lambda: monitor.status().failures > 0)
+    (event, *_) = broker.events(kind="reader_idle")
+    assert event.detail["service"] == SHOP
+
+
+def test_a_procedure_that_raises_is_found_and_tried_again_later(broker: Broker) -> None:
+    services(broker)
+    begin(broker, b"1")
+    calls: list[float] = []
+
+    def broken(reader: Reader) -> None:
+        calls.append(time.monotonic())
+        raise OSError("no database")
+
+    with broker.dialogs.activate(SHOP, procedure=broken) as (monitor,):
+        until(lambda: len(calls) == 3)
+        assert monitor.status().failures >= 2
+    assert calls[2] - calls[1] > calls[1] - calls[0]
+    (event, *_) = broker.events(kind="reader_failed")
+    assert event.detail["error"] == "OSError: no database"
+
+
+def test_a_slow_function_keeps_its_lock(broker: Broker) -> None:
+    services(broker)
+    broker.dialogs.create_service(SHOP, "shop", [ORDERING], lock_duration=1.0)
+    begin(broker, b"1")
+    work = Work(pause=2.5)
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: work.order}, max_wait=0.05)) as (monitor,):
+        until(lambda: len(work.seen) == 1)
+        until(lambda: not monitor.has_work())
+    assert work.seen == [b"1"]
+    assert read(broker, "front")[0].body == b"1"
+
+
+def test_a_service_without_a_handler(broker: Broker) -> None:
+    services(broker)
+    with pytest.raises(DefinitionError, match="has no handler"), broker.dialogs.activate(FRONT):
+        pass
+    with pytest.raises(DefinitionError, match="no service has a handler"), broker.dialogs.activate():
+        pass

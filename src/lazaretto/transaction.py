@@ -88,13 +88,13 @@ class BrokerTransaction:
         Raises TransactionError after `execute`: the record of the hand-over must be committed
         before you see the message, which is impossible within your own SQL's transaction.
         """
-        self.refuse_receiving()
+        self._refuse_receiving()
         with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
             messages = receiver.receive(max_messages, max_wait)
-        self.adopt(messages)
+        self._adopt(messages)
         return messages
 
-    def refuse_receiving(self) -> None:
+    def _refuse_receiving(self) -> None:
         """Raise TransactionError if nothing can be received any more."""
         self._refuse_ended()
         if self._exclusive is not None:
@@ -153,19 +153,19 @@ class BrokerTransaction:
         target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
         if prepared:
-            self.enlist(send_operation(target, through, prepared))
+            self._enlist(send_operation(target, through, prepared))
 
-    def enlist(self, operation: Operation[Any]) -> None:
+    def _enlist(self, operation: Operation[Any]) -> None:
         """Do an operation of the engine by the commit, after what was settled, in the order given."""
         self._refuse_ended()
         self._operations.append(operation)
 
     @property
-    def enlisted(self) -> Sequence[Operation[Any]]:
+    def _enlisted(self) -> Sequence[Operation[Any]]:
         """What the commit is going to do, in order."""
         return self._operations
 
-    def adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
+    def _adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
         """Take messages over as if this transaction had received them; `release`: done however it ends."""
         self._refuse_ended()
         self._received.update((message.key, message) for message in messages)

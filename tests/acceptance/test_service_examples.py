@@ -28,6 +28,24 @@ at noon: A-1 380, B-7 37
 in the evening: A-1 380, B-7 47, X-9 20
   alerts: 1
 """,
+    "expense_dialogs": """\
+in the books: Ana 78.50
+set aside: reason 500, sqlite3.IntegrityError, message 1
+Ben is told: error (500, 'Unable to process message.')
+conversations left: 0
+""",
+    "order_saga": """\
+Ana orders a lamp
+  shipment: lamp reserved
+  payment: Ana pays 49.90
+  customer: order/Confirmed
+Ben orders a sofa
+  shipment: sofa reserved
+  payment: Ben has too little
+  shipment: cancelled
+  customer: refused, (402, 'not enough money')
+conversations left: 0
+""",
     "expense_reports": """\
 6 attempts at 3 reports
 in the books: Ana 78.50

@@ -54,7 +54,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-@pytest.mark.parametrize("mode", PoisonSession)
+@pytest.mark.parametrize("mode", EXPECTED)
 def test_each_mode_keeps_its_promise(
     store: Path, isolation: str, mode: PoisonSession, batch_size: int
 ) -> None:

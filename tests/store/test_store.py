@@ -25,6 +25,7 @@ from lazaretto import (
 from lazaretto.engine.timers import CleanUp
 from lazaretto.store.queries import Migration, load_queries
 from lazaretto.store.sqlite import schema
+from lazaretto.store.sqlite.dialect import SQLITE
 
 from .actions import bodies, create, fail, send, stored, take
 from .conftest import Connect
@@ -297,7 +298,12 @@ class TestStatements:
     """Every statement the store runs stands in one file, with what it is for."""
 
     PACKAGE = Path(lazaretto.__file__).parent
-    FILES = (("sqlite", "queries.sql"), ("sql", "columns.sql"), ("postgres", "queries.sql"))
+    FILES = (
+        ("sqlite", "queries.sql"),
+        ("sql", "columns.sql"),
+        ("sql", "dialogs.sql"),
+        ("postgres", "queries.sql"),
+    )
 
     def names(self) -> list[tuple[str, str]]:
         return [
@@ -313,7 +319,7 @@ class TestStatements:
     @pytest.mark.parametrize("store", ["sqlite", "postgres"])
     def test_every_query_that_is_used_is_there(self, store: str) -> None:
         code = "".join(file.read_text() for file in (self.PACKAGE / "store" / "sql").rglob("*.py"))
-        known = {name for where, name in self.names() if where == store}
+        known = {name for where, name in self.names() if where in (store, "sql")}
         used = set(re.findall(r'self\._q\["(\w+)"', code))
         assert len(used) > 100
         assert used <= known
@@ -326,7 +332,7 @@ class TestStatements:
     @pytest.mark.stores("sqlite")
     def test_each_can_be_prepared(self, broker: Broker, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:
-            for name, sql in load_queries("lazaretto.store.sqlite").items():
+            for name, sql in SQLITE.queries.items():
                 plain = sql.replace("[rows] ", "")
                 count, named = plain.count("?"), set(re.findall(r":(\w+)", plain))
                 values = dict.fromkeys(named) if named else (None,) * count

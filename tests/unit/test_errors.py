@@ -17,6 +17,10 @@ SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld)]
 CODES = {
     "BrokerClosed": "closed",
     "ClaimFenced": "claim_fenced",
+    "ConversationError": "conversation_error",
+    "ConversationLocked": "conversation_locked",
+    "ConversationNotFound": "conversation_not_found",
+    "DefinitionError": "definition_error",
     "CommitUnknown": "commit_unknown",
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from lazaretto.errors import (
+    ConversationNotFound,
     EntityNotFound,
     FilterSyntaxError,
     HandlerError,
@@ -38,7 +39,7 @@ MEANINGS = {
     Exit.OK: "all is well",
     Exit.FAILED: "the operation failed, or something wrong was found",
     Exit.USAGE: "usage: unknown option, invalid value, invalid path, no store given",
-    Exit.NOT_FOUND: "no such queue or message",
+    Exit.NOT_FOUND: "no such queue, message or conversation",
     Exit.NOT_RECEIVABLE: "the queue is halted, switched off or full, or the session held back",
     Exit.STORE: "the store cannot be used: missing, damaged, foreign, too new, busy, full, read only",
     Exit.INTERRUPTED: "stopped by Control-C",
@@ -50,6 +51,7 @@ _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
     (InvalidPath, Exit.USAGE),
     (HandlerError, Exit.USAGE),
     (FilterSyntaxError, Exit.USAGE),
+    (ConversationNotFound, Exit.NOT_FOUND),
     (EntityNotFound, Exit.NOT_FOUND),
     (MessageNotFound, Exit.NOT_FOUND),
     (QueueDisabled, Exit.NOT_RECEIVABLE),

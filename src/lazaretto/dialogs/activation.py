@@ -198,7 +198,7 @@ class QueueMonitor:
             if self._stopped:
                 return 0.0
             self._readers[thread] = reader
-        thread.start()
+            thread.start()
         return _ONE_MORE
 
     def _report_idle(self) -> None:

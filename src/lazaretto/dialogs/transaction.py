@@ -118,7 +118,7 @@ class DialogTransaction:
     def group_state(self, group: str, queue: str | None = None) -> bytes | None:
         """Return the state of a group that this transaction has locked, as it will be by the commit."""
         lock = self._held(group, queue)
-        for operation in reversed(self._work.enlisted):
+        for operation in reversed(self._work._enlisted):
             if isinstance(operation, SetSessionState) and operation.lock == lock:
                 return operation.state
         return self._store.read(lambda tx: session_state(tx, lock.path, lock))
@@ -129,7 +129,7 @@ class DialogTransaction:
         It is forgotten when the group's last conversation has ended.
         """
         lock = self._held(group, queue)
-        self._work.enlist(SetSessionState(lock.path, lock, state))
+        self._work._enlist(SetSessionState(lock.path, lock, state))
 
     def _held(self, group: str, queue: str | None) -> Lock:
         lock = self._locks.get((self._path(queue).key, check_group(group)))
@@ -151,7 +151,7 @@ class DialogTransaction:
         conversation: str | None,
         group: str | None,
     ) -> GroupHandover | None:
-        self._work.refuse_receiving()
+        self._work._refuse_receiving()
         path = self._path(queue)
         rotation = self._directory.rotation(path.key)
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
@@ -179,7 +179,7 @@ class DialogTransaction:
         new = (path.key, found.group) not in self._locks
         self._locks[path.key, found.group] = found.lock
         release = ReleaseGroup(found.lock) if new else None
-        self._work.adopt([message for message, _ in found.messages], release)
+        self._work._adopt([message for message, _ in found.messages], release)
         return found
 
     def renew_locks(self) -> None:
@@ -208,7 +208,7 @@ class DialogTransaction:
             text(name, value, 256)
         micros = None if lifetime is None else round(seconds("lifetime", lifetime, 0.000_001) * 1_000_000)
         group_id = new_group() if group is None else check_group(group)
-        self._work.enlist(BeginDialog(handle, service, far_service, contract, group_id, micros))
+        self._work._enlist(BeginDialog(handle, service, far_service, contract, group_id, micros))
         self._begun[handle] = Terms(service, contract)
         return handle
 
@@ -227,7 +227,7 @@ class DialogTransaction:
         refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
         outgoing = Outgoing(message_type, data, problem_with(known.message_type(message_type), data))
-        self._work.enlist(SendDialog(handle, [outgoing], new_group()))
+        self._work._enlist(SendDialog(handle, [outgoing], new_group()))
 
     def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
         """End a conversation at this end: the far one receives EndDialog last, or an Error first.
@@ -236,11 +236,11 @@ class DialogTransaction:
         """
         handle = check_handle(conversation)
         given = None if error is None else check_error(error)
-        self._work.enlist(EndConversation(handle, given, lenient=handle in self._last))
+        self._work._enlist(EndConversation(handle, given, lenient=handle in self._last))
 
     def move_conversation(self, conversation: str, group: str) -> None:
         """Move a conversation to another group of the same queue; both must be free or locked here."""
-        self._work.enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
+        self._work._enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
 
     def set_timer(self, conversation: str, delay: float | None) -> None:
         """Let a DialogTimer message come to this end after `delay` seconds, in place of one set before.
@@ -249,7 +249,7 @@ class DialogTransaction:
         """
         handle = check_handle(conversation)
         micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)
-        self._work.enlist(SetTimer(handle, micros))
+        self._work._enlist(SetTimer(handle, micros))
 
     def set_aside(
         self, message: DialogMessage, *, reason: str | None = None, error: BaseException | str | None = None

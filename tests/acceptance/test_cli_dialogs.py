@@ -1,0 +1,135 @@
+"""Dialogs by the command: defined, looked into, decided on, read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from cli_program import Program
+
+SERVICES = """
+[message_types]
+Order = { validation = "json" }
+
+[contracts.Ordering]
+Order = "initiator"
+DEFAULT = "target"
+
+[services]
+Front = { queue = "front" }
+Shop = { queue = "shop", contracts = ["Ordering"], failures = 1, handler = "reading:shop" }
+"""
+READING = """
+from lazaretto.dialogs import by_type
+
+def order(message, work):
+    if b"unicorn" in message.body:
+        raise LookupError("no unicorns")
+    work.send(message.conversation, body=b"done")
+
+shop = by_type({"Order": order}, max_wait=0.1)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path / "dialogs.db")
+
+
+@pytest.fixture
+def conversation(program: Program, tmp_path: Path) -> str:
+    """Services from a file, and a dialog with one order that is held and one behind it."""
+    (tmp_path / "services.toml").write_text(SERVICES)
+    (tmp_path / "reading.py").write_text(READING)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    program.environment["PYTHONPATH"] = path
+    assert program("dialogs", "apply", str(tmp_path / "services.toml"), "--json").json[0] == {
+        "verb": "create", "kind": "message_type", "name": "Order",
+    }  # fmt: skip
+    with program.broker() as broker, broker.dialogs.transaction() as work:
+        handle = work.begin_dialog("Front", "Shop", "Ordering")
+        work.send(handle, "Order", b'"unicorn"')
+        work.send(handle, "Order", b'"lamp"')
+    return handle
+
+
+def read(program: Program) -> None:
+    """Let the command's readers read what there is."""
+    done = program("dialogs", "run", "--stop-when-idle")
+    assert (done.code, done.out) == (0, "")
+    assert "reading for Shop" in done.err
+
+
+def test_a_poison_message_from_beginning_to_end(program: Program, conversation: str) -> None:
+    shop = f"{conversation[:-1]}t"
+    read(program)
+    (held,) = program("dialogs", "list", "--held", "--json").json
+    assert held["conversation"] == shop
+    assert "is poison (MaxDeliveryCountExceeded)" in held["waits"]
+    shown = program("dialogs", "show", conversation[:8]).out
+    assert "target Shop" in shown
+    assert "is poison" in shown
+    lines = program("dialogs", "timeline", conversation).out.splitlines()
+    assert [line.split()[3] for line in lines[1:]] == [
+        "begun",
+        "sent",
+        "sent",
+        "arrived",
+        "failed",
+        "waiting",
+        "waiting",
+    ]
+    assert "LookupError: no unicorns" in program("dialogs", "timeline", conversation).out
+    assert program("dialogs", "resume", shop, "--verdict", "move").out == f"resumed: move {shop}\n"
+    read(program)
+    assert program("dialogs", "list", "--held").err == "no conversations held\n"
+    with program.broker() as broker, broker.dialogs.transaction("front") as work:
+        assert [m.body for m in work.receive()] == [b"done"]
+    assert program("dialogs", "end", conversation, "--code", "7", "--text", "enough").code == 0
+    read(program)
+    assert program("dialogs", "list").err == "no conversations\n"
+    assert len(program("events", "--kind", "dialog_ended", "--json").json) == 1
+
+
+def test_what_is_wrong_is_said(program: Program, conversation: str) -> None:
+    for words, code, text in [
+        (("end", "nothing"), 2, "expected a conversation's handle"),
+        (("end", conversation, "--code", "1"), 2, "both --code and --text"),
+        (("show", "00000000"), 3, "no dialog has an id that begins with"),
+        (("show", "not hex"), 2, "expected a dialog's id"),
+        (("resume", conversation, "--verdict", "retry"), 1, "is not held by a poison message"),
+        (("cleanup", conversation), 2, "needs --yes"),
+        (("run", "Shopp"), 1, "did you mean 'Shop'"),
+        (("list", "--queue", "shopp"), 3, "no queue exists at 'shopp'"),
+        (("apply", "missing.toml"), 2, "cannot be read"),
+    ]:
+        done = program("dialogs", *words)
+        assert text in done.err
+        assert done.code == code, words
+
+
+def test_cleaning_both_ends_up(program: Program, conversation: str) -> None:
+    assert program("dialogs", "cleanup", conversation, "--both", "--yes", "--json").json == {
+        "conversation": conversation[:32], "result": "cleaned up",
+    }  # fmt: skip
+    assert program("dialogs", "list", "--json").json == []
+
+
+def test_definitions_come_out_as_they_went_in(program: Program, conversation: str) -> None:
+    tables = program("dialogs", "definitions", "--json").json
+    assert tables["contracts"] == {"Ordering": {"Order": "initiator", "DEFAULT": "target"}}
+    assert tables["services"]["Shop"]["failures"] == 1
+
+
+def test_readers_end_by_sigterm(program: Program, conversation: str) -> None:
+    with program.start("--json", "dialogs", "run") as process:
+        assert process.stderr is not None
+        assert b"reading for Shop" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    (status,) = json.loads(out)
+    assert (status["service"], status["readers"]) == ("Shop", 0)

@@ -204,8 +204,3 @@ def priority_bounds(priority: int) -> tuple[str, str]:
 def group_session(group: str) -> str:
     """Return the session of a conversation group: it has the lock and the state, and no messages."""
     return f"g{group}"
-
-
-def group_of_session(session_id: str) -> str:
-    """Return the conversation group that a session stands for."""
-    return session_id[1:]

@@ -260,7 +260,5 @@ def free_group(tx: Transaction, path: EntityPath) -> bool:
     queue = tx.queue(path.key)
     if queue is None or not queue.status.gives:
         return False
-    return any(
-        tx.next_lane(queue.queue_id, *priority_bounds(level)) is not None
-        for level in tx.levels(queue.queue_id)
-    )
+    ranges = [priority_bounds(level) for level in tx.levels(queue.queue_id)]
+    return tx.next_lane(queue.queue_id, ranges)() is not None

@@ -20,7 +20,7 @@ from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.conversations import DialogError
-from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup, ReleaseGroup
+from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup, ReleaseGroup, RenewGroup
 from lazaretto.engine.dialogs import (
     BeginDialog,
     EndConversation,
@@ -29,7 +29,7 @@ from lazaretto.engine.dialogs import (
     SendDialog,
     SetTimer,
 )
-from lazaretto.engine.sessions import RenewSession, SetSessionState, session_state
+from lazaretto.engine.sessions import SetSessionState, session_state
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.messages import Lock
@@ -184,8 +184,10 @@ class DialogTransaction:
 
     def renew_locks(self) -> None:
         """Prolong the locks on all conversation groups of this transaction. Raises SessionLockLost."""
+        received = list(self._work._received.values())
         for place, lock in list(self._locks.items()):
-            self._locks[place] = self._store.run(RenewSession(lock.path, lock))
+            keys = [m.key for m in received if m.lock is not None and m.lock.session_id == lock.session_id]
+            self._locks[place] = self._store.run(RenewGroup(lock, keys))
 
     # -- the verbs ------------------------------------------------------------------------------
 

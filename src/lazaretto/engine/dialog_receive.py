@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lazaretto.conversations import group_session, priority_bounds
@@ -11,6 +12,7 @@ from lazaretto.engine.dialogs import refuse_locked
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import dispose_of_exhausted, handed, look_again
+from lazaretto.engine.sessions import RenewSession
 from lazaretto.engine.status import refuse_receiving
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.entities import EntityPath, Subqueue
@@ -62,13 +64,18 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             )
         refuse_receiving(queue, Subqueue.MAIN)
         touch(tx, queue)
-        sweep(tx, SWEEP)
+        named = self.group is not None or self.handle is not None
+        next_lane = None if named else tx.next_lane(queue.queue_id, self._ranges(tx, queue), self.token)
+        swept = sweep(tx, SWEEP)
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
         lane = None
-        if self.group is None and self.handle is None:
-            lane = self._next(tx, queue)
+        if next_lane is not None:
+            if swept:
+                # What was due may have changed whose turn it is.
+                next_lane = tx.next_lane(queue.queue_id, self._ranges(tx, queue), self.token)
+            lane = next_lane()
             if lane is None:
                 return None
             group = lane.group_id
@@ -76,7 +83,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             group = self._named(tx, queue)
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         lock = Lock(self.path, self.token, until, group_session(group))
-        found = self._take(tx, queue, group, lock)
+        found = self._take(tx, queue, group, lock, None if lane is None else lane.session_id)
         if isinstance(found, EntityError):
             return found
         if not found and self.limit:
@@ -99,31 +106,31 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         refuse_locked(tx, queue.queue_id, group, self.token)
         return group
 
-    def _next(self, tx: Transaction, queue: QueueRecord) -> OpenLane | None:
-        """Return a lane of the next group: the most urgent first, within a priority going round."""
+    def _ranges(self, tx: Transaction, queue: QueueRecord) -> list[tuple[str, str]]:
+        """Return where to look for the next group: the most urgent first, within a priority going round."""
         levels = tx.levels(queue.queue_id)[::-1]
         if levels and self.turn % FAIR_SHARE == FAIR_SHARE - 1:
             start = self.turn // FAIR_SHARE % len(levels)
             levels = levels[start:] + levels[:start]
+        ranges: list[tuple[str, str]] = []
         for level in levels:
             low, end = priority_bounds(level)
-            start_at = self.after if low <= self.after < end else low
-            found = tx.next_lane(queue.queue_id, start_at, end, self.token)
-            if found is None and start_at > low:
-                found = tx.next_lane(queue.queue_id, low, f"{start_at}!", self.token)
-            if found is not None:
-                return found
-        return None
+            if low <= self.after < end:
+                ranges += [(self.after, end), (low, f"{self.after}!")]
+            else:
+                ranges.append((low, end))
+        return ranges
 
     def _take(
-        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock
+        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock, guess: str | None
     ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
         taken: list[tuple[ReceivedMessage, OpenLane]] = []
         while len(taken) < self.limit:
-            lane = tx.open_lane(queue.queue_id, group, self.handle, self.token)
-            if lane is None:
+            left = self.limit - len(taken)
+            found = tx.open_messages(queue.queue_id, group, self.handle, self.token, left, guess)
+            if found is None:
                 break
-            rows = tx.lane_messages(queue.queue_id, lane, self.limit - len(taken))
+            lane, rows = found
             alone = bool(rows) and rows[0][-1] is None
             if alone and taken:
                 break
@@ -134,11 +141,27 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
                 continue
             if not rows:
                 break
-            tx.lock([row[0] for row in rows], self.token, None)
+            tx.lock([row[0] for row in rows], self.token, lock.until)
             taken += [(message, lane) for message in handed(tx, rows, lock)]
             if alone:
                 break
         return taken
+
+
+@dataclasses.dataclass(slots=True)
+class RenewGroup(Operation[Lock]):
+    """Prolong the lock on a conversation group, and on those of its messages that are held under it."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Lock:
+        lock = RenewSession(self.lock.path, self.lock).run(tx)
+        if self.keys:
+            tx.renew_locks(self.keys, lock.token, lock.until)
+        return lock
 
 
 @dataclasses.dataclass(slots=True)

@@ -91,7 +91,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 # The queue was deleted, and another one stands at its path now.
                 raise _lost(path, [e.message.key for e in entries])
             lock = entries[0].lock
-            if lock.session_id is not None:
+            # A message of a dialog has a time of its own until which it is locked, beside its group.
+            if lock.session_id is not None and not queue.options.dialogs:
                 require_session(tx, queue, lock)
             completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
             if completed and not delete_completed(tx, completed):

@@ -6,7 +6,6 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.conversations import group_of_session
 from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.claim_ends import expire_claims
 from lazaretto.engine.delivery import pass_all_on, pass_on_scheduled
@@ -127,11 +126,7 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
     """End the attempts on whatever a session's former receiver still holds."""
-    if queue.options.dialogs:
-        # The session stands for a conversation group, and its messages are in those of the conversations.
-        rows = tx.group_held(queue.queue_id, group_of_session(session_id))
-    else:
-        rows = tx.session_held(queue.queue_id, session_id)
+    rows = tx.session_held(queue.queue_id, session_id)
     if rows and outcome is Outcome.EXPIRED:
         note_rollback(tx, queue)
         worker = rows[0].locked_by

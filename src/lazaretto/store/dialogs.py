@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from lazaretto.contracts import Definition, Definitions
 from lazaretto.conversations import ConversationState
-from lazaretto.store.records import HandedRow, MessageRow
+from lazaretto.store.records import HandedRow
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):
@@ -29,15 +30,6 @@ class ConversationRecord(msgspec.Struct, frozen=True):
     expires: int | None
     error_code: int | None = None
     error_text: str | None = None
-
-
-class Sending(msgspec.Struct, frozen=True, array_like=True):
-    """What sending needs to know of the end that sends."""
-
-    sent: int
-    queue_id: int
-    far_queue_id: int
-    far_priority: int
 
 
 class OpenLane(msgspec.Struct, frozen=True, array_like=True):
@@ -98,8 +90,8 @@ class DialogTransaction(Protocol):
         """Forget one end of a dialog."""
         ...
 
-    def count_sent(self, handle: str, count: int) -> Sending | None:
-        """Count messages that an end sends; None if it cannot send now."""
+    def count_sent(self, handle: str, count: int) -> ConversationRecord | None:
+        """Count messages that an end sends, and return how it stands then; None if it cannot send now."""
         ...
 
     def conversations(
@@ -138,26 +130,24 @@ class DialogTransaction(Protocol):
         """Give the lock on a conversation group's session up, if it is held under `token`."""
         ...
 
-    def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:
-        """Return the next lane between two session ids of which a message can be received.
+    def next_lane(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
+    ) -> Callable[[], OpenLane | None]:
+        """Return what finds the next lane of which a message can be received.
 
-        That is: by anybody, or by who has locked groups under `token`.
+        By anybody, that is, or by who has locked groups under `token`. `ranges`: between which session ids to
+        look, one after the other.
         """
         ...
 
-    def open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> OpenLane | None:
-        """Return the lane of a group, or of one of its conversations, that is to be received from first.
+    def open_messages(
+        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
+    ) -> tuple[OpenLane, list[HandedRow]] | None:
+        """Return the lane of a group, or of one of its conversations, that is first, and its next messages.
 
-        Messages locked under `token` hold back nothing.
+        Messages locked under `token` hold back nothing. `guess`: which lane it will probably be. The last
+        of a message that is a suspect, and goes alone, is None.
         """
-        ...
-
-    def lane_messages(self, queue_id: int, lane: OpenLane, limit: int) -> list[HandedRow]:
-        """Return a lane's next messages; the last of one that is a suspect, and goes alone, is None."""
-        ...
-
-    def group_held(self, queue_id: int, group_id: str) -> list[MessageRow]:
-        """Return the messages that are locked of a group's conversations."""
         ...
 
     def happened(

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.keys import first_key, last_key
+from lazaretto.store.dialogs import OpenLane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.records import HandedRow, MessageRow
+from lazaretto.store.sql.dialogs import first_lane, in_order
 from lazaretto.store.sql.rows import Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 
@@ -150,6 +152,29 @@ class PgTransaction(SqlTransaction):
             return found
 
         return taken
+
+    def next_lane(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
+    ) -> Callable[[], OpenLane | None]:
+        if not self._connection.sends_ahead:
+            return super().next_lane(queue_id, ranges, token)
+        sent = [self._look_for_lane(queue_id, *bounds, token) for bounds in ranges]
+        return lambda: first_lane(sent)
+
+    def open_messages(
+        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
+    ) -> tuple[OpenLane, list[HandedRow]] | None:
+        if guess is None or not self._connection.sends_ahead:
+            return super().open_messages(queue_id, group_id, handle, token, limit, guess)
+        found = self._open_lane(queue_id, group_id, handle, token)
+        guessed = self._lane_messages(queue_id, guess, limit=limit)
+        row = found.fetchone()
+        if not row:
+            return None
+        lane = OpenLane(*row)
+        if lane.session_id == guess:
+            return lane, in_order(guessed, lane.before)
+        return lane, in_order(self._lane_messages(queue_id, lane.session_id, lane.before, limit))
 
     def next_due(self) -> int | None:
         found = super().next_due()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from lazaretto.contracts import KINDS, Definition, Definitions, kind_of
-from lazaretto.conversations import ConversationState, dialog_of
+from lazaretto.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
 from lazaretto.keys import first_key
-from lazaretto.store.dialogs import ConversationRecord, Happening, OpenLane, Sending
-from lazaretto.store.records import SUSPECT, HandedRow, MessageRow
+from lazaretto.store.dialogs import ConversationRecord, Happening, OpenLane
+from lazaretto.store.records import SUSPECT, HandedRow
 from lazaretto.store.sql.rows import Cursor, Memory
+
+#: How many conversations are remembered between commits.
+_MOST_REMEMBERED = 10_000
+#: Behind every key.
+NOTHING_HELD = (1 << 63) - 1
 
 
 def _conversation(row: Sequence[Any]) -> ConversationRecord:
@@ -21,13 +26,30 @@ def _conversation(row: Sequence[Any]) -> ConversationRecord:
     return ConversationRecord(*values)
 
 
+def first_lane(found: Iterable[Cursor]) -> OpenLane | None:
+    rows = (cursor.fetchone() for cursor in found)
+    return next((OpenLane(*row) for row in rows if row), None)
+
+
+def in_order(rows: Iterable[Sequence[Any]], before: int = NOTHING_HELD) -> list[HandedRow]:
+    """Return the messages of a lane that go together: those before a key, and before a suspect."""
+    found: list[HandedRow] = []
+    for row in rows:
+        if row[0] >= before:
+            break
+        if row[-1] == SUSPECT:
+            # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
+            return found or [(*row[:-2], None)]
+        found.append(tuple(row[:-1]))
+    return found
+
+
 class DialogTables:
     """What a transaction does with dialogs."""
 
     _x: Callable[..., Cursor]
     _q: Mapping[str, str]
     _memory: Memory
-    row: Callable[[int], MessageRow | None]
     wake: Callable[[int], None]
     now: int
 
@@ -49,21 +71,39 @@ class DialogTables:
         self._memory.definitions = None
 
     def conversation(self, handle: str) -> ConversationRecord | None:
-        row = self._x(self._q["select_conversation"], {"handle": handle}).fetchone()
-        return _conversation(row) if row else None
+        known = self._memory.conversations
+        if handle not in known:
+            row = self._x(self._q["select_conversation"], {"handle": handle}).fetchone()
+            self._remember(handle, _conversation(row) if row else None)
+        return known[handle]
+
+    def _remember(self, handle: str, record: ConversationRecord | None) -> None:
+        known = self._memory.conversations
+        if len(known) >= _MOST_REMEMBERED:
+            known.clear()
+        known[handle] = record
 
     def save_conversation(self, record: ConversationRecord) -> None:
+        self._remember(record.handle, record)
         values = msgspec.structs.asdict(record)
         values["state"] = record.state.value
         self._x(self._q["save_conversation"], values)
 
     def delete_conversation(self, handle: str) -> None:
+        self._remember(handle, None)
         self._x(self._q["delete_conversation"], {"handle": handle})
 
-    def count_sent(self, handle: str, count: int) -> Sending | None:
-        values = {"handle": handle, "count": count, "now": self.now}
-        row = self._x(self._q["count_sent"], values).fetchone()
-        return Sending(*row) if row else None
+    def count_sent(self, handle: str, count: int) -> ConversationRecord | None:
+        record = self.conversation(handle)
+        state = None if record is None else at_time(record.state, record.expires, self.now)
+        state = None if state is None else after(state, ConversationEvent.SEND)
+        if record is None or state is None:
+            return None
+        sent = record.sent + count
+        self._x(self._q["count_sent"], {"handle": handle, "sent": sent, "state": state.value})
+        record = msgspec.structs.replace(record, sent=sent, state=state)
+        self._remember(handle, record)
+        return record
 
     def conversations(
         self,
@@ -110,36 +150,37 @@ class DialogTables:
         self._x(self._q["free_group_lock"], values)
         self.wake(first_key(queue_id))
 
-    def next_lane(self, queue_id: int, after: str, end: str, token: int = 0) -> OpenLane | None:
+    def next_lane(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
+    ) -> Callable[[], OpenLane | None]:
+        def look() -> OpenLane | None:
+            # One range after the other: mostly the first has one.
+            return first_lane(self._look_for_lane(queue_id, *bounds, token) for bounds in ranges)
+
+        return look
+
+    def _look_for_lane(self, queue_id: int, after: str, end: str, token: int) -> Cursor:
         values = {"queue_id": queue_id, "after": after, "end": end, "now": self.now, "token": token}
-        row = self._x(self._q["next_lane"], values).fetchone()
-        return OpenLane(*row) if row else None
+        return self._x(self._q["next_lane"], values)
 
-    def open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> OpenLane | None:
+    def open_messages(
+        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
+    ) -> tuple[OpenLane, list[HandedRow]] | None:
+        row = self._open_lane(queue_id, group_id, handle, token).fetchone()
+        if not row:
+            return None
+        lane = OpenLane(*row)
+        return lane, in_order(self._lane_messages(queue_id, lane.session_id, lane.before, limit))
+
+    def _open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> Cursor:
         values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
-        row = self._x(self._q["open_lane"], values).fetchone()
-        return OpenLane(*row) if row else None
+        return self._x(self._q["open_lane"], values)
 
-    def lane_messages(self, queue_id: int, lane: OpenLane, limit: int) -> list[HandedRow]:
-        values = {
-            "queue_id": queue_id,
-            "session_id": lane.session_id,
-            "before": lane.before,
-            "limit": limit,
-        }
-        rows: list[HandedRow] = []
-        for row in self._x(self._q["lane_messages"], values):
-            if row[-1] == SUSPECT:
-                # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
-                return rows or [(*row[:-2], None)]
-            rows.append(row[:-1])
-        return rows
-
-    def group_held(self, queue_id: int, group_id: str) -> list[MessageRow]:
-        values = {"queue_id": queue_id, "group_id": group_id}
-        keys = self._x(self._q["select_group_held"], values).fetchall()
-        found = (self.row(key) for (key,) in keys)
-        return [row for row in found if row is not None]
+    def _lane_messages(
+        self, queue_id: int, session_id: str, before: int = NOTHING_HELD, limit: int = 1
+    ) -> Cursor:
+        values = {"queue_id": queue_id, "session_id": session_id, "before": before, "limit": limit}
+        return self._x(self._q["lane_messages"], values)
 
     def happened(
         self,

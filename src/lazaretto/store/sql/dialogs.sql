@@ -36,10 +36,8 @@ SET group_id = excluded.group_id, state = excluded.state, error_code = excluded.
 DELETE FROM lazaretto_conversations WHERE handle = :handle
 
 -- name: count_sent
--- Count what an end sends, if it can send.
-UPDATE lazaretto_conversations SET sent = sent + :count, state = 'conversing'
-WHERE handle = :handle AND state IN ('started_outbound', 'conversing') AND (expires IS NULL OR expires > :now)
-RETURNING sent, queue_id, far_queue_id, far_priority
+-- How many messages an end has sent.
+UPDATE lazaretto_conversations SET sent = :sent, state = :state WHERE handle = :handle
 
 -- name: select_conversations
 -- Conversations by handle.
@@ -68,47 +66,51 @@ SELECT EXISTS (
 
 -- name: select_levels
 -- The priorities of which messages are in a queue: one step from each to the next.
-WITH RECURSIVE firsts (lane) AS (
-    SELECT min(session_id) FROM lazaretto_messages WHERE key >> 44 = :queue_id AND session_id > ''
-    UNION ALL
-    SELECT (SELECT min(session_id) FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~')
-    FROM firsts WHERE firsts.lane IS NOT NULL
-)
-SELECT substr(lane, 1, 1) FROM firsts WHERE lane IS NOT NULL
+SELECT substr(lane, 1, 1) FROM (
+    WITH RECURSIVE firsts (lane) AS (
+        SELECT min(session_id) FROM lazaretto_messages WHERE key >> 44 = :queue_id AND session_id > ''
+        UNION ALL
+        SELECT (SELECT min(session_id) FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~')
+        FROM firsts WHERE firsts.lane IS NOT NULL
+    )
+    SELECT lane FROM firsts WHERE lane IS NOT NULL
+) levels
 
 -- name: next_lane
 -- The next lane with a message that nothing holds back, of a group that nobody else has locked: lane by lane, each
 -- looked at once, however many messages wait in it.
-WITH RECURSIVE lanes (lane) AS (
-    SELECT min(session_id) FROM lazaretto_messages
-    WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
-    UNION ALL
-    SELECT (SELECT min(session_id) FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end)
-    FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM lazaretto_conversations c
-        LEFT JOIN lazaretto_sessions g ON g.queue_id = :queue_id AND g.session_id = 'g' || c.group_id
-        LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = lanes.lane
-        WHERE c.handle = substr(lanes.lane, 2, 34)
-          AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
-          AND (SELECT min(k) FROM (
-                   SELECT min(key) AS k FROM lazaretto_messages
-                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
-                   UNION ALL SELECT min(key) FROM lazaretto_messages
-                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
-                   UNION ALL SELECT min(key) FROM lazaretto_messages
-                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6) first)
-              < coalesce((SELECT min(k) FROM (
-                   SELECT min(key) AS k FROM lazaretto_messages
-                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
-                   UNION ALL SELECT min(key) FROM lazaretto_messages
-                   WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2
-                     AND lock_token <> :token) held),
-                   9223372036854775807))
-)
 SELECT found.lane, c.handle, c.group_id, c.service, c.contract
-FROM (SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes) found
+FROM (
+    WITH RECURSIVE lanes (lane) AS (
+        SELECT min(session_id) FROM lazaretto_messages
+        WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
+        UNION ALL
+        SELECT (SELECT min(session_id) FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end)
+        FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM lazaretto_conversations c
+            LEFT JOIN lazaretto_sessions g ON g.queue_id = :queue_id AND g.session_id = 'g' || c.group_id
+            LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = lanes.lane
+            WHERE c.handle = substr(lanes.lane, 2, 34)
+              AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
+              AND (SELECT min(k) FROM (
+                       SELECT min(key) AS k FROM lazaretto_messages
+                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
+                       UNION ALL SELECT min(key) FROM lazaretto_messages
+                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
+                       UNION ALL SELECT min(key) FROM lazaretto_messages
+                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6) first)
+                  < coalesce((SELECT min(k) FROM (
+                       SELECT min(key) AS k FROM lazaretto_messages
+                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
+                       UNION ALL SELECT min(key) FROM lazaretto_messages
+                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2
+                         AND lock_token <> :token) held),
+                       9223372036854775807))
+    )
+    SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes
+) found
 JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 
 -- name: open_lane
@@ -171,15 +173,6 @@ FROM (
         ORDER BY key LIMIT 1) suspect
 ) next
 ORDER BY key LIMIT :limit
-
--- name: select_group_held
--- The locked messages of a group's conversations.
-SELECT m.key FROM lazaretto_conversations c
-CROSS JOIN (SELECT 'a' AS kind UNION ALL SELECT 'b' UNION ALL SELECT 'm') kinds
-JOIN lazaretto_messages m ON m.key >> 44 = :queue_id AND m.state = 2
-    AND m.session_id = substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind
-WHERE c.queue_id = :queue_id AND c.group_id = :group_id
-ORDER BY m.key
 
 -- name: forget_group_lock
 -- Give a group up that has no state.

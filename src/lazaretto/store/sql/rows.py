@@ -10,6 +10,7 @@ import msgspec
 
 from lazaretto.contracts import Definitions
 from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
+from lazaretto.store.dialogs import ConversationRecord
 from lazaretto.store.queries import with_rows
 from lazaretto.store.records import QueueRecord
 
@@ -118,6 +119,8 @@ class Memory:
         self.unclear: set[int] = set()
         self.last_body: int | None = None
         self.definitions: Definitions | None = None
+        #: Ends of dialogs, None where there is none.
+        self.conversations: dict[str, ConversationRecord | None] = {}
         #: The priorities of which messages may be in a queue of dialogs.
         self.levels: dict[int, set[int]] = {}
         #: Whether this process stands among the workers.
@@ -136,3 +139,4 @@ class Memory:
         self.last_body = None
         self.definitions = None
         self.levels.clear()
+        self.conversations.clear()

@@ -261,4 +261,4 @@ def free_group(tx: Transaction, path: EntityPath) -> bool:
     if queue is None or not queue.status.gives:
         return False
     ranges = [priority_bounds(level) for level in tx.levels(queue.queue_id)]
-    return tx.next_lane(queue.queue_id, ranges)() is not None
+    return tx.next_group(queue.queue_id, ranges)() is not None

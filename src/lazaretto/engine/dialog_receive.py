@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lazaretto.conversations import group_session, priority_bounds
@@ -19,7 +19,7 @@ from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.dialogs import OpenLane
+from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.records import QueueRecord
 
 #: Of so many receives one goes to the priorities in turn, so that the most urgent cannot starve the rest.
@@ -65,25 +65,23 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         refuse_receiving(queue, Subqueue.MAIN)
         touch(tx, queue)
         named = self.group is not None or self.handle is not None
-        next_lane = None if named else tx.next_lane(queue.queue_id, self._ranges(tx, queue), self.token)
+        next_group = None if named else self._look(tx, queue)
         swept = sweep(tx, SWEEP)
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
-        lane = None
-        if next_lane is not None:
-            if swept:
-                # What was due may have changed whose turn it is.
-                next_lane = tx.next_lane(queue.queue_id, self._ranges(tx, queue), self.token)
-            lane = next_lane()
-            if lane is None:
+        first = None
+        if next_group is not None:
+            # What was due may have changed whose turn it is.
+            first = self._look(tx, queue)() if swept else next_group()
+            if first is None:
                 return None
-            group = lane.group_id
+            group = first.lane.group_id
         else:
             group = self._named(tx, queue)
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         lock = Lock(self.path, self.token, until, group_session(group))
-        found = self._take(tx, queue, group, lock, None if lane is None else lane.session_id)
+        found = self._take(tx, queue, group, lock, first)
         if isinstance(found, EntityError):
             return found
         if not found and self.limit:
@@ -93,7 +91,10 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         if not self.limit:
             session = tx.session(queue.queue_id, group_session(group))
             state = None if session is None else session.state
-        return GroupHandover(group, lock, found, state, "" if lane is None else lane.session_id)
+        return GroupHandover(group, lock, found, state, "" if first is None else first.found)
+
+    def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
+        return tx.next_group(queue.queue_id, self._ranges(tx, queue), self.token, self.limit)
 
     def _named(self, tx: Transaction, queue: QueueRecord) -> str:
         group = self.group
@@ -122,15 +123,19 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         return ranges
 
     def _take(
-        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock, guess: str | None
+        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock, first: NextGroup | None
     ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
         taken: list[tuple[ReceivedMessage, OpenLane]] = []
         while len(taken) < self.limit:
             left = self.limit - len(taken)
-            found = tx.open_messages(queue.queue_id, group, self.handle, self.token, left, guess)
-            if found is None:
-                break
-            lane, rows = found
+            if first is not None:
+                lane, rows = first.lane, first.rows
+                first = None
+            else:
+                found = tx.open_messages(queue.queue_id, group, self.handle, self.token, left)
+                if found is None:
+                    break
+                lane, rows = found
             alone = bool(rows) and rows[0][-1] is None
             if alone and taken:
                 break

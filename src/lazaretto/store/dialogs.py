@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -45,6 +45,17 @@ class OpenLane(msgspec.Struct, frozen=True, array_like=True):
     contract: str
     first: int = 0
     before: int = 0
+
+
+class NextGroup(NamedTuple):
+    """A group with something to receive. `found`: the session id by which it was found.
+
+    `lane`: the one of its lanes that is to be received from first, with its next messages.
+    """
+
+    found: str
+    lane: OpenLane
+    rows: list[HandedRow]
 
 
 class Happening(msgspec.Struct, frozen=True, array_like=True):
@@ -130,10 +141,10 @@ class DialogTransaction(Protocol):
         """Give the lock on a conversation group's session up, if it is held under `token`."""
         ...
 
-    def next_lane(
-        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
-    ) -> Callable[[], OpenLane | None]:
-        """Return what finds the next lane of which a message can be received.
+    def next_group(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
+    ) -> Callable[[], NextGroup | None]:
+        """Return what finds the next group of which a message can be received, with its next messages.
 
         By anybody, that is, or by who has locked groups under `token`. `ranges`: between which session ids to
         look, one after the other.
@@ -141,12 +152,12 @@ class DialogTransaction(Protocol):
         ...
 
     def open_messages(
-        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
+        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
     ) -> tuple[OpenLane, list[HandedRow]] | None:
         """Return the lane of a group, or of one of its conversations, that is first, and its next messages.
 
-        Messages locked under `token` hold back nothing. `guess`: which lane it will probably be. The last
-        of a message that is a suspect, and goes alone, is None.
+        Messages locked under `token` hold back nothing. The last of a message that is a suspect, and goes
+        alone, is None.
         """
         ...
 

@@ -29,10 +29,19 @@ def within(schema: str, sql: str) -> str:
     return _SEQUENCE.sub(lambda found: f"""'"{schema}".{found[1]}'::regclass""", sql)
 
 
+def _next_group(queries: dict[str, str]) -> str:
+    """Return the query of the next group, its first lane and its messages, made of those for each."""
+    lane = queries["open_lane"].replace("%(group_id)s", "g.group_id")
+    messages = queries["lane_messages"].replace("%(session_id)s", "l.lane").replace("%(before)s", "l.before")
+    lanes = f"({queries['next_lane']}) g CROSS JOIN LATERAL ({lane}) l"
+    return f"SELECT g.lane, l.*, m.* FROM {lanes} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
+
+
 @functools.cache
 def dialect(schema: str) -> Dialect:
     """Return the dialect for a schema, whose name was checked."""
     queries = load_queries("lazaretto.store.postgres")
     for name, sql in load_queries("lazaretto.store.sql", "dialogs.sql").items():
         queries[name] = _NAMED.sub(r"%(\1)s", sql)
+    queries["next_group"] = _next_group(queries)
     return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)

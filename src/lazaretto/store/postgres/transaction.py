@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.keys import first_key, last_key
-from lazaretto.store.dialogs import OpenLane
+from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.records import HandedRow, MessageRow
-from lazaretto.store.sql.dialogs import first_lane, in_order
+from lazaretto.store.sql.dialogs import in_order
 from lazaretto.store.sql.rows import Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 
@@ -153,28 +153,23 @@ class PgTransaction(SqlTransaction):
 
         return taken
 
-    def next_lane(
-        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
-    ) -> Callable[[], OpenLane | None]:
+    def next_group(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
+    ) -> Callable[[], NextGroup | None]:
         if not self._connection.sends_ahead:
-            return super().next_lane(queue_id, ranges, token)
-        sent = [self._look_for_lane(queue_id, *bounds, token) for bounds in ranges]
-        return lambda: first_lane(sent)
+            return super().next_group(queue_id, ranges, token, limit)
+        # All in one question, and all ranges in one round trip.
+        values = {"queue_id": queue_id, "now": self.now, "token": token, "handle": None, "limit": limit}
+        sent = [self._x(self._q["next_group"], {**values, "after": a, "end": e}) for a, e in ranges]
 
-    def open_messages(
-        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
-    ) -> tuple[OpenLane, list[HandedRow]] | None:
-        if guess is None or not self._connection.sends_ahead:
-            return super().open_messages(queue_id, group_id, handle, token, limit, guess)
-        found = self._open_lane(queue_id, group_id, handle, token)
-        guessed = self._lane_messages(queue_id, guess, limit=limit)
-        row = found.fetchone()
-        if not row:
-            return None
-        lane = OpenLane(*row)
-        if lane.session_id == guess:
-            return lane, in_order(guessed, lane.before)
-        return lane, in_order(self._lane_messages(queue_id, lane.session_id, lane.before, limit))
+        def look() -> NextGroup | None:
+            found = next((rows for rows in (one.fetchall() for one in sent) if rows), None)
+            if found is None:
+                return None
+            lane = OpenLane(*found[0][1:8])
+            return NextGroup(found[0][0], lane, in_order(row[8:] for row in found if row[8] is not None))
+
+        return look
 
     def next_due(self) -> int | None:
         found = super().next_due()

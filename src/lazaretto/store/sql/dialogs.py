@@ -10,14 +10,12 @@ import msgspec
 from lazaretto.contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
 from lazaretto.keys import first_key
-from lazaretto.store.dialogs import ConversationRecord, Happening, OpenLane
+from lazaretto.store.dialogs import ConversationRecord, Happening, NextGroup, OpenLane
 from lazaretto.store.records import SUSPECT, HandedRow
 from lazaretto.store.sql.rows import Cursor, Memory
 
 #: How many conversations are remembered between commits.
 _MOST_REMEMBERED = 10_000
-#: Behind every key.
-NOTHING_HELD = (1 << 63) - 1
 
 
 def _conversation(row: Sequence[Any]) -> ConversationRecord:
@@ -26,17 +24,10 @@ def _conversation(row: Sequence[Any]) -> ConversationRecord:
     return ConversationRecord(*values)
 
 
-def first_lane(found: Iterable[Cursor]) -> OpenLane | None:
-    rows = (cursor.fetchone() for cursor in found)
-    return next((OpenLane(*row) for row in rows if row), None)
-
-
-def in_order(rows: Iterable[Sequence[Any]], before: int = NOTHING_HELD) -> list[HandedRow]:
-    """Return the messages of a lane that go together: those before a key, and before a suspect."""
+def in_order(rows: Iterable[Sequence[Any]]) -> list[HandedRow]:
+    """Return the messages of a lane that go together: those before a suspect."""
     found: list[HandedRow] = []
     for row in rows:
-        if row[0] >= before:
-            break
         if row[-1] == SUSPECT:
             # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
             return found or [(*row[:-2], None)]
@@ -150,21 +141,22 @@ class DialogTables:
         self._x(self._q["free_group_lock"], values)
         self.wake(first_key(queue_id))
 
-    def next_lane(
-        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0
-    ) -> Callable[[], OpenLane | None]:
-        def look() -> OpenLane | None:
-            # One range after the other: mostly the first has one.
-            return first_lane(self._look_for_lane(queue_id, *bounds, token) for bounds in ranges)
+    def next_group(
+        self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
+    ) -> Callable[[], NextGroup | None]:
+        def look() -> NextGroup | None:
+            for low, end in ranges:
+                values = {"queue_id": queue_id, "after": low, "end": end, "now": self.now, "token": token}
+                row = self._x(self._q["next_lane"], values).fetchone()
+                if row:
+                    found = self.open_messages(queue_id, row[2], None, token, limit)
+                    return None if found is None else NextGroup(row[0], *found)
+            return None
 
         return look
 
-    def _look_for_lane(self, queue_id: int, after: str, end: str, token: int) -> Cursor:
-        values = {"queue_id": queue_id, "after": after, "end": end, "now": self.now, "token": token}
-        return self._x(self._q["next_lane"], values)
-
     def open_messages(
-        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int, guess: str | None
+        self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
     ) -> tuple[OpenLane, list[HandedRow]] | None:
         row = self._open_lane(queue_id, group_id, handle, token).fetchone()
         if not row:
@@ -176,9 +168,7 @@ class DialogTables:
         values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
         return self._x(self._q["open_lane"], values)
 
-    def _lane_messages(
-        self, queue_id: int, session_id: str, before: int = NOTHING_HELD, limit: int = 1
-    ) -> Cursor:
+    def _lane_messages(self, queue_id: int, session_id: str, before: int, limit: int) -> Cursor:
         values = {"queue_id": queue_id, "session_id": session_id, "before": before, "limit": limit}
         return self._x(self._q["lane_messages"], values)
 

@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
-# Tests start processes of their own; two at a time suit two cores.
-WORKERS ?= 2
+# Tests start processes of their own, and often wait for them; three at a time suit two cores.
+WORKERS ?= 3
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: run test check soak bench drill format clean help

@@ -102,13 +102,20 @@ class Model:
             end.lane(lane).pop(0)
             end.failures.pop(lane, None)
         for _, type_, _ in received:
-            if type_ == END_DIALOG:
+            self.heard(handle, type_)
+
+    def heard(self, handle: str, type_: str) -> None:
+        """A message was dealt with: the last word of the far end ends a conversation."""
+        end = self.ends.get(handle)
+        if end is None or end.state == DO:
+            return
+        if type_ == END_DIALOG:
+            self.end(handle, error=False)
+        elif type_ == ERROR:
+            if not end.messages:
                 self.end(handle, error=False)
-            elif type_ == ERROR:
-                if not end.messages:
-                    self.end(handle, error=False)
-                elif end.messages[-1][0] != END_DIALOG:
-                    end.messages.append((END_DIALOG, b""))
+            elif end.messages[-1][0] != END_DIALOG:
+                end.messages.append((END_DIALOG, b""))
 
     def failed(self, handle: str) -> None:
         """The first message that could be received of an end has failed."""
@@ -134,7 +141,7 @@ class Model:
         if verdict == "move":
             self.dead += 1
             type_, _ = end.lane(lane).pop(0)
-            assert type_ == "DEFAULT"
+            self.heard(handle, type_)
 
 
 class DialogMachine(RuleBasedStateMachine):
@@ -294,14 +301,13 @@ class DialogMachine(RuleBasedStateMachine):
         handle = data.draw(st.sampled_from(sorted(h for h, e in self.model.ends.items() if e.held)))
         end = self.model.ends[handle]
         lanes = [name for name in ("timers", "errors", "messages") if name in end.held]
-        if verdict == "move" and any(end.lane(name)[0][0] != "DEFAULT" for name in lanes):
-            verdict = "retry"
         self.broker.dialogs.resume(handle, verdict)
         if verdict == "end":
             self.model.end(handle, error=True, aside=True)
             return
         for name in lanes:
-            self.model.resumed(handle, name, verdict)
+            if handle in self.model.ends:
+                self.model.resumed(handle, name, verdict)
 
     @precondition(lambda self: self.restarts)
     @rule()
@@ -326,5 +332,8 @@ class DialogMachine(RuleBasedStateMachine):
     def nothing_else_is_left(self) -> None:
         queues = [self.broker.queue(path) for path in QUEUES.values()]
         assert sum(q.counts.dead_letter for q in queues) == self.model.dead
+        with self.broker.transaction() as tx:
+            logs = {name for (name,) in tx.execute("SELECT dialog_id FROM lazaretto_dialog_log").fetchall()}
+        assert logs == {handle[:32] for handle in self.model.ends}
         total = sum(q.counts.total - q.counts.dead_letter for q in queues)
         assert total == sum(sum(c.messages.values()) for c in self.broker.dialogs.conversations())

@@ -67,6 +67,18 @@ def fill(broker: Broker) -> None:
         session.receive()
         session.set_session_state(b"midway")
     broker.resubmit("work", next(iter(broker.dead_letters("work"))).sequence_number)
+    broker.dialogs.create_service("Front", "front")
+    broker.dialogs.create_service("Shop", "shop", ["DEFAULT"], retention=True)
+    with broker.dialogs.transaction() as work:
+        conversation = work.begin_dialog("Front", "Shop", lifetime=86_400.0)
+        work.send(conversation, body=b"hello")
+        work.send(conversation, body=b"still there?")
+        work.set_timer(conversation, 3_600.0)
+    with broker.dialogs.transaction("shop") as work:
+        found = work.get_conversation_group()
+        assert found is not None
+        work.set_group_state(found[0], b"greeted")
+        work.receive(group=found[0])
 
 
 def told(broker: Broker) -> dict[str, Any]:
@@ -79,6 +91,7 @@ def told(broker: Broker) -> dict[str, Any]:
             queue.counts,
             [(m.sequence_number, m.message_id, m.body, m.state, m.delivery_count) for m in peeked],
         )
+    found["dialogs"] = [(end, broker.dialogs.timeline(end.dialog)) for end in broker.dialogs.conversations()]
     dead = list(broker.dead_letters("work"))
     found["dead"] = [
         (

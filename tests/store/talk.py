@@ -86,4 +86,7 @@ def leftovers(broker: Broker) -> list[str]:
         left += [f"{counts.total - counts.dead_letter} messages in {service.queue}"] * (
             counts.total > counts.dead_letter
         )
-    return left
+    with broker.transaction() as tx:
+        ((entries,),) = tx.execute("SELECT count(DISTINCT dialog_id) FROM lazaretto_dialog_log").fetchall()
+    dialogs = {c.dialog for c in broker.dialogs.conversations()}
+    return left + [f"log of {entries - len(dialogs)} dialogs"] * (entries != len(dialogs))

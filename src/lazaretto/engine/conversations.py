@@ -229,6 +229,7 @@ def leave_group(tx: Transaction, record: ConversationRecord) -> None:
 
 def completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
     """Note that messages of dialogs were processed; the last of a conversation ends it."""
+    last: list[tuple[str, str]] = []
     for one in messages:
         headers = one.headers
         if headers.session_id is None or headers.subject is None:
@@ -239,10 +240,13 @@ def completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMe
         if number and number % _TRIM_EVERY == 0:
             tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
         if headers.subject in (END_DIALOG, ERROR):
-            _last_read(tx, queue, handle, headers.subject)
+            last.append((handle, headers.subject))
+    # With the last end goes the log.
+    for handle, type_ in last:
+        last_read(tx, queue, handle, type_)
 
 
-def _last_read(tx: Transaction, queue: QueueRecord, handle: str, type_: str) -> None:
+def last_read(tx: Transaction, queue: QueueRecord, handle: str, type_: str) -> None:
     """End a conversation whose reader was told that it is over, once it has read what came before."""
     record = tx.conversation(handle)
     if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
@@ -291,7 +295,7 @@ def went_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str
     handle = _about(tx, row, "set_aside", reason)
     type_ = decode_headers(row.headers).subject
     if type_ in (END_DIALOG, ERROR):
-        _last_read(tx, queue, handle, type_)
+        last_read(tx, queue, handle, type_)
 
 
 def end_poisoned(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:

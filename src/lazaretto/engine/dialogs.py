@@ -9,6 +9,8 @@ import msgspec
 
 from lazaretto.conversations import (
     DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
     INVALID_CODE,
     LIFETIME_CODE,
     ConversationState,
@@ -26,6 +28,7 @@ from lazaretto.engine.conversations import (
     clear_lanes,
     end,
     forget,
+    last_read,
     leave_group,
     message,
     post,
@@ -34,13 +37,16 @@ from lazaretto.engine.conversations import (
     require_conversation,
 )
 from lazaretto.engine.delivery import dead_letter
+from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.held_sessions import ResumeSession
 from lazaretto.engine.log import audit
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import require_queue
+from lazaretto.engine.sessions import held_decoder
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.entities import EntityPath
 from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
+from lazaretto.headers import decode_headers
 from lazaretto.keys import first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.dialogs import ConversationRecord
@@ -310,16 +316,24 @@ class ResumeConversation(Operation[None]):
             session_id = lane_of(record.priority, self.handle, lane)
             session = tx.session(queue.queue_id, session_id)
             if session is not None and session.held_by is not None:
+                if not held:
+                    tx.happened(self.handle, "resumed", text=self.verdict)
                 held = True
                 if self.verdict != "end":
-                    path = EntityPath.parse(queue.path)
-                    ResumeSession(path, session_id, self.verdict, self.actor).run(tx)
+                    self._decide(tx, queue, session_id, held_decoder.decode(session.held_by))
         if not held:
             raise ConversationError(f"conversation {self.handle} is not held by a poison message")
-        tx.happened(self.handle, "resumed", text=self.verdict)
         if self.verdict == "end":
             end(tx, record, self.error, set_aside="Its conversation was ended by an operator.")
             _audit(tx, self.actor, "end_conversation", self.handle, record)
+
+    def _decide(self, tx: Transaction, queue: QueueRecord, session_id: str, held: HeldRecord) -> None:
+        row = tx.row(first_key(queue.queue_id) + held.sequence_number)
+        type_ = None if row is None else decode_headers(row.headers).subject
+        ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
+        if self.verdict != "retry" and type_ in (END_DIALOG, ERROR):
+            # It was the last word of the far end, and counts as heard.
+            last_read(tx, queue, self.handle, type_)
 
 
 def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:

@@ -40,9 +40,11 @@ def main() -> None:
         with broker.dialogs.activate() as monitors:
             for wanted in (Order("lamp", 4_990, "Ana"), Order("sofa", 79_900, "Ben")):
                 print(f"{wanted.account} orders a {wanted.article}")
-                print(f"  customer: {order(broker, wanted)}")
-            while any(monitor.has_work() for monitor in monitors):
-                time.sleep(0.05)
+                answer = order(broker, wanted)
+                # The customer may hear of it before the shipper does.
+                while any(monitor.has_work() for monitor in monitors):
+                    time.sleep(0.05)
+                print(f"  customer: {answer}")
         print(f"conversations left: {len(list(broker.dialogs.conversations()))}")
 
 

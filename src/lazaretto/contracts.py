@@ -313,11 +313,11 @@ class Definitions:
         """Raise DefinitionError if one names another that is missing, or services on a queue do not agree."""
         for one in self.all("contract"):
             for name in one.messages:
-                self.message_type(name)
+                self._need("message_type", name, f"contract {one.name!r}")
         first: dict[str, Service] = {}
         for one in self.all("service"):
             for name in one.contracts:
-                self.contract(name)
+                self._need("contract", name, f"service {one.name!r}")
             other = first.setdefault(one.queue.lower(), one)
             if queue_options(one) != queue_options(other):
                 raise DefinitionError(
@@ -326,7 +326,14 @@ class Definitions:
                 )
         for one in self.all("priority"):
             if one.contract is not None:
-                self.contract(one.contract)
+                self._need("contract", one.contract, f"priority {one.name!r}")
+
+    def _need(self, kind: str, name: str, by: str) -> None:
+        if name not in self._by_kind[kind]:
+            what = kind.replace("_", " ")
+            raise DefinitionError(
+                f"{by} needs {what} {name!r}, and there is none{suggestion(name, self._by_kind[kind])}"
+            )
 
     def priority_of(self, contract: str, service: str, far_service: str) -> int:
         """Return the priority of a new conversation: of the most specific definition that fits, else 5.

@@ -124,6 +124,31 @@ def test_definitions_come_out_as_they_went_in(program: Program, conversation: st
     assert tables["services"]["Shop"]["failures"] == 1
 
 
+def test_definitions_one_by_one(program: Program, tmp_path: Path) -> None:
+    schema = tmp_path / "order.json"
+    schema.write_text('{"type": "object", "required": ["id"]}')
+    create = ("dialogs", "create")
+    program.ok(*create, "message-type", "Order", "--validation", "json_schema", "--schema", str(schema))
+    program.ok(*create, "contract", "Ordering", "Order=initiator", "DEFAULT=any")
+    program.ok(*create, "service", "Front", "--queue", "front")
+    shop = ("service", "Shop", "--queue", "shop", "--contract", "Ordering", "--retry-delay", "1m")
+    made = program.ok(*create, *shop, "--failures", "5", "--retention", "--json").json
+    assert made == {"verb": "create", "kind": "service", "name": "Shop"}
+    program.ok(*create, "priority", "first", "9", "--contract", "Ordering")
+    tables = program.ok("dialogs", "definitions", "--json").json
+    assert tables["services"]["Shop"] == {
+        "queue": "shop",
+        "contracts": ["Ordering"],
+        "failures": 5,
+        "retry_delay": 60.0,
+        "retention": True,
+    }
+    assert tables["priorities"] == {"first": {"level": 9, "contract": "Ordering"}}
+    program.fails(2, "usage", *create, "contract", "C", "Order=everybody")
+    program.fails(1, "definition_error", "dialogs", "drop", "contract", "Ordering")
+    assert program.ok("dialogs", "drop", "priority", "first").out == "dropped priority first\n"
+
+
 def test_readers_end_by_sigterm(program: Program, conversation: str) -> None:
     with program.start("--json", "dialogs", "run") as process:
         assert process.stderr is not None

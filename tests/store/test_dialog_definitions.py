@@ -74,8 +74,8 @@ class TestDefining:
             with pytest.raises(ValueError, match=words):
                 call()  # type: ignore[no-untyped-call]
         for call, words in [
-            (lambda: dialogs.create_contract("C", {"T": "any"}), "there is no message type 'T'"),
-            (lambda: dialogs.create_service("S", "q", ["C"]), "there is no contract 'C'"),
+            (lambda: dialogs.create_contract("C", {"T": "any"}), "contract 'C' needs message type 'T'"),
+            (lambda: dialogs.create_service("S", "q", ["C"]), "service 'S' needs contract 'C'"),
             (lambda: dialogs.drop("service", "S"), "there is no service 'S'"),
         ]:
             with pytest.raises(DefinitionError, match=words):
@@ -109,9 +109,9 @@ class TestDefining:
         services(broker)
         handle = begin(broker, b"1")
         dialogs = broker.dialogs
-        with pytest.raises(DefinitionError, match="there is no message type"):
+        with pytest.raises(DefinitionError, match="needs message type"):
             dialogs.drop("message_type", ORDER)
-        with pytest.raises(DefinitionError, match="there is no contract"):
+        with pytest.raises(DefinitionError, match="needs contract"):
             dialogs.drop("contract", ORDERING)
         with pytest.raises(DefinitionError, match="has conversations"):
             dialogs.drop("service", SHOP)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.cli import output
+from lazaretto.cli import dialog_definitions, output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.conversations import ConversationState, dialog_of
@@ -54,6 +54,10 @@ class StateName(enum.Enum):
     DISCONNECTED_INBOUND = "disconnected_inbound"
     DISCONNECTED_OUTBOUND = "disconnected_outbound"
     ERROR = "error"
+
+
+app.add_typer(dialog_definitions.app, name="create")
+app.command("drop")(dialog_definitions.drop)
 
 
 @app.command("apply")

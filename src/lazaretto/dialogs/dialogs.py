@@ -40,7 +40,8 @@ from lazaretto.engine.dialogs import (
 from lazaretto.engine.log import actor_name
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import EntityPath
-from lazaretto.errors import ConversationNotFound, DefinitionError, InvalidOption
+from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
+from lazaretto.loading import load
 from lazaretto.options import member, shown
 from lazaretto.store.contract import Store, Transaction
 
@@ -51,11 +52,12 @@ _PAGE = 500
 
 
 def _handler_of(service: Service) -> Procedure:
-    from lazaretto.host.handlers import load_function
-
     if service.handler is None:
         raise DefinitionError(f"service {service.name!r} has no handler")
-    return load_function(service.handler)
+    procedure: Procedure = load(service.handler)
+    if not callable(procedure):
+        raise HandlerError(f"expected {service.handler} to be a function of a Reader, got {shown(procedure)}")
+    return procedure
 
 
 class Dialogs:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import HandlerError, InvalidOption
 from lazaretto.host.options import HandlerOptions
-from lazaretto.options import shown, suggestion
+from lazaretto.loading import attribute, import_module, load
+from lazaretto.options import shown
 
 HandlerFunction = Callable[..., Any]
 
@@ -101,9 +100,9 @@ def load_handlers(reference: str) -> list[Handler]:
     Raises HandlerError.
     """
     module_name, _, name = reference.partition(":")
-    module = _import(module_name)
+    module = import_module(module_name)
     if name:
-        found = _attribute(module, module_name, name)
+        found = attribute(module, module_name, name)
     else:
         found = [value for value in vars(module).values() if isinstance(value, Handler)]
     handlers = as_handlers(found, reference)
@@ -114,10 +113,7 @@ def load_handlers(reference: str) -> list[Handler]:
 
 def load_function(reference: str) -> HandlerFunction:
     """Return the function or Handler that "module:name" means. Raises HandlerError."""
-    module_name, _, name = reference.partition(":")
-    if not name:
-        raise HandlerError(f"expected module:function, got {reference!r}")
-    found: HandlerFunction = _attribute(_import(module_name), module_name, name)
+    found: HandlerFunction = load(reference)
     _takes_context(found.function if isinstance(found, Handler) else found)
     return found
 
@@ -135,26 +131,3 @@ def as_handlers(given: object, what: str) -> list[Handler]:
     raise HandlerError(
         f"expected {what} to be a Handler, a list of them, or functions by queue, got {shown(given)}"
     )
-
-
-def _import(name: str) -> Any:
-    here = os.getcwd()  # noqa: PTH109 - sys.path holds text
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except BaseException as error:
-        # A module may do anything when it is imported, sys.exit too.
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise HandlerError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _attribute(module: Any, module_name: str, name: str) -> Any:
-    found = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            names = [known for known in dir(found) if not known.startswith("_")]
-            raise HandlerError(f"{module_name!r} has no {name!r}{suggestion(part, names)}")
-        found = getattr(found, part)
-    return found

@@ -115,7 +115,8 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 
 -- name: open_lane
 -- The lane of a group that is to be received from first: timers, then errors, then messages by priority. With it,
--- the first message that can be received and its state, and the first one that holds back what is behind it.
+-- the first message that can be received, and the first one that holds back what is behind it. The LIMIT within makes
+-- SQLite look at each lane once.
 SELECT lane, handle, group_id, service, contract, first, before FROM (
     SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
            (SELECT min(k) FROM (
@@ -139,6 +140,7 @@ SELECT lane, handle, group_id, service, contract, first, before FROM (
         WHERE c.queue_id = :queue_id AND c.group_id = :group_id
           AND (CAST(:handle AS TEXT) IS NULL OR c.handle = :handle)
     ) l
+    LIMIT 1000000
 ) lanes
 WHERE first < before AND NOT EXISTS (
     SELECT 1 FROM lazaretto_sessions h

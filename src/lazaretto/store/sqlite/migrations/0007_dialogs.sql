@@ -29,7 +29,7 @@ CREATE INDEX lazaretto_conversations_group ON lazaretto_conversations (queue_id,
 
 -- What happened in a dialog, until it is over. sent: when a message was sent that is dealt with by this.
 CREATE TABLE lazaretto_dialog_log (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    position INTEGER PRIMARY KEY,
     dialog_id TEXT NOT NULL,
     time INTEGER NOT NULL,
     sent INTEGER,

@@ -68,10 +68,12 @@ SELECT EXISTS (
 -- The priorities of which messages are in a queue: one step from each to the next.
 SELECT substr(lane, 1, 1) FROM (
     WITH RECURSIVE firsts (lane) AS (
-        SELECT min(session_id) FROM lazaretto_messages WHERE key >> 44 = :queue_id AND session_id > ''
+        SELECT (SELECT session_id FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > '' ORDER BY session_id LIMIT 1)
         UNION ALL
-        SELECT (SELECT min(session_id) FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~')
+        SELECT (SELECT session_id FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~'
+                ORDER BY session_id LIMIT 1)
         FROM firsts WHERE firsts.lane IS NOT NULL
     )
     SELECT lane FROM firsts WHERE lane IS NOT NULL
@@ -83,11 +85,13 @@ SELECT substr(lane, 1, 1) FROM (
 SELECT found.lane, c.handle, c.group_id, c.service, c.contract
 FROM (
     WITH RECURSIVE lanes (lane) AS (
-        SELECT min(session_id) FROM lazaretto_messages
-        WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
+        SELECT (SELECT session_id FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
+                ORDER BY session_id LIMIT 1)
         UNION ALL
-        SELECT (SELECT min(session_id) FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end)
+        SELECT (SELECT session_id FROM lazaretto_messages
+                WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end
+                ORDER BY session_id LIMIT 1)
         FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM lazaretto_conversations c
             LEFT JOIN lazaretto_sessions g ON g.queue_id = :queue_id AND g.session_id = 'g' || c.group_id
@@ -95,18 +99,22 @@ FROM (
             WHERE c.handle = substr(lanes.lane, 2, 34)
               AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
               AND (SELECT min(k) FROM (
-                       SELECT min(key) AS k FROM lazaretto_messages
-                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
-                       UNION ALL SELECT min(key) FROM lazaretto_messages
-                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
-                       UNION ALL SELECT min(key) FROM lazaretto_messages
-                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6) first)
+                       SELECT (SELECT key FROM lazaretto_messages
+                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
+                               ORDER BY key LIMIT 1) AS k
+                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
+                               ORDER BY key LIMIT 1)
+                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6
+                               ORDER BY key LIMIT 1)) first)
                   < coalesce((SELECT min(k) FROM (
-                       SELECT min(key) AS k FROM lazaretto_messages
-                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
-                       UNION ALL SELECT min(key) FROM lazaretto_messages
-                       WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2
-                         AND lock_token <> :token) held),
+                       SELECT (SELECT key FROM lazaretto_messages
+                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
+                               ORDER BY key LIMIT 1) AS k
+                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2 AND lock_token <> :token
+                               ORDER BY key LIMIT 1)) held),
                        9223372036854775807))
     )
     SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes
@@ -120,18 +128,22 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 SELECT lane, handle, group_id, service, contract, first, before FROM (
     SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
            (SELECT min(k) FROM (
-                SELECT min(key) AS k FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 0
-                UNION ALL SELECT min(key) FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 1
-                UNION ALL SELECT min(key) FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 6) receivable) AS first,
+                SELECT (SELECT key FROM lazaretto_messages
+                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 0
+                        ORDER BY key LIMIT 1) AS k
+                UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 1
+                        ORDER BY key LIMIT 1)
+                UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 6
+                        ORDER BY key LIMIT 1)) receivable) AS first,
            coalesce((SELECT min(k) FROM (
-                SELECT min(key) AS k FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 5
-                UNION ALL SELECT min(key) FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 2
-                  AND lock_token <> :token) held), 9223372036854775807) AS before
+                SELECT (SELECT key FROM lazaretto_messages
+                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 5
+                        ORDER BY key LIMIT 1) AS k
+                UNION ALL SELECT (SELECT key FROM lazaretto_messages
+                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 2 AND lock_token <> :token
+                        ORDER BY key LIMIT 1)) held), 9223372036854775807) AS before
     FROM (
         SELECT substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind AS lane,
                kinds.kind, c.priority, c.handle, c.group_id, c.service, c.contract

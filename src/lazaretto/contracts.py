@@ -130,7 +130,7 @@ def message_type(
 ) -> MessageType:
     """Return a message type, checked. Raises InvalidOption."""
     _name("a message type's name", name)
-    if name in SYSTEM_TYPES:
+    if name in (DEFAULT, *SYSTEM_TYPES):
         raise InvalidOption(f"{name!r} is a message type of the system")
     wanted = member("validation", validation, VALIDATIONS)
     if (schema is not None) is not (wanted is Validation.JSON_SCHEMA):
@@ -143,7 +143,8 @@ def message_type(
 
 def contract(name: str, messages: Mapping[str, SentBy | str]) -> Contract:
     """Return a contract, checked: the initiator must be able to begin. Raises InvalidOption."""
-    _name("a contract's name", name)
+    if _name("a contract's name", name) == DEFAULT:
+        raise InvalidOption(f"{DEFAULT!r} is the contract of the system")
     if not isinstance(messages, Mapping):
         raise InvalidOption(f"expected a contract's messages to be a mapping, got {shown(messages)}")
     sent_by = {

@@ -60,6 +60,8 @@ class TestDefining:
             (lambda: dialogs.create_message_type("T", "json_schema"), "with validation json_schema"),
             (lambda: dialogs.create_message_type("T", "json", schema={}), "with validation json_schema"),
             (lambda: dialogs.create_message_type(""), "message type's name"),
+            (lambda: dialogs.create_message_type("DEFAULT", "json"), "is a message type of the system"),
+            (lambda: dialogs.create_contract("DEFAULT", {"DEFAULT": "any"}), "the contract of the system"),
             (lambda: dialogs.create_contract("C", {"DEFAULT": "target"}), "the initiator can send"),
             (lambda: dialogs.create_contract("C", {"DEFAULT": "all"}), "expected who sends it"),
             (lambda: dialogs.create_service("S", "a b"), "expected each part of a path"),

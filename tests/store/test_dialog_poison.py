@@ -7,6 +7,7 @@ import pytest
 from lazaretto import Broker, ManualClock, QueueDisabled
 from lazaretto.errors import ConversationError, ConversationNotFound, InvalidOption
 
+from .conftest import Connect
 from .talk import (
     ORDER,
     ORDERING,
@@ -71,6 +72,16 @@ class TestHold:
         assert answer.error == (7, "sorry")
         assert {d.reason for d in broker.dead_letters("shop")} == {"ConversationEnded"}
         assert leftovers(broker) == []
+
+    def test_of_a_batch_the_first_is_held_and_the_others_are_tried_again(self, broker: Broker) -> None:
+        handle = begin(broker, b"1", b"2", b"3")
+        for _ in range(2):
+            fail(broker, most=3)
+        held = broker.dialogs.conversation(far(handle)).held
+        assert held is not None
+        assert held.sequence_number == min(m.sequence_number for m in broker.peek("shop", 3))
+        broker.dialogs.resume(far(handle), "drop")
+        assert bodies(read_all(broker)) == [b"2", b"3"]
 
     def test_verdicts_on_what_is_not_held(self, broker: Broker) -> None:
         handle = begin(broker, b"1")
@@ -174,6 +185,18 @@ class TestSetAside:
         broker.dialogs.end(handle)
         fail_all(broker, 2)
         assert leftovers(broker) == []
+
+
+def test_a_message_sent_back_is_found_whatever_its_priority(broker: Broker, connect: Connect) -> None:
+    services(broker, poison="set_aside", failures=1)
+    broker.dialogs.create_priority("high", 8, contract=ORDERING)
+    begin(broker, b"1")
+    fail(broker)
+    other = connect()
+    assert read(other) == []
+    (dead,) = other.dead_letters("shop")
+    other.resubmit("shop", dead.sequence_number)
+    assert bodies(read(other)) == [b"1"]
 
 
 class TestDisable:

@@ -153,6 +153,23 @@ def test_a_slow_function_keeps_its_lock(broker: Broker) -> None:
     assert read(broker, "front")[0].body == b"1"
 
 
+def test_the_next_reader_comes_soon_after_one_has_ended(broker: Broker) -> None:
+    services(broker)
+    begin(broker, b"1")
+    begin(broker, b"2")
+    times: list[float] = []
+
+    def once(reader: Reader) -> None:
+        with reader.transaction() as work:
+            if work.receive():
+                times.append(time.monotonic())
+        time.sleep(0.05)
+
+    with broker.dialogs.activate(SHOP, procedure=once):
+        until(lambda: len(times) == 2)
+    assert times[1] - times[0] < 3.0
+
+
 def test_a_service_without_a_handler(broker: Broker) -> None:
     services(broker)
     with pytest.raises(DefinitionError, match="has no handler"), broker.dialogs.activate(FRONT):

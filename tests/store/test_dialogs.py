@@ -128,6 +128,39 @@ class TestTalking:
         assert broker.queue("audit").counts.active == 1
 
 
+class TestSettlingPartOfWhatWasReceived:
+    """A batch with the end in it, of which not everything is processed."""
+
+    def last(self, broker: Broker) -> str:
+        handle = begin(broker, b"1", b"2")
+        broker.dialogs.end(handle)
+        return handle
+
+    def test_set_aside(self, broker: Broker) -> None:
+        self.last(broker)
+        with broker.dialogs.transaction("shop") as work:
+            first, *_ = work.receive(max_messages=10)
+            work.set_aside(first, reason="odd")
+        assert [d.reason for d in broker.dead_letters("shop")] == ["odd"]
+        assert leftovers(broker) == []
+
+    @pytest.mark.parametrize("verb", ["release", "fail"])
+    def test_given_back_it_comes_again_before_the_end(self, broker: Broker, verb: str) -> None:
+        self.last(broker)
+        with broker.dialogs.transaction("shop") as work:
+            first, *_ = work.receive(max_messages=10)
+            getattr(work, verb)(first)
+        assert [m.type for m in read(broker)] == [ORDER, END_DIALOG]
+        assert leftovers(broker) == []
+
+    def test_invalid(self, broker: Broker) -> None:
+        self.last(broker)
+        with broker.dialogs.transaction("shop") as work:
+            first, *_ = work.receive(max_messages=10)
+            work.invalid(first)
+        assert leftovers(broker) == []
+
+
 class TestRefusals:
     def test_a_type_that_the_contract_does_not_have(self, broker: Broker) -> None:
         broker.dialogs.create_message_type("Other")
@@ -382,6 +415,32 @@ class TestGroups:
             assert found is not None
             assert found[1] is None
 
+    def test_state_is_what_was_set_last(self, broker: Broker) -> None:
+        begin(broker, b"1")
+        with broker.dialogs.transaction("shop") as work:
+            found = work.get_conversation_group()
+            assert found is not None
+            work.set_group_state(found[0], b"new")
+            work.receive(group=found[0])
+            work.renew_locks()
+            assert work.group_state(found[0]) == b"new"
+
+    def test_state_set_with_the_last_message_is_forgotten(self, broker: Broker) -> None:
+        broker.dialogs.end(begin(broker, b"1"))
+        with broker.dialogs.transaction("shop") as work:
+            message, _ = work.receive(max_messages=2)
+            work.set_group_state(message.group, b"done")
+        assert leftovers(broker) == []
+
+    def test_groups_of_several_priorities_in_one_transaction(self, broker: Broker) -> None:
+        begin(broker, b"5")
+        broker.dialogs.create_priority("p", 8, contract=ORDERING)
+        begin(broker, b"8")
+        with broker.dialogs.transaction("shop") as work:
+            found = [work.get_conversation_group() for _ in range(3)]
+        assert len({group[0] for group in found if group}) == 2
+        assert found[2] is None
+
     def test_state_of_a_group_that_is_not_locked_here(self, broker: Broker) -> None:
         handle = begin(broker, b"1")
         group = broker.dialogs.conversation(far(handle)).group
@@ -503,6 +562,20 @@ class TestCleaningUp:
         assert read(broker) == read(broker, "front") == []
         assert "cleaned up" in broker.dialogs.conversation(handle).waits
         broker.dialogs.end(handle)
+        assert leftovers(broker) == []
+
+    def test_nothing_can_be_sent_to_an_end_that_is_gone(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.clean_up(far(handle))
+        with pytest.raises(ConversationError, match="was cleaned up; end it"):
+            send(broker, handle)
+        broker.dialogs.end(handle)
+        assert leftovers(broker) == []
+
+    def test_with_the_open_end_goes_the_one_that_has_ended(self, broker: Broker) -> None:
+        handle = begin(broker, b"1")
+        broker.dialogs.end(handle)
+        broker.dialogs.clean_up(far(handle))
         assert leftovers(broker) == []
 
     def test_many_conversations_leave_an_event_each_and_nothing_else(self, broker: Broker) -> None:

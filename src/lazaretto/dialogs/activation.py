@@ -123,6 +123,7 @@ class QueueMonitor:
         self._rest_until = 0.0
         self._changed = threading.Condition()
         self._stopped = False
+        self._one_less = False
         self._thread = threading.Thread(target=self._run, name=f"monitor {service.name}", daemon=True)
         self._thread.start()
 
@@ -163,7 +164,8 @@ class QueueMonitor:
             try:
                 place = self._directory.place(path)
                 seen, now = self._store.changes(place), time.monotonic()
-                if seen != before or now >= look:
+                if seen != before or now >= look or self._one_less:
+                    self._one_less = False
                     before, look = seen, now + self._start_one(path)
                 if now - renewed >= locks:
                     renewed = now
@@ -173,7 +175,7 @@ class QueueMonitor:
                 self._store.wait(place, seen, max(0.0, min(look - now, locks, _NAP)))
             except BrokerClosed:
                 return
-            except LazarettoError:
+            except Exception:
                 _log.exception("the monitor of service %s failed and goes on", self._service.name)
                 time.sleep(_ONE_MORE)
 
@@ -197,8 +199,9 @@ class QueueMonitor:
         with self._changed:
             if self._stopped:
                 return 0.0
-            self._readers[thread] = reader
+            # Readers end under the same lock, and so not before they are known.
             thread.start()
+            self._readers[thread] = reader
         return _ONE_MORE
 
     def _report_idle(self) -> None:
@@ -227,6 +230,7 @@ class QueueMonitor:
         finally:
             with self._changed:
                 del self._readers[threading.current_thread()]
+                self._one_less = True
                 self._failures = self._failures + 1 if failed else 0
                 if failed:
                     rest = min(_FIRST_REST * 2 ** min(self._failures - 1, 10), _LONGEST_REST)

@@ -20,7 +20,13 @@ from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.conversations import DialogError
-from lazaretto.engine.dialog_receive import GroupHandover, ReceiveGroup, ReleaseGroup, RenewGroup
+from lazaretto.engine.dialog_receive import (
+    GroupHandover,
+    ReceiveGroup,
+    ReleaseGroup,
+    RenewGroup,
+    SetGroupState,
+)
 from lazaretto.engine.dialogs import (
     BeginDialog,
     EndConversation,
@@ -29,7 +35,7 @@ from lazaretto.engine.dialogs import (
     SendDialog,
     SetTimer,
 )
-from lazaretto.engine.sessions import SetSessionState, session_state
+from lazaretto.engine.sessions import session_state
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.messages import Lock
@@ -119,7 +125,7 @@ class DialogTransaction:
         """Return the state of a group that this transaction has locked, as it will be by the commit."""
         lock = self._held(group, queue)
         for operation in reversed(self._work._enlisted):
-            if isinstance(operation, SetSessionState) and operation.lock == lock:
+            if isinstance(operation, SetGroupState) and operation.group == group:
                 return operation.state
         return self._store.read(lambda tx: session_state(tx, lock.path, lock))
 
@@ -129,7 +135,7 @@ class DialogTransaction:
         It is forgotten when the group's last conversation has ended.
         """
         lock = self._held(group, queue)
-        self._work._enlist(SetSessionState(lock.path, lock, state))
+        self._work._enlist(SetGroupState(group, lock, state))
 
     def _held(self, group: str, queue: str | None) -> Lock:
         lock = self._locks.get((self._path(queue).key, check_group(group)))

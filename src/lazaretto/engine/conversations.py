@@ -98,7 +98,6 @@ def post(
     queue = tx.queue_by_id(record.queue_id)
     if queue is not None:
         name = f"{record.handle}.{type_.rpartition('/')[2]}"
-        tx.note_level(record.queue_id, record.priority)
         tx.insert_messages(
             queue, [message(record.priority, record.handle, lane, type_, body, name, scheduled)]
         )
@@ -227,9 +226,8 @@ def leave_group(tx: Transaction, record: ConversationRecord) -> None:
 # -- what became of messages ---------------------------------------------------------------------
 
 
-def completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
-    """Note that messages of dialogs were processed; the last of a conversation ends it."""
-    last: list[tuple[str, str]] = []
+def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
+    """Note that messages of dialogs were processed."""
     for one in messages:
         headers = one.headers
         if headers.session_id is None or headers.subject is None:
@@ -239,27 +237,29 @@ def completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMe
         tx.happened(handle, "received", headers.subject, number, sent=one.enqueued)
         if number and number % _TRIM_EVERY == 0:
             tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
-        if headers.subject in (END_DIALOG, ERROR):
-            last.append((handle, headers.subject))
-    # With the last end goes the log.
-    for handle, type_ in last:
-        last_read(tx, queue, handle, type_)
 
 
-def last_read(tx: Transaction, queue: QueueRecord, handle: str, type_: str) -> None:
+def end_heard(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
+    """End the conversations whose last message is among these that were processed."""
+    for one in messages:
+        headers = one.headers
+        if headers.subject in (END_DIALOG, ERROR) and headers.session_id is not None:
+            last_read(tx, queue, place_of_lane(headers.session_id).handle)
+
+
+def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
     """End a conversation whose reader was told that it is over, once it has read what came before."""
     record = tx.conversation(handle)
     if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
         return
-    if type_ == ERROR:
-        lane = lane_of(record.priority, handle, Lane.MESSAGE)
-        waiting = tx.session_keys(queue.queue_id, lane)
-        if waiting:
-            last = tx.row(waiting[-1][0])
-            if last is not None and decode_headers(last.headers).subject != END_DIALOG:
-                post(tx, record, Lane.MESSAGE, END_DIALOG)
-            return
-    end(tx, record)
+    waiting = tx.session_keys(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
+    if not waiting:
+        end(tx, record)
+        return
+    # It was an error, which goes first, or something before it is to be tried again: then this comes last.
+    last = tx.row(waiting[-1][0])
+    if last is not None and decode_headers(last.headers).subject != END_DIALOG:
+        post(tx, record, Lane.MESSAGE, END_DIALOG)
 
 
 def retain(tx: Transaction, keys: Sequence[int]) -> None:
@@ -295,7 +295,7 @@ def went_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str
     handle = _about(tx, row, "set_aside", reason)
     type_ = decode_headers(row.headers).subject
     if type_ in (END_DIALOG, ERROR):
-        last_read(tx, queue, handle, type_)
+        last_read(tx, queue, handle)
 
 
 def end_poisoned(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:

@@ -12,7 +12,7 @@ from lazaretto.engine.dialogs import refuse_locked
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import dispose_of_exhausted, handed, look_again
-from lazaretto.engine.sessions import RenewSession
+from lazaretto.engine.sessions import RenewSession, SetSessionState
 from lazaretto.engine.status import refuse_receiving
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.entities import EntityPath, Subqueue
@@ -70,22 +70,25 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
-        first = None
-        if next_group is not None:
-            # What was due may have changed whose turn it is.
-            first = self._look(tx, queue)() if swept else next_group()
-            if first is None:
-                return None
-            group = first.lane.group_id
-        else:
-            group = self._named(tx, queue)
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        lock = Lock(self.path, self.token, until, group_session(group))
-        found = self._take(tx, queue, group, lock, first)
-        if isinstance(found, EntityError):
-            return found
-        if not found and self.limit:
-            return None
+        if next_group is not None and swept:
+            # What was due may have changed whose turn it is.
+            next_group = self._look(tx, queue)
+        while True:
+            first = None if next_group is None else next_group()
+            if next_group is not None and first is None:
+                return None
+            group = self._named(tx, queue) if first is None else first.lane.group_id
+            lock = Lock(self.path, self.token, until, group_session(group))
+            found = self._take(tx, queue, group, lock, first)
+            if isinstance(found, EntityError):
+                return found
+            if found or not self.limit:
+                break
+            if next_group is None:
+                return None
+            # All that it had was used up, and is dealt with: look for another one.
+            next_group = self._look(tx, queue)
         tx.lock_session(queue.queue_id, group_session(group), self.token, until)
         state = None
         if not self.limit:
@@ -94,7 +97,9 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         return GroupHandover(group, lock, found, state, "" if first is None else first.found)
 
     def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
-        return tx.next_group(queue.queue_id, self._ranges(tx, queue), self.token, self.limit)
+        # Who asks for a group, and not for messages, has those already that it has locked.
+        token = self.token if self.limit else 0
+        return tx.next_group(queue.queue_id, self._ranges(tx, queue), token, self.limit)
 
     def _named(self, tx: Transaction, queue: QueueRecord) -> str:
         group = self.group
@@ -151,6 +156,19 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             if alone:
                 break
         return taken
+
+
+@dataclasses.dataclass(slots=True)
+class SetGroupState(Operation[None]):
+    """Store a conversation group's state, unless its last conversation has just ended."""
+
+    group: str
+    lock: Lock
+    state: bytes | None
+
+    def run(self, tx: Transaction) -> None:
+        if tx.group_open(require_queue(tx, self.lock.path).queue_id, self.group):
+            SetSessionState(self.lock.path, self.lock, self.state).run(tx)
 
 
 @dataclasses.dataclass(slots=True)

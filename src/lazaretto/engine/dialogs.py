@@ -50,7 +50,7 @@ from lazaretto.headers import decode_headers
 from lazaretto.keys import first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.dialogs import ConversationRecord
-from lazaretto.store.records import DEFERRED, NewMessage, QueueRecord
+from lazaretto.store.records import DEFERRED, READY, NewMessage, QueueRecord
 
 _replace = msgspec.structs.replace
 
@@ -131,11 +131,12 @@ class SendDialog(Operation[None]):
         queue = tx.queue_by_id(sending.far_queue_id)
         if queue is None:
             raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
-        tx.note_level(queue.queue_id, sending.far_priority)
         first = sending.sent - count + 1
         far = far_end(self.handle)
         if first == 1 and is_initiator(self.handle):
             self._begin_far_end(tx)
+        if tx.conversation(far) is None:
+            raise ConversationError(f"the far end of conversation {self.handle} was cleaned up; end it")
         new: list[NewMessage] = []
         for number, one in enumerate(self.messages, first):
             name = f"{self.handle}.{number}"
@@ -178,8 +179,7 @@ class SendDialog(Operation[None]):
         row = tx.row(key)
         assert row is not None
         dead_letter(tx, queue, row, INVALID_REASON, why)
-        if far is None:
-            raise ConversationError(f"the far end of conversation {self.handle} is gone; end it")
+        assert far is not None
         tx.happened(far.handle, "refused", type_, number, why, tx.now)
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
@@ -239,8 +239,12 @@ class CleanUpConversation(Operation[int]):
         record = require_conversation(tx, self.handle)
         queue = tx.queue_by_id(record.queue_id)
         dropped = 0 if queue is None else clear_lanes(tx, queue, record)
-        if tx.conversation(far_end(self.handle)) is None:
+        far = tx.conversation(far_end(self.handle))
+        if far is None or far.state is ConversationState.DISCONNECTED_OUTBOUND:
+            # Nobody is left to end it.
             forget(tx, record, "cleaned up", dropped)
+            if far is not None:
+                tx.delete_conversation(far.handle)
         else:
             tx.delete_conversation(self.handle)
             tx.happened(self.handle, "cleaned_up", text=f"{dropped} unread")
@@ -331,9 +335,14 @@ class ResumeConversation(Operation[None]):
         row = tx.row(first_key(queue.queue_id) + held.sequence_number)
         type_ = None if row is None else decode_headers(row.headers).subject
         ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
+        for key, state in tx.session_keys(queue.queue_id, session_id):
+            other = tx.row(key) if state == READY else None
+            if other is not None and other.cycle_attempts:
+                # Rolled back together with the poison message, it was charged for it.
+                tx.save_row(_replace(other, cycle_attempts=0, cycle=0))
         if self.verdict != "retry" and type_ in (END_DIALOG, ERROR):
             # It was the last word of the far end, and counts as heard.
-            last_read(tx, queue, self.handle, type_)
+            last_read(tx, queue, self.handle)
 
 
 def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:

@@ -219,7 +219,7 @@ def _complete_dialogs(
     lock = messages[0].lock
     assert lock is not None
     _cleared(tx, messages, lock)
-    conversations.completed(tx, queue, messages)
+    conversations.completed(tx, messages)
     return True
 
 

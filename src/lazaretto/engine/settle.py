@@ -85,6 +85,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
+        heard: list[tuple[QueueRecord, Sequence[ReceivedMessage]]] = []
         for (path, token), entries in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
@@ -100,8 +101,13 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if len(completed) < len(entries):
                 others = [e for e in entries if e.settlement.outcome is not Outcome.COMPLETED]
                 finals += _settle_others(tx, queue, path, token, others)
+            if queue.options.dialogs and path.subqueue is Subqueue.MAIN:
+                heard.append((queue, completed))
             if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
                 watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
+        for queue, messages in heard:
+            # Not before everything is settled: what ends with this takes along what is left.
+            conversations.end_heard(tx, queue, messages)
         self._note_consecutive(tx, watched)
         return finals
 

@@ -133,10 +133,6 @@ class DialogTransaction(Protocol):
         """Return the priorities of which messages may be in a queue, rising."""
         ...
 
-    def note_level(self, queue_id: int, priority: int) -> None:
-        """Note that a message of a priority comes to a queue."""
-        ...
-
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
         """Give the lock on a conversation group's session up, if it is held under `token`."""
         ...

@@ -565,10 +565,14 @@ WHERE queue_id = %(queue_id)s AND session_id = %(session_id)s AND lock_token IS 
   AND held_key IS NULL
 
 -- name: hold_session
--- Hold a session back until its poison message is decided on.
+-- Hold a session back until its poison message is decided on: of several, the first.
 INSERT INTO lazaretto_sessions (queue_id, session_id, held_by, held_key)
 VALUES (%(queue_id)s, %(session_id)s, %(held_by)s, %(key)s)
-ON CONFLICT (queue_id, session_id) DO UPDATE SET held_by = %(held_by)s, held_key = %(key)s
+ON CONFLICT (queue_id, session_id) DO UPDATE
+SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                   THEN lazaretto_sessions.held_by ELSE excluded.held_by END,
+    held_key = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                    THEN lazaretto_sessions.held_key ELSE excluded.held_key END
 
 -- name: release_sessions
 -- Let sessions go on that were held back by these messages.

@@ -131,9 +131,11 @@ class DialogTables:
             known[queue_id] = {int(level, 16) for (level,) in rows}
         return sorted(known[queue_id])
 
-    def note_level(self, queue_id: int, priority: int) -> None:
-        if queue_id in self._memory.levels:
-            self._memory.levels[queue_id].add(priority)
+    def note_lanes(self, queue_id: int, session_ids: Iterable[str | None]) -> None:
+        """Note the priorities of messages that come to a queue, if it is one of dialogs."""
+        known = self._memory.levels.get(queue_id)
+        if known is not None:
+            known.update(int(session_id[0], 16) for session_id in session_ids if session_id)
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "token": token}

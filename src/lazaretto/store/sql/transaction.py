@@ -138,6 +138,8 @@ class SqlTransaction(
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
             )  # fmt: skip
             key += 1
+        if sessions:
+            self.note_lanes(queue.queue_id, (message.session_id for message in messages))
         self._insert("insert_messages", values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
@@ -154,6 +156,7 @@ class SqlTransaction(
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
             values["body_id"] = self.insert_body(body)
             body = None
+        self.note_lanes(queue_of(row.key), (row.session_id,))
         self._x(self._q["insert_full_message"], {**values, "body": body})
         self.count_bytes([row.key], 1)
         self.wake(row.key)
@@ -237,6 +240,7 @@ class SqlTransaction(
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
         self.count_bytes([row.key], -1)
+        self.note_lanes(queue_of(values["new_key"]), (row.session_id,))
         self._x(self._q["update_row"], values)
         self.count_bytes([values["new_key"]], 1)
         if row.state in (FRESH, READY, SUSPECT):

@@ -509,10 +509,14 @@ WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token IS NULL A
   AND held_key IS NULL
 
 -- name: hold_session
--- Hold a session back until its poison message is decided on.
+-- Hold a session back until its poison message is decided on: of several, the first.
 INSERT INTO lazaretto_sessions (queue_id, session_id, held_by, held_key)
 VALUES (:queue_id, :session_id, :held_by, :key)
-ON CONFLICT (queue_id, session_id) DO UPDATE SET held_by = :held_by, held_key = :key
+ON CONFLICT (queue_id, session_id) DO UPDATE
+SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                   THEN lazaretto_sessions.held_by ELSE excluded.held_by END,
+    held_key = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                    THEN lazaretto_sessions.held_key ELSE excluded.held_key END
 
 -- name: release_sessions
 -- Let sessions go on that were held back by these messages.

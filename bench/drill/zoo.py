@@ -164,8 +164,8 @@ def deaf_sleep() -> None:
 
 def memory_bomb() -> None:
     hoard = []
-    while True:
-        hoard.append(bytearray(50_000_000))
+    while True:  # a step larger than any limit here is refused before a page of it is touched
+        hoard.append(bytearray(1_000_000_000))
 
 
 def descriptor_leak() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +42,7 @@ class DialogPoison(enum.Enum):
 
     #: It waits, alone, until an operator decides on the message.
     HOLD = "hold"
-    #: It is ended with an error, which the far end receives (the seed of Service Broker's TrackMessage).
+    #: It is ended with an error, which the far end receives, as Service Broker's TrackMessage does.
     END = "end"
     #: The message becomes a dead letter, and the conversation goes on without it.
     SET_ASIDE = "set_aside"
@@ -159,7 +159,7 @@ def contract(name: str, messages: Mapping[str, SentBy | str]) -> Contract:
 def service(
     name: str,
     queue: str,
-    contracts: tuple[str, ...] | list[str] = (),
+    contracts: Sequence[str] = (),
     *,
     poison: DialogPoison | str = DialogPoison.HOLD,
     failures: int = DEFAULT_FAILURES,
@@ -173,7 +173,7 @@ def service(
     _name("a service's name", name)
     if EntityPath.parse(queue).subqueue is not Subqueue.MAIN:
         raise InvalidOption(f"a service's messages arrive in a queue, not in a subqueue: {shown(queue)}")
-    if isinstance(contracts, str) or not isinstance(contracts, tuple | list):
+    if isinstance(contracts, str) or not isinstance(contracts, Sequence):
         raise InvalidOption(f"expected contracts to be a list of names, got {shown(contracts)}")
     if handler is not None and len(text("handler", handler, 256).split(":")) != 2:
         raise InvalidOption(f"expected handler to be 'module:function', got {shown(handler)}")
@@ -216,31 +216,31 @@ MAKERS: Final[dict[str, Callable[..., Definition]]] = {
 }
 
 
+_SESSIONS: Final = {
+    DialogPoison.HOLD: PoisonSession.BLOCK,
+    DialogPoison.END: PoisonSession.END,
+    DialogPoison.SET_ASIDE: PoisonSession.SKIP,
+    DialogPoison.DISABLE: PoisonSession.SKIP,
+}
+
+
 def queue_options(service: Service) -> QueueOptions:
     """Return the options of the queue that a service's messages arrive in: its way with poison among them."""
-    mode = service.poison
     # With a delay each failure is a cycle of its own, so that the delay runs in the store.
     retries, delay = service.failures - 1, service.retry_delay
-    policy = PoisonPolicy(
+    counting = PoisonPolicy(
         receive_retry_count=0 if delay else retries,
         max_retry_cycles=retries if delay else 0,
         retry_cycle_delay=delay,
     )
-    session = {
-        DialogPoison.HOLD: PoisonSession.BLOCK,
-        DialogPoison.END: PoisonSession.END,
-        DialogPoison.SET_ASIDE: PoisonSession.SKIP,
-        DialogPoison.DISABLE: PoisonSession.SKIP,
-    }[mode]
-    if mode is DialogPoison.DISABLE:
-        policy = PoisonPolicy.service_broker()
+    disable = service.poison is DialogPoison.DISABLE
     return QueueOptions(
         requires_session=True,
         dialogs=True,
         retention=service.retention,
         lock_duration=service.lock_duration,
-        policy=policy,
-        on_poison_session=session,
+        policy=PoisonPolicy.service_broker() if disable else counting,
+        on_poison_session=_SESSIONS[service.poison],
         breaker=None,
     )
 
@@ -268,11 +268,17 @@ class Definitions:
         known = self._by_kind[kind]
         return [known[name] for name in sorted(known) if name not in _DEFAULTS[kind]]
 
-    def _find(self, kind: str, name: str) -> Any:
+    def every(self) -> list[Definition]:
+        """Return all that were defined, those first that others name."""
+        return [one for kind in KINDS for one in self.all(kind)]
+
+    def _find(self, kind: str, name: str, by: str | None = None) -> Any:
+        """Return a definition, which `by` needs. Raises DefinitionError."""
         known = self._by_kind[kind]
         if name not in known:
-            what = kind.replace("_", " ")
-            raise DefinitionError(f"there is no {what} {name!r}{suggestion(name, known)}")
+            what = f"{kind.replace('_', ' ')} {name!r}"
+            problem = f"there is no {what}" if by is None else f"{by} needs {what}, and there is none"
+            raise DefinitionError(f"{problem}{suggestion(name, known)}")
         return known[name]
 
     def get(self, kind: str, name: str) -> Definition | None:
@@ -298,27 +304,21 @@ class Definitions:
 
     def changed(self, new: Definition) -> Definitions:
         """Return these with one more, or with one of its name replaced."""
-        return self._with([*self._defined(), new])
+        return Definitions((*self.every(), new))
 
     def without(self, kind: str, name: str) -> Definitions:
         """Return these with one less."""
-        return self._with([d for d in self._defined() if (kind_of(d), d.name) != (kind, name)])
-
-    def _with(self, definitions: list[Definition]) -> Definitions:
-        return Definitions(tuple(definitions))
-
-    def _defined(self) -> list[Definition]:
-        return [one for kind in KINDS for one in self.all(kind)]
+        return Definitions(tuple(d for d in self.every() if (kind_of(d), d.name) != (kind, name)))
 
     def check(self) -> None:
         """Raise DefinitionError if one names another that is missing, or services on a queue do not agree."""
         for one in self.all("contract"):
             for name in one.messages:
-                self._need("message_type", name, f"contract {one.name!r}")
+                self._find("message_type", name, f"contract {one.name!r}")
         first: dict[str, Service] = {}
         for one in self.all("service"):
             for name in one.contracts:
-                self._need("contract", name, f"service {one.name!r}")
+                self._find("contract", name, f"service {one.name!r}")
             other = first.setdefault(one.queue.lower(), one)
             if queue_options(one) != queue_options(other):
                 raise DefinitionError(
@@ -327,14 +327,7 @@ class Definitions:
                 )
         for one in self.all("priority"):
             if one.contract is not None:
-                self._need("contract", one.contract, f"priority {one.name!r}")
-
-    def _need(self, kind: str, name: str, by: str) -> None:
-        if name not in self._by_kind[kind]:
-            what = kind.replace("_", " ")
-            raise DefinitionError(
-                f"{by} needs {what} {name!r}, and there is none{suggestion(name, self._by_kind[kind])}"
-            )
+                self._find("contract", one.contract, f"priority {one.name!r}")
 
     def priority_of(self, contract: str, service: str, far_service: str) -> int:
         """Return the priority of a new conversation: of the most specific definition that fits, else 5.

@@ -155,6 +155,17 @@ def far_end(handle: str) -> str:
     return f"{dialog_of(handle)}-{'t' if is_initiator(handle) else 'i'}"
 
 
+def message_name(handle: str, number: int) -> str:
+    """Return the id of a message: of the n-th that an end has sent."""
+    return f"{handle}.{number}"
+
+
+def number_of(message_id: str) -> int | None:
+    """Return which of its sender's messages it is, by its id; None of a message of the system."""
+    number = message_id.rpartition(".")[2]
+    return int(number) if number.isdecimal() else None
+
+
 # -- lanes ---------------------------------------------------------------------------------------
 
 
@@ -173,6 +184,8 @@ class Lane(enum.Enum):
 
 
 LANES: Final = tuple(Lane)
+#: Those that are received from, in this order.
+RECEIVED_LANES: Final = (Lane.TIMER, Lane.ERROR, Lane.MESSAGE)
 
 
 class Place(NamedTuple):

@@ -249,7 +249,6 @@ class QueueOptions:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         self._check_forwards()
-        self._check_dialogs()
         if self.max_size is not None:
             whole("max_size", self.max_size, 1024, 1 << 62)
         if self.auto_delete_on_idle is not None:
@@ -261,6 +260,7 @@ class QueueOptions:
             ttl = seconds("default_time_to_live", self.default_time_to_live, 0.000_001)
             set_(self, "default_time_to_live", ttl)
         set_(self, "on_poison_session", member("on_poison_session", self.on_poison_session, POISON_SESSIONS))
+        self._check_dialogs()
         if self.on_poison_session is not PoisonSession.SKIP and not self.requires_session:
             raise InvalidOption(
                 f"on_poison_session={self.on_poison_session.value!r} needs a queue with requires_session"
@@ -306,7 +306,7 @@ class QueueOptions:
                     raise InvalidOption(f"a queue of dialogs cannot have {name}")
         elif self.retention:
             raise InvalidOption("retention needs a queue of dialogs")
-        elif self.on_poison_session in (PoisonSession.END, PoisonSession.END.value):
+        elif self.on_poison_session is PoisonSession.END:
             raise InvalidOption("on_poison_session='end' needs a queue of dialogs")
 
     def _check_forwards(self) -> None:

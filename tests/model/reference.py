@@ -108,11 +108,9 @@ class Model:
         for draft in drafts:
             self.published += 1
             numbers.append(self.published)
-            lives = [t for t in (draft.ttl, self.topic.default_time_to_live) if t is not None]
             wanted = [path for path, wants in self.subscriptions.items() if wants(draft)]
             for path in wanted:
-                copy_ = dataclasses.replace(draft, ttl=int(min(lives)) if lives else None)
-                self._enter(self.queues[path], copy_).came_from = self.published
+                self._enter(self.queues[path], draft).came_from = self.published
             self.unmatched += not wanted
         return numbers
 
@@ -133,9 +131,9 @@ class Model:
     def _enter(self, queue: Queue, draft: Draft) -> Copy:
         """Put a message at a queue's end."""
         queue.last += 1
-        longest = queue.options.default_time_to_live
-        lives = [t for t in (draft.ttl, None if longest is None else int(longest)) if t is not None]
-        expires = self.now + min(lives) if lives else None
+        above = self.topic.default_time_to_live if queue.path in self.subscriptions else None
+        lives = [t for t in (draft.ttl, queue.options.default_time_to_live, above) if t is not None]
+        expires = self.now + int(min(lives)) if lives else None
         new = Copy(queue.last, draft, draft.message_id, self.now, expires, sender_queue=draft.sender_queue)
         queue.copies[False, new.number] = new
         return new

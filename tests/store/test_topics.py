@@ -256,6 +256,21 @@ class TestTimeAndDuplicates:
         clock.advance(100)
         assert broker.receiver(b).receive(5) == []
 
+    def test_so_it_does_when_a_copy_is_resubmitted(self, broker: Broker, clock: ManualClock) -> None:
+        broker.create_topic("events", TopicOptions(default_time_to_live=100))
+        path = subscribe(broker, "a", policy=PoisonPolicy(receive_retry_count=0))
+        publish(broker, b"bad", Message(b"short", time_to_live=50))
+        with broker.receiver(path) as receiver:
+            for message in receiver.receive(2):
+                receiver.abandon(message)
+        clock.advance(1000)
+        broker.resubmit(path, [d.sequence_number for d in broker.dead_letters(path)])
+        now = clock.now() / 1e6
+        assert [(m.body, m.expires_at.timestamp() - now) for m in broker.peek(path, 5) if m.expires_at] == [
+            (b"bad", 100),
+            (b"short", 50),
+        ]
+
     def test_duplicates_are_dropped_for_all(self, broker: Broker, clock: ManualClock) -> None:
         broker.create_topic("events", TopicOptions(requires_duplicate_detection=True))
         path = subscribe(broker, "a")

@@ -13,7 +13,7 @@ import typer
 from lazaretto.cli import dialog_definitions, output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
-from lazaretto.conversations import ConversationState, dialog_of
+from lazaretto.conversations import dialog_of
 from lazaretto.signals import on_ending
 
 app = typer.Typer(
@@ -118,7 +118,7 @@ def list_(
     """List conversations, how they stand, and why they wait."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
-        wanted = None if state is None else ConversationState(state.value)
+        wanted = None if state is None else state.value
         every = broker.dialogs.conversations(queue=queue, state=wanted, group=group)
         found = itertools.islice((c for c in every if c.held is not None or not held), limit)
         if call.json:

@@ -121,7 +121,7 @@ class QueueMonitor:
         self._readers: dict[threading.Thread, Reader] = {}
         self._failures = 0
         self._rest_until = 0.0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._stopped = False
         self._one_less = False
         self._thread = threading.Thread(target=self._run, name=f"monitor {service.name}", daemon=True)
@@ -129,7 +129,7 @@ class QueueMonitor:
 
     def status(self) -> MonitorStatus:
         """Return how the queue stands with its readers."""
-        with self._changed:
+        with self._lock:
             readers = list(self._readers.values())
             state = MonitorState.INACTIVE
             if readers:
@@ -145,11 +145,10 @@ class QueueMonitor:
     def stop(self, timeout: float | None = None) -> bool:
         """Start no more readers and wait for those there are; return whether all have ended."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        with self._lock:
             self._stopped = True
             for reader in self._readers.values():
                 reader.stop()
-            self._changed.notify_all()
         for thread in [self._thread, *list(self._readers)]:
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
         return not self._readers and not self._thread.is_alive()
@@ -181,7 +180,7 @@ class QueueMonitor:
 
     def _start_one(self, path: EntityPath) -> float:
         """Start one more reader if there is work for it; return for how long nothing more is to be done."""
-        with self._changed:
+        with self._lock:
             running = len(self._readers)
             rest = self._rest_until - time.monotonic()
             waiting = [reader for reader in self._readers.values() if not reader.receives]
@@ -196,7 +195,7 @@ class QueueMonitor:
         thread = threading.Thread(
             target=self._read, args=(reader,), name=f"reader {self._service.name}", daemon=True
         )
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return 0.0
             # Readers end under the same lock, and so not before they are known.
@@ -228,14 +227,13 @@ class QueueMonitor:
             _log.warning("a reader of service %s failed", self._service.name, exc_info=error)
             self._note("reader_failed", error=f"{type(error).__name__}: {error}"[:500])
         finally:
-            with self._changed:
+            with self._lock:
                 del self._readers[threading.current_thread()]
                 self._one_less = True
                 self._failures = self._failures + 1 if failed else 0
                 if failed:
                     rest = min(_FIRST_REST * 2 ** min(self._failures - 1, 10), _LONGEST_REST)
                     self._rest_until = time.monotonic() + rest
-                self._changed.notify_all()
 
     def _note(self, kind: str, error: str | None = None) -> None:
         with contextlib.suppress(LazarettoError):

@@ -8,14 +8,15 @@ from datetime import datetime
 
 from lazaretto.clock import to_datetime
 from lazaretto.conversations import (
+    RECEIVED_LANES,
     ConversationState,
-    Lane,
     at_time,
     dialog_of,
     far_end,
     group_session,
     is_initiator,
     lane_of,
+    number_of,
 )
 from lazaretto.engine.dead_letters import history
 from lazaretto.engine.dialogs import both_ends
@@ -85,7 +86,7 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
     states: Counter[str] = Counter()
     held: HeldSession | None = None
     delayed: datetime | None = None
-    for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+    for lane in RECEIVED_LANES:
         session_id = lane_of(record.priority, record.handle, lane)
         for key, number in tx.session_keys(record.queue_id, session_id):
             name = STATE_NAMES[number]
@@ -97,7 +98,7 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
         if held is None and session is not None and session.held_by is not None:
             held = held_session(session_id, session.held_by)
     group = tx.session(record.queue_id, group_session(record.group_id))
-    locked = group is not None and group.locked_until is not None and group.locked_until > tx.now
+    locked = group is not None and group.is_locked(tx.now)
     error = None if record.error_code is None else (record.error_code, record.error_text or "")
     return ConversationDescription(
         conversation=record.handle,
@@ -199,12 +200,11 @@ def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
 
 def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
     found = []
-    for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+    for lane in RECEIVED_LANES:
         for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
             row = tx.row(key)
             if row is None:
                 continue
-            number = row.message_id.rpartition(".")[2]
             attempts = history(tx, key)
             last = attempts[-1] if attempts else None
             text = STATE_NAMES[state]
@@ -214,7 +214,7 @@ def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]
             found.append(
                 TimelineEntry(
                     to_datetime(row.enqueued), _end(record.handle), record.service, "waiting",
-                    decode_headers(row.headers).subject, int(number) if number.isdecimal() else None, text,
+                    decode_headers(row.headers).subject, number_of(row.message_id), text,
                 )
             )  # fmt: skip
     return found

@@ -126,7 +126,7 @@ class Dialogs:
         definition = contracts.service(
             name,
             queue,
-            tuple(contracts_) if not isinstance(contracts_, str) else contracts_,  # type: ignore[arg-type]
+            contracts_,
             poison=poison,
             failures=failures,
             retry_delay=retry_delay,
@@ -268,14 +268,15 @@ class Dialogs:
         group_id = None if group is None else check_group(group)
         path = None if queue is None else EntityPath.parse(queue)
 
-        def page(tx: Transaction, after: str) -> list[ConversationDescription]:
+        after = ""
+
+        def page(tx: Transaction) -> list[ConversationDescription]:
             queue_id = None if path is None else require_queue(tx, path).queue_id
             found = tx.conversations(after, _PAGE, queue_id=queue_id, state=wanted, group_id=group_id)
             return [describe_conversation(tx, record) for record in found]
 
-        after = ""
         while True:
-            found = self._store.read(lambda tx, after=after: page(tx, after))  # type: ignore[misc]
+            found = self._store.read(page)
             yield from found
             if len(found) < _PAGE:
                 return

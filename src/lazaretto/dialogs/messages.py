@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR
+from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
 from lazaretto.engine.conversations import ErrorBody
 from lazaretto.messages import ReceivedMessage
 from lazaretto.store.dialogs import OpenLane
@@ -37,8 +37,7 @@ class DialogMessage(msgspec.Struct, frozen=True):
     @property
     def number(self) -> int | None:
         """Its number among those that the far end has sent; None of a message of the system."""
-        number = self.received.message_id.rpartition(".")[2]
-        return int(number) if number.isdecimal() else None
+        return number_of(self.received.message_id)
 
     @property
     def is_end(self) -> bool:

@@ -31,7 +31,6 @@ from lazaretto.engine.dialogs import (
     BeginDialog,
     EndConversation,
     MoveConversation,
-    Outgoing,
     SendDialog,
     SetTimer,
 )
@@ -58,8 +57,8 @@ class DialogTransaction:
     Leaving the block commits: what was received and not settled otherwise is processed, and conversation
     groups are given up. An exception rolls back: each message received is charged a failure, and the
     service's way with poison decides. What is sent, begun, ended, moved or timed takes effect by the
-    commit, in the order of the calls, after what was received is settled. A message type, direction or body
-    that the contract does not allow is said at once; a conversation that is over, by the commit
+    commit, in the order of the calls, after what was received is settled. A message type or direction that
+    the contract does not allow is said at once; a conversation that is over, by the commit
     (ConversationError). One thread.
     """
 
@@ -234,8 +233,8 @@ class DialogTransaction:
         known = self._directory.definitions()
         refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
-        outgoing = Outgoing(message_type, data, problem_with(known.message_type(message_type), data))
-        self._work._enlist(SendDialog(handle, [outgoing], new_group()))
+        problem = problem_with(known.message_type(message_type), data)
+        self._work._enlist(SendDialog(handle, message_type, data, problem, new_group()))
 
     def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
         """End a conversation at this end: the far one receives EndDialog last, or an Error first.

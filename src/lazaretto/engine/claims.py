@@ -18,7 +18,7 @@ from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.claim_ends import open_claims, revoke
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import refuse_topic, require_queue
-from lazaretto.engine.status import refuse_dialogs, refuse_receiving, stop_error
+from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityPath, Subqueue
@@ -198,7 +198,6 @@ class TakeClaim(Operation[int | EntityError | None]):
                 f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, and claims "
                 f"after {self.after} are asked for: the store is older than that, or another one"
             )
-        refuse_dialogs(queue)
         refuse_receiving(queue, Subqueue.MAIN)
         touch(tx, queue)
         sweep(tx, SWEEP)

@@ -23,6 +23,7 @@ from lazaretto.conversations import (
     far_end,
     group_session,
     lane_of,
+    number_of,
     place_of_lane,
 )
 from lazaretto.engine.attempts import end_attempt
@@ -64,6 +65,13 @@ def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
     if record is None:
         raise ConversationNotFound(f"no conversation has the handle {handle!r}; it may have been ended")
     return record
+
+
+def open_conversation(tx: Transaction, handle: str) -> ConversationRecord | None:
+    """Return one end of a dialog, None if there is none, or it has been ended there."""
+    record = tx.conversation(handle)
+    over = record is not None and record.state is ConversationState.DISCONNECTED_OUTBOUND
+    return None if over else record
 
 
 def refused(tx: Transaction, handle: str, verb: str) -> ConversationError:
@@ -110,20 +118,12 @@ def post_error(
     post(tx, record, Lane.ERROR, ERROR, msgspec.json.encode(ErrorBody(*error)), scheduled)
 
 
-def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> bool:
-    """Take what is scheduled in a lane away; return whether there was any."""
-    found = False
+def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
+    """Take what is scheduled in a lane away."""
     for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
         row = tx.row(key) if state == SCHEDULED else None
         if row is not None:
             remove(tx, row)
-            found = True
-    return found
-
-
-def _number(message_id: str) -> int | None:
-    number = message_id.rpartition(".")[2]
-    return int(number) if number.isdecimal() else None
 
 
 # -- ending --------------------------------------------------------------------------------------
@@ -141,19 +141,16 @@ def end(
     What waits in it unread is dropped, as in Service Broker; with `set_aside`, which says why, it becomes
     dead letters. Raises ConversationError if it has been ended here before.
     """
-    far = tx.conversation(far_end(record.handle))
-    far_open = far is not None and far.state is not ConversationState.DISCONNECTED_OUTBOUND
-    event = ConversationEvent.END if far_open else ConversationEvent.END_LAST
+    far = open_conversation(tx, far_end(record.handle))
+    event = ConversationEvent.END_LAST if far is None else ConversationEvent.END
     state = after(at_time(record.state, record.expires, tx.now), event)
     if state is None:
         raise refused(tx, record.handle, "be ended again")
     queue = tx.queue_by_id(record.queue_id)
     dropped = 0 if queue is None else clear_lanes(tx, queue, record, set_aside)
     text = None if error is None else f"{error[0]}: {error[1]}"
-    if state is ConversationState.CLOSED:
+    if far is None:
         forget(tx, record, text, dropped)
-        if far is not None:
-            tx.delete_conversation(far.handle)
     else:
         what = "ended" if error is None else "ended_with_error"
         tx.happened(record.handle, what, text=text)
@@ -161,14 +158,14 @@ def end(
             tx.happened(record.handle, "set_aside" if set_aside else "dropped", text=f"{dropped} unread")
         code, words = error if error is not None else (None, None)
         tx.save_conversation(_replace(record, state=state, error_code=code, error_text=words))
-        if far is not None:
-            _tell(tx, far, error)
+        _tell(tx, far, error)
     leave_group(tx, record)
 
 
 def forget(tx: Transaction, record: ConversationRecord, text: str | None, dropped: int) -> None:
     """Forget a dialog both of whose ends are over; an event is all that remains."""
-    tx.delete_conversation(record.handle)
+    for handle in (record.handle, far_end(record.handle)):
+        tx.delete_conversation(handle)
     tx.forget_happenings(dialog_of(record.handle))
     queue = tx.queue_by_id(record.queue_id)
     if queue is not None:
@@ -233,7 +230,7 @@ def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
         if headers.session_id is None or headers.subject is None:
             continue
         handle = place_of_lane(headers.session_id).handle
-        number = _number(one.message_id)
+        number = number_of(one.message_id)
         tx.happened(handle, "received", headers.subject, number, sent=one.enqueued)
         if number and number % _TRIM_EVERY == 0:
             tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
@@ -249,8 +246,8 @@ def end_heard(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMe
 
 def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
     """End a conversation whose reader was told that it is over, once it has read what came before."""
-    record = tx.conversation(handle)
-    if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
+    record = open_conversation(tx, handle)
+    if record is None:
         return
     waiting = tx.session_keys(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
     if not waiting:
@@ -283,7 +280,7 @@ def failed(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure 
 def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, over: bool = True) -> str:
     assert row.session_id is not None
     handle = place_of_lane(row.session_id).handle
-    number, sent = _number(row.message_id), row.enqueued if over else None
+    number, sent = number_of(row.message_id), row.enqueued if over else None
     tx.happened(handle, kind, decode_headers(row.headers).subject, number, text, sent)
     return handle
 
@@ -301,8 +298,8 @@ def went_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str
 def end_poisoned(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:
     """End the conversation of a message that was set aside because it is poison."""
     assert row.session_id is not None
-    record = tx.conversation(_about(tx, row, "set_aside", verdict.reason))
-    if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
+    record = open_conversation(tx, _about(tx, row, "set_aside", verdict.reason))
+    if record is None:
         return
     invalid = verdict.reason == INVALID_REASON
     error = (INVALID_CODE, verdict.description) if invalid else (POISON_CODE, POISON_TEXT)

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.clock import to_datetime, to_micros
-from lazaretto.conversations import ConversationState, place_of_lane
+from lazaretto.conversations import place_of_lane
+from lazaretto.engine.conversations import open_conversation
 from lazaretto.engine.delivery import pass_on, resolve
 from lazaretto.engine.forwards import forwards
 from lazaretto.engine.log import audit, note
@@ -304,10 +305,13 @@ class Resubmit(Operation[ResubmitReport]):
             encoded = encode_headers(headers)
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
-        longest = queue.options.default_time_to_live
-        if longest is not None:
-            ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
-        expires = None if ttl is None else tx.now + ttl
+        # A copy lives no longer than its topic and its subscription allow, whoever brings it.
+        topic = None if queue.topic_id is None else tx.queue_by_id(queue.topic_id)
+        defaults = [e.options.default_time_to_live for e in (queue, topic) if e is not None]
+        lives = [round(seconds * 1_000_000) for seconds in defaults if seconds is not None]
+        if ttl is not None:
+            lives.append(ttl)
+        expires = tx.now + min(lives) if lives else None
         live = msgspec.structs.replace(
             row,
             state=FRESH,
@@ -352,8 +356,7 @@ class Resubmit(Operation[ResubmitReport]):
     def _in_dialog(self, tx: Transaction, row: MessageRow, headers: Headers) -> Headers:
         before = decode_headers(row.headers)
         assert before.session_id is not None
-        record = tx.conversation(place_of_lane(before.session_id).handle)
-        if record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND:
+        if open_conversation(tx, place_of_lane(before.session_id).handle) is None:
             raise NotAllowed("its conversation has ended")
         return msgspec.structs.replace(
             headers,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lazaretto.contracts import KINDS, Contract, Definition, Service, kind_of, queue_options
+from lazaretto.contracts import Contract, Definition, Definitions, Service, kind_of, queue_options
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import change_options
 from lazaretto.entities import EntityPath
@@ -46,15 +46,15 @@ class ApplyDefinitions(Operation[list[Change]]):
                 changes.append(Change("create" if old is None else "change", kind, definition.name))
                 wanted = wanted.changed(definition)
         given = {(kind_of(d), d.name) for d in self.definitions}
-        if self.drop_others:
-            for kind in KINDS:
-                for old in before.all(kind):
-                    if (kind, old.name) not in given:
-                        changes.append(Change("drop", kind, old.name))
-                        wanted = wanted.without(kind, old.name)
+        for old in before.every() if self.drop_others else ():
+            kind = kind_of(old)
+            if (kind, old.name) not in given:
+                changes.append(Change("drop", kind, old.name))
+                wanted = wanted.without(kind, old.name)
         wanted.check()
         for change in changes:
-            self._refuse_used(tx, change)
+            if change.verb != "create":
+                self._refuse_used(tx, change, wanted)
         if self.only_compare:
             return changes
         for change in changes:
@@ -68,10 +68,8 @@ class ApplyDefinitions(Operation[list[Change]]):
             audit(tx, self.actor, f"{change.verb}_{change.kind}", "", name=change.name)
         return changes
 
-    def _refuse_used(self, tx: Transaction, change: Change) -> None:
+    def _refuse_used(self, tx: Transaction, change: Change, wanted: Definitions) -> None:
         """Raise DefinitionError for a change that open conversations stand against."""
-        if change.verb == "create":
-            return
         before = tx.definitions().get(change.kind, change.name)
         if isinstance(before, Contract) and tx.contract_in_use(change.name):
             raise DefinitionError(
@@ -79,10 +77,8 @@ class ApplyDefinitions(Operation[list[Change]]):
                 "make another one"
             )
         if isinstance(before, Service) and tx.service_in_use(change.name):
-            given = next(
-                (d for d in self.definitions if isinstance(d, Service) and d.name == change.name), None
-            )
-            if given is None or given.queue.lower() != before.queue.lower():
+            now = wanted.get(change.kind, change.name)
+            if not isinstance(now, Service) or now.queue.lower() != before.queue.lower():
                 raise DefinitionError(
                     f"service {change.name!r} has conversations: it cannot be dropped, nor moved to another "
                     "queue; end them first"
@@ -113,12 +109,6 @@ class DropDefinition(Operation[None]):
     actor: str
 
     def run(self, tx: Transaction) -> None:
-        if tx.definitions().get(self.kind, self.name) is None:
-            raise DefinitionError(f"there is no {self.kind.replace('_', ' ')} {self.name!r}")
-        keep = [
-            d
-            for kind in KINDS
-            for d in tx.definitions().all(kind)
-            if (kind, d.name) != (self.kind, self.name)
-        ]
-        ApplyDefinitions(keep, self.actor, drop_others=True).run(tx)
+        keep = tx.definitions().without(self.kind, self.name).every()
+        if not ApplyDefinitions(keep, self.actor, drop_others=True).run(tx):
+            raise DefinitionError(f"there is no {self.kind.replace('_', ' ')} {self.name!r} to drop")

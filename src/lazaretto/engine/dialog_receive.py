@@ -62,7 +62,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             raise NotAllowed(
                 f"{str(self.path)!r} is not the queue of a service; receive with broker.receiver"
             )
-        refuse_receiving(queue, Subqueue.MAIN)
+        refuse_receiving(queue, Subqueue.MAIN, by_dialogs=True)
         touch(tx, queue)
         named = self.group is not None or self.handle is not None
         next_group = None if named else self._look(tx, queue)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,6 +12,7 @@ from lazaretto.conversations import (
     ERROR,
     INVALID_CODE,
     LIFETIME_CODE,
+    RECEIVED_LANES,
     ConversationState,
     Lane,
     dialog_of,
@@ -20,6 +20,7 @@ from lazaretto.conversations import (
     group_session,
     is_initiator,
     lane_of,
+    message_name,
 )
 from lazaretto.engine.conversations import (
     INVALID_REASON,
@@ -31,6 +32,7 @@ from lazaretto.engine.conversations import (
     last_read,
     leave_group,
     message,
+    open_conversation,
     post,
     post_error,
     refused,
@@ -50,7 +52,7 @@ from lazaretto.headers import decode_headers
 from lazaretto.keys import first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.dialogs import ConversationRecord
-from lazaretto.store.records import DEFERRED, READY, NewMessage, QueueRecord
+from lazaretto.store.records import DEFERRED, READY, QueueRecord
 
 _replace = msgspec.structs.replace
 
@@ -102,57 +104,43 @@ def _open(tx: Transaction, record: ConversationRecord, kind: str) -> None:
         post_error(tx, record, _LIFETIME, scheduled=record.expires)
 
 
-class Outgoing(msgspec.Struct, frozen=True, array_like=True):
-    """A message to the far end: its type, its body, and what is wrong with that, if anything is."""
-
-    type: str
-    body: bytes
-    invalid: str | None = None
-
-
 @dataclasses.dataclass(slots=True)
 class SendDialog(Operation[None]):
-    """Send messages to the far end of a conversation, in order.
+    """Send a message to the far end of a conversation.
 
-    One that is invalid is not received there: it is set aside, the far end ends with an error, and nothing
-    behind it is sent.
+    One that is `invalid`, which says why, is not received there: it is set aside, and the far end ends with
+    an error.
     """
 
     handle: str
-    messages: Sequence[Outgoing]
+    type: str
+    body: bytes
+    invalid: str | None
     #: The group that the far end gets if it begins with this.
     group: str
 
     def run(self, tx: Transaction) -> None:
-        count = len(self.messages)
-        sending = tx.count_sent(self.handle, count)
-        if sending is None:
+        near = tx.count_sent(self.handle)
+        if near is None:
             raise refused(tx, self.handle, "send")
-        queue = tx.queue_by_id(sending.far_queue_id)
+        queue = tx.queue_by_id(near.far_queue_id)
         if queue is None:
             raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
-        first = sending.sent - count + 1
-        far = far_end(self.handle)
-        if first == 1 and is_initiator(self.handle):
-            self._begin_far_end(tx)
-        if tx.conversation(far) is None:
+        if near.sent == 1 and is_initiator(self.handle):
+            self._begin_far_end(tx, near)
+        far = tx.conversation(far_end(self.handle))
+        if far is None:
             raise ConversationError(f"the far end of conversation {self.handle} was cleaned up; end it")
-        new: list[NewMessage] = []
-        for number, one in enumerate(self.messages, first):
-            name = f"{self.handle}.{number}"
-            prepared = message(sending.far_priority, far, Lane.MESSAGE, one.type, one.body, name)
-            check_size(prepared, queue.options.max_message_size)
-            if one.invalid is not None:
-                if new:
-                    tx.insert_messages(queue, new)
-                self._refuse(tx, queue, prepared, one.type, number, one.invalid)
-                return
-            new.append(prepared)
-        tx.insert_messages(queue, new)
-        self._retain(tx, sending.queue_id)
+        name = message_name(self.handle, near.sent)
+        prepared = message(far.priority, far.handle, Lane.MESSAGE, self.type, self.body, name)
+        check_size(prepared, queue.options.max_message_size)
+        (key,) = tx.insert_messages(queue, [prepared])
+        if self.invalid is not None:
+            self._refuse(tx, queue, far, key, near.sent, self.invalid)
+        else:
+            self._retain(tx, near)
 
-    def _begin_far_end(self, tx: Transaction) -> None:
-        near = require_conversation(tx, self.handle)
+    def _begin_far_end(self, tx: Transaction, near: ConversationRecord) -> None:
         far = ConversationRecord(
             handle=far_end(self.handle),
             queue_id=near.far_queue_id,
@@ -171,32 +159,25 @@ class SendDialog(Operation[None]):
         _open(tx, far, "arrived")
 
     def _refuse(
-        self, tx: Transaction, queue: QueueRecord, prepared: NewMessage, type_: str, number: int, why: str
+        self, tx: Transaction, queue: QueueRecord, far: ConversationRecord, key: int, number: int, why: str
     ) -> None:
         """Set an invalid message aside, and answer it with an error at once."""
-        far = tx.conversation(far_end(self.handle))
-        (key,) = tx.insert_messages(queue, [prepared])
         row = tx.row(key)
         assert row is not None
         dead_letter(tx, queue, row, INVALID_REASON, why)
-        assert far is not None
-        tx.happened(far.handle, "refused", type_, number, why, tx.now)
+        tx.happened(far.handle, "refused", self.type, number, why, tx.now)
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
-    def _retain(self, tx: Transaction, queue_id: int) -> None:
-        """Keep copies of what was sent, where the sender's queue retains until the conversation ends."""
-        queue = tx.queue_by_id(queue_id)
+    def _retain(self, tx: Transaction, near: ConversationRecord) -> None:
+        """Keep a copy of what was sent, where the sender's queue retains until the conversation ends."""
+        queue = tx.queue_by_id(near.queue_id)
         if queue is None or not queue.options.retention:
             return
-        near = require_conversation(tx, self.handle)
-        copies = [
-            message(near.priority, near.handle, Lane.RETAINED, m.type, m.body, f"{near.handle}.sent")
-            for m in self.messages
-        ]
-        for key in tx.insert_messages(queue, copies):
-            row = tx.row(key)
-            assert row is not None
-            tx.save_row(_replace(row, state=DEFERRED))
+        copy = message(near.priority, near.handle, Lane.RETAINED, self.type, self.body, f"{near.handle}.sent")
+        (key,) = tx.insert_messages(queue, [copy])
+        row = tx.row(key)
+        assert row is not None
+        tx.save_row(_replace(row, state=DEFERRED))
 
 
 @dataclasses.dataclass(slots=True)
@@ -212,17 +193,17 @@ class EndConversation(Operation[None]):
     actor: str | None = None
 
     def run(self, tx: Transaction) -> None:
-        record = tx.conversation(self.handle)
-        if self.lenient and (record is None or record.state is ConversationState.DISCONNECTED_OUTBOUND):
+        if self.lenient and open_conversation(tx, self.handle) is None:
             return
-        end(tx, require_conversation(tx, self.handle) if record is None else record, self.error)
+        record = require_conversation(tx, self.handle)
+        end(tx, record, self.error)
         if self.actor is not None:
-            _audit(tx, self.actor, "end_conversation", self.handle, record)
+            _audit(tx, self.actor, "end_conversation", record)
 
 
-def _audit(tx: Transaction, actor: str, action: str, handle: str, record: ConversationRecord | None) -> None:
-    queue = None if record is None else tx.queue_by_id(record.queue_id)
-    audit(tx, actor, action, queue.path if queue else "", conversation=handle)
+def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord) -> None:
+    queue = tx.queue_by_id(record.queue_id)
+    audit(tx, actor, action, queue.path if queue else "", conversation=record.handle)
 
 
 @dataclasses.dataclass(slots=True)
@@ -239,17 +220,14 @@ class CleanUpConversation(Operation[int]):
         record = require_conversation(tx, self.handle)
         queue = tx.queue_by_id(record.queue_id)
         dropped = 0 if queue is None else clear_lanes(tx, queue, record)
-        far = tx.conversation(far_end(self.handle))
-        if far is None or far.state is ConversationState.DISCONNECTED_OUTBOUND:
+        if open_conversation(tx, far_end(self.handle)) is None:
             # Nobody is left to end it.
             forget(tx, record, "cleaned up", dropped)
-            if far is not None:
-                tx.delete_conversation(far.handle)
         else:
             tx.delete_conversation(self.handle)
             tx.happened(self.handle, "cleaned_up", text=f"{dropped} unread")
         leave_group(tx, record)
-        _audit(tx, self.actor, "clean_up_conversation", self.handle, record)
+        _audit(tx, self.actor, "clean_up_conversation", record)
         return dropped
 
 
@@ -274,9 +252,7 @@ class MoveConversation(Operation[None]):
 def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> None:
     """Raise ConversationLocked if somebody else holds a group."""
     session = tx.session(queue_id, group_session(group))
-    if session is None or session.locked_until is None or session.locked_until <= tx.now:
-        return
-    if session.lock_token != token:
+    if session is not None and session.is_locked(tx.now) and session.lock_token != token:
         raise ConversationLocked(f"conversation group {group} is locked by {session.locked_by}")
 
 
@@ -290,8 +266,8 @@ class SetTimer(Operation[None]):
     def run(self, tx: Transaction) -> None:
         # One that has run out stays: its message is there.
         sweep(tx, SWEEP)
-        record = require_conversation(tx, self.handle)
-        if record.state is ConversationState.DISCONNECTED_OUTBOUND:
+        record = open_conversation(tx, self.handle)
+        if record is None:
             raise refused(tx, self.handle, "have a timer")
         cancel_scheduled(tx, record, Lane.TIMER)
         if self.delay is None:
@@ -316,7 +292,7 @@ class ResumeConversation(Operation[None]):
         if queue is None:
             raise ConversationError(f"the queue of conversation {self.handle} is gone; end it")
         held = False
-        for lane in (Lane.TIMER, Lane.ERROR, Lane.MESSAGE):
+        for lane in RECEIVED_LANES:
             session_id = lane_of(record.priority, self.handle, lane)
             session = tx.session(queue.queue_id, session_id)
             if session is not None and session.held_by is not None:
@@ -329,7 +305,7 @@ class ResumeConversation(Operation[None]):
             raise ConversationError(f"conversation {self.handle} is not held by a poison message")
         if self.verdict == "end":
             end(tx, record, self.error, set_aside="Its conversation was ended by an operator.")
-            _audit(tx, self.actor, "end_conversation", self.handle, record)
+            _audit(tx, self.actor, "end_conversation", record)
 
     def _decide(self, tx: Transaction, queue: QueueRecord, session_id: str, held: HeldRecord) -> None:
         row = tx.row(first_key(queue.queue_id) + held.sequence_number)

@@ -47,7 +47,7 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
     if record is None and not keys:
         raise MessageNotFound(f"no session {session_id!r} in {queue.path!r}")
     states = Counter(STATE_NAMES[state] for _, state in keys)
-    locked = record is not None and record.locked_until is not None and record.locked_until > tx.now
+    locked = record is not None and record.is_locked(tx.now)
     return SessionDescription(
         queue=queue.path,
         session_id=session_id,

@@ -11,7 +11,7 @@ from lazaretto.engine.delivery import resolve
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_error, require_session
-from lazaretto.engine.status import refuse_dialogs, refuse_receiving, stop_error
+from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
@@ -192,43 +192,26 @@ def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bo
     lock = messages[0].lock
     assert lock is not None
     keys = [m.key for m in messages]
+    # Those of dialogs alone are settled in sessions that may keep them.
     queue = None if lock.session_id is None else tx.queue(lock.path.key)
-    if queue is not None and queue.options.dialogs:
-        return _complete_dialogs(tx, queue, messages, keys, lock.token)
-    if not tx.delete_held(keys, lock.token):
-        return False
-    _cleared(tx, messages, lock)
-    tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
-    _forget_history(tx, messages)
-    return True
-
-
-def _complete_dialogs(
-    tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage], keys: Sequence[int], token: int
-) -> bool:
-    """Do so for messages of dialogs, which may be retained until their conversation ends."""
-    if not queue.options.retention:
-        if not tx.delete_held(keys, token):
+    retained = queue is not None and queue.options.retention
+    if retained:
+        if tx.held(keys, lock.token) != set(keys):
             return False
-        tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
-        _forget_history(tx, messages)
-    elif tx.held(keys, token) != set(keys):
-        return False
-    else:
         conversations.retain(tx, keys)
-    lock = messages[0].lock
-    assert lock is not None
-    _cleared(tx, messages, lock)
-    conversations.completed(tx, messages)
-    return True
-
-
-def _cleared(tx: Transaction, messages: Sequence[ReceivedMessage], lock: Lock) -> None:
+    elif not tx.delete_held(keys, lock.token):
+        return False
     for message in messages:
         if message.suspect:
-            queue = tx.queue(lock.path.key)
-            assert queue is not None
-            note_cleared(tx, queue, message.sequence_number, message.suspect)
+            suspects = tx.queue(lock.path.key)
+            assert suspects is not None
+            note_cleared(tx, suspects, message.sequence_number, message.suspect)
+    if not retained:
+        tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+        _forget_history(tx, messages)
+    if queue is not None and queue.options.dialogs:
+        conversations.completed(tx, messages)
+    return True
 
 
 def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
@@ -286,8 +269,6 @@ def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueR
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
     refuse_receiving(queue, path.subqueue)
-    if path.subqueue is Subqueue.MAIN:
-        refuse_dialogs(queue)
     if path.subqueue is Subqueue.MAIN and queue.options.requires_session and not with_session:
         raise NotAllowed(
             f"queue {queue.path!r} requires sessions: receive with session=… "

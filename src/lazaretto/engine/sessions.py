@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.queues import require_queue
-from lazaretto.engine.status import refuse_dialogs, refuse_receiving, stop_error
+from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, release_held, sweep
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
@@ -36,12 +36,7 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
     """Return the session if the lock on it is held. Raises SessionLockLost."""
     assert lock.session_id is not None
     record = tx.session(queue.queue_id, lock.session_id)
-    if (
-        record is None
-        or record.lock_token != lock.token
-        or record.locked_until is None
-        or record.locked_until <= tx.now
-    ):
+    if record is None or record.lock_token != lock.token or not record.is_locked(tx.now):
         raise SessionLockLost(f"the lock on session {lock.session_id!r} of {queue.path!r} is no longer held")
     return record
 
@@ -67,7 +62,6 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         queue = require_queue(tx, self.path)
         if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
             raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")
-        refuse_dialogs(queue)
         refuse_receiving(queue, Subqueue.MAIN)
         sweep(tx, SWEEP)
         queue = require_queue(tx, self.path)
@@ -110,7 +104,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
 
 def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
     record = tx.session(queue.queue_id, session_id)
-    return record is None or record.locked_until is None or record.locked_until <= tx.now
+    return record is None or not record.is_locked(tx.now)
 
 
 @dataclasses.dataclass(slots=True)

@@ -58,9 +58,11 @@ def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     )
 
 
-def refuse_receiving(queue: QueueRecord, subqueue: Subqueue) -> None:
-    """Raise what stands against anybody's receiving from a queue: it is off, or forwards, or is a topic."""
+def refuse_receiving(queue: QueueRecord, subqueue: Subqueue, *, by_dialogs: bool = False) -> None:
+    """Raise what stands against receiving: a queue that is off or forwards, a topic, a service's queue."""
     refuse_topic(queue, "receive from one of its subscriptions")
+    if subqueue is Subqueue.MAIN and not by_dialogs:
+        refuse_dialogs(queue)
     options = queue.options
     destination = {
         Subqueue.MAIN: options.forward_to,

@@ -101,8 +101,8 @@ class DialogTransaction(Protocol):
         """Forget one end of a dialog."""
         ...
 
-    def count_sent(self, handle: str, count: int) -> ConversationRecord | None:
-        """Count messages that an end sends, and return how it stands then; None if it cannot send now."""
+    def count_sent(self, handle: str) -> ConversationRecord | None:
+        """Count a message that an end sends, and return how it stands then; None if it cannot send now."""
         ...
 
     def conversations(

@@ -197,3 +197,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     locked_by: str | None
     state: bytes | None
     held_by: str | None
+
+    def is_locked(self, now: int) -> bool:
+        """Return whether somebody holds it at a time."""
+        return self.locked_until is not None and self.locked_until > now

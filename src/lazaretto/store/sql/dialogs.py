@@ -84,15 +84,15 @@ class DialogTables:
         self._remember(handle, None)
         self._x(self._q["delete_conversation"], {"handle": handle})
 
-    def count_sent(self, handle: str, count: int) -> ConversationRecord | None:
+    def count_sent(self, handle: str) -> ConversationRecord | None:
         record = self.conversation(handle)
         state = None if record is None else at_time(record.state, record.expires, self.now)
         state = None if state is None else after(state, ConversationEvent.SEND)
         if record is None or state is None:
             return None
-        sent = record.sent + count
-        self._x(self._q["count_sent"], {"handle": handle, "sent": sent, "state": state.value})
-        record = msgspec.structs.replace(record, sent=sent, state=state)
+        record = msgspec.structs.replace(record, sent=record.sent + 1, state=state)
+        values = {"handle": handle, "sent": record.sent, "state": state.value}
+        self._x(self._q["count_sent"], values)
         self._remember(handle, record)
         return record
 

@@ -161,32 +161,25 @@ ORDER BY kind, priority DESC, first LIMIT 1
 
 -- name: lane_messages
 -- A lane's next messages, as they are handed over, and the first one that must be handed over alone.
-SELECT key, body, message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
+SELECT m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
        enqueued_sequence_number, NULL, NULL, cycle_attempts, state
 FROM (
-    SELECT * FROM (
-        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
-               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
-               generation, enqueued_sequence_number, cycle_attempts, state
-        FROM lazaretto_messages m
+    SELECT key FROM (
+        SELECT key FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 1 AND key < :before
         ORDER BY key LIMIT :limit) ready
-    UNION ALL SELECT * FROM (
-        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
-               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
-               generation, enqueued_sequence_number, cycle_attempts, state
-        FROM lazaretto_messages m
+    UNION ALL SELECT key FROM (
+        SELECT key FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 0 AND key < :before
         ORDER BY key LIMIT :limit) fresh
-    UNION ALL SELECT * FROM (
-        SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
-               message_id, enqueued, expires, headers, body_id, deliveries + 1 AS deliveries, delivery_count, cycle,
-               generation, enqueued_sequence_number, cycle_attempts, state
-        FROM lazaretto_messages m
+    UNION ALL SELECT key FROM (
+        SELECT key FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 6 AND key < :before
         ORDER BY key LIMIT 1) suspect
 ) next
-ORDER BY key LIMIT :limit
+JOIN lazaretto_messages m ON m.key = next.key
+ORDER BY m.key LIMIT :limit
 
 -- name: forget_group_lock
 -- Give a group up that has no state.

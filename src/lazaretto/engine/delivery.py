@@ -35,7 +35,7 @@ from lazaretto.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import dead_key, first_key, main_key, place_of, queue_of, sequence_of
+from lazaretto.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
 from lazaretto.policy import Counters
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
@@ -116,7 +116,8 @@ def dead_letter(
     )
     key = dead_key(row.key, subqueue)
     tx.save_row(moved, key)
-    release_sessions(tx, [row.key])
+    if row.session_id is not None or not in_main(row.key):
+        release_sessions(tx, [row.key])
     where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
     if subqueue is Subqueue.DEAD_LETTER:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 from lazaretto.engine import conversations
 from lazaretto.engine.attempts import note_cleared, note_commit
@@ -15,7 +16,7 @@ from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
-from lazaretto.errors import EntityError, MessageNotFound, NotAllowed
+from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key, subqueue_of
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.policy import Outcome, Retry, decide
@@ -59,10 +60,11 @@ class Receive(Operation[Found]):
 
     # An attempt that is recorded but not synced yet survives every death of a process.
     durable = False
+    rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> Found:
         queue = _receivable(tx, self.path, self.session is not None)
-        token = tx.random_token() if self.session is None else self.session.token
+        token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self.session is None and self.path.subqueue is Subqueue.MAIN and not self.after:
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
@@ -82,16 +84,38 @@ class Receive(Operation[Found]):
         return rows if isinstance(rows, EntityError) else handed(tx, rows, lock)
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
+        return self.start_all(tx, [self])[0]
+
+    @classmethod
+    def start_all(
+        cls, tx: Transaction, operations: Sequence[Any]
+    ) -> Sequence[Callable[[], Found | Again] | None]:
+        """Start several callers' receives: those from one queue take its next messages together."""
+        started: dict[int, Callable[[], Found | Again]] = {}
+        together: dict[EntityPath, list[int]] = {}
+        for index, operation in enumerate(operations):
+            if operation._can_start(tx):
+                together.setdefault(operation.path, []).append(index)
+        for path, places in together.items():
+            queue = tx.queue(path.key)
+            assert queue is not None
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            limits = [operations[place].limit for place in places]
+            wanted = [(limit, tx.random_token(limit)) for limit in limits]
+            taking = tx.start_taking(queue.queue_id, wanted, until)
+            for place, taken, (_, token) in zip(places, taking or (), wanted, strict=False):
+                started[place] = _answering(taken, Lock(path, token, until))
+        return [started.get(index) for index in range(len(operations))]
+
+    def _can_start(self, tx: Transaction) -> bool:
+        """Return whether nothing is to be looked at before messages are taken; errors are left to `run`."""
         if self.session is not None or self.after or self.path.subqueue is not Subqueue.MAIN:
-            return None
-        queue = _receivable(tx, self.path, False)
-        token = tx.random_token()
-        until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        taken = tx.start_taking(queue.queue_id, self.limit, token, until)
-        if taken is None:
-            return None
-        lock = Lock(self.path, token, until)
-        return lambda: AGAIN if (rows := taken()) is None else _messages(rows, lock)
+            return False
+        try:
+            _receivable(tx, self.path, False)
+        except LazarettoError:
+            return False
+        return True
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
@@ -148,6 +172,10 @@ class Receive(Operation[Found]):
         return rows
 
 
+def _answering(taken: Callable[[], list[HandedRow] | None], lock: Lock) -> Callable[[], Found | Again]:
+    return lambda: AGAIN if (rows := taken()) is None else _messages(rows, lock)
+
+
 def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
@@ -177,39 +205,39 @@ class ReceiveAndDelete(Operation[Found]):
         found = Receive(self.path, self.limit, self.session).run(tx)
         if isinstance(found, EntityError) or not found:
             return found
-        delete_completed(tx, found)
+        queue = tx.queue(self.path.key)
+        assert queue is not None
+        delete_completed(tx, queue, found)
         if self.path.subqueue is Subqueue.MAIN:
-            queue = tx.queue(self.path.key)
-            assert queue is not None
             note_commit(tx, queue)
         for message in found:
             message.lock = None
         return found
 
 
-def delete_completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> bool:
-    """Remove messages of one lock whose work is done; return False if the lock on any is lost."""
+def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
+    """Remove messages of a queue whose work is done; return False if the lock on any is lost."""
+    held: dict[int, list[int]] = {}
+    for message in messages:
+        assert message.lock is not None
+        held.setdefault(message.lock.token, []).append(message.key)
     lock = messages[0].lock
-    assert lock is not None
-    keys = [m.key for m in messages]
     # Those of dialogs alone are settled in sessions that may keep them.
-    queue = None if lock.session_id is None else tx.queue(lock.path.key)
-    retained = queue is not None and queue.options.retention
+    of_dialog = queue.options.dialogs and lock is not None and lock.session_id is not None
+    retained = of_dialog and queue.options.retention
     if retained:
-        if tx.held(keys, lock.token) != set(keys):
+        if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
             return False
-        conversations.retain(tx, keys)
-    elif not tx.delete_held(keys, lock.token):
+        conversations.retain(tx, [message.key for message in messages])
+    elif not tx.delete_held(held):
         return False
     for message in messages:
         if message.suspect:
-            suspects = tx.queue(lock.path.key)
-            assert suspects is not None
-            note_cleared(tx, suspects, message.sequence_number, message.suspect)
+            note_cleared(tx, queue, message.sequence_number, message.suspect)
     if not retained:
         tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
-    if queue is not None and queue.options.dialogs:
+    if of_dialog:
         conversations.completed(tx, messages)
     return True
 

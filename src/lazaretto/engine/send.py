@@ -34,6 +34,7 @@ class Send(Operation[list[int]]):
     destination: str | None = None
 
     mergeable: ClassVar[bool] = True
+    rank: ClassVar[int] = 0
 
     def run(self, tx: Transaction) -> list[int]:
         queue = check_send(tx, self.path, self.messages)

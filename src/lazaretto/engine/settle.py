@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -72,6 +73,13 @@ class Settled(msgspec.Struct, frozen=True):
             )
         return lock
 
+    def is_plain(self, tx: Transaction) -> bool:
+        """Return whether this is a completion that nothing follows from, whoever settles beside it."""
+        if self.settlement.outcome is not Outcome.COMPLETED or self.lock.session_id is not None:
+            return False
+        queue = tx.queue(self.lock.path.key)
+        return queue is not None and queue.options.policy.disable_after_rollbacks is None
+
 
 @dataclasses.dataclass(slots=True)
 class Settle(Operation[list[tuple[int, Final]]]):
@@ -82,25 +90,40 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
     entries: Sequence[Settled]
 
+    mergeable: ClassVar[bool] = True
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[tuple[int, Final]]]:
+        """Several callers' completions are one removal."""
+        entries = [entry for operation in operations for entry in operation.entries]
+        if all(entry.is_plain(tx) for entry in entries):
+            cls(entries).run(tx)
+            return [[] for _ in operations]
+        return [operation.run(tx) for operation in operations]
+
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
         heard: list[tuple[QueueRecord, Sequence[ReceivedMessage]]] = []
-        for (path, token), entries in _by_lock(self.entries).items():
+        for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
+            entries = [entry for of_lock in locks.values() for entry in of_lock]
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
                 # The queue was deleted, and another one stands at its path now.
                 raise _lost(path, [e.message.key for e in entries])
-            lock = entries[0].lock
-            # A message of a dialog has a time of its own until which it is locked, beside its group.
-            if lock.session_id is not None and not queue.options.dialogs:
-                require_session(tx, queue, lock)
+            for of_lock in locks.values():
+                lock = of_lock[0].lock
+                # A message of a dialog has a time of its own until which it is locked, beside its group.
+                if lock.session_id is not None and not queue.options.dialogs:
+                    require_session(tx, queue, lock)
             completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
-            if completed and not delete_completed(tx, completed):
+            if completed and not delete_completed(tx, queue, completed):
                 raise _lost(path, [m.key for m in completed])
             if len(completed) < len(entries):
-                others = [e for e in entries if e.settlement.outcome is not Outcome.COMPLETED]
-                finals += _settle_others(tx, queue, path, token, others)
+                for token, of_lock in locks.items():
+                    others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
+                    if others:
+                        finals += _settle_others(tx, queue, path, token, others)
             if queue.options.dialogs and path.subqueue is Subqueue.MAIN:
                 heard.append((queue, completed))
             if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
@@ -123,14 +146,15 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 note_rollback(tx, queue)
 
 
-def _by_lock(entries: Sequence[Settled]) -> dict[tuple[EntityPath, int], list[Settled]]:
-    groups: dict[tuple[EntityPath, int], list[Settled]] = {}
-    before, group = None, []
+def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Settled]]]:
+    groups: dict[EntityPath, dict[int, list[Settled]]] = {}
+    before: Lock | None = None
+    group: list[Settled] = []
     for entry in entries:
         lock = entry.lock
         # Messages received together share one object.
         if lock is not before:
-            before, group = lock, groups.setdefault((lock.path, lock.token), [])
+            before, group = lock, groups.setdefault(lock.path, {}).setdefault(lock.token, [])
         group.append(entry)
     return groups
 
@@ -140,13 +164,15 @@ def _settle_others(
 ) -> list[tuple[int, Final]]:
     finals: list[tuple[int, Final]] = []
     keys = [entry.message.key for entry in entries]
-    missing = set(keys) - tx.held(keys, token)
+    rows = tx.held_rows(keys, token)
+    missing = set(keys) - rows.keys()
     if missing or len(set(keys)) < len(keys):
         raise _lost(path, sorted(missing) or keys)
     for entry in entries:
-        row = tx.row(entry.message.key)
+        held = rows[entry.message.key]
+        # An earlier one of these may have been poison, and have taken its whole session along.
+        row = held if held.session_id is None else tx.row(held.key)
         if row is None:
-            # An earlier one of these was poison, and has taken its whole session along.
             continue
         verdict = settle_row(tx, queue, row, entry.settlement)
         if isinstance(verdict, Final):
@@ -228,6 +254,7 @@ class RenewLocks(Operation[list[int]]):
 def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
     """Return the keys of those messages whose lock is held."""
     held: set[int] = set()
-    for (_path, token), group in _by_lock(entries).items():
-        held |= tx.held([entry.message.key for entry in group], token)
+    for locks in _by_lock(entries).values():
+        for token, group in locks.items():
+            held |= tx.held([entry.message.key for entry in group], token)
     return held

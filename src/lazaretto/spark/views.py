@@ -15,8 +15,13 @@ from lazaretto.errors import InvalidOption
 from lazaretto.keys import first_key, last_key
 from lazaretto.options import shown
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
-from lazaretto.store.records import STATE_NAMES
+from lazaretto.store.records import LOCKED, STATE_NAMES
 
+#: Whether a message is locked by a range, on a server.
+_RANGED = (
+    "(m.state = 0 AND (SELECT r.first <= m.key FROM lazaretto_range_locks r WHERE r.last >= m.key "
+    "ORDER BY r.last LIMIT 1) IS TRUE)"
+)
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(STATE_NAMES)) + " END"
 
 
@@ -38,10 +43,10 @@ _OF_MESSAGE = {
     "sequence_number": MESSAGE["sequence_number"],
     "message_id": Column(TEXT, "m.message_id"),
     "session_id": MESSAGE["session_id"],
-    "state": Column(TEXT, _STATE),
+    "state": Column(TEXT, _STATE, f"CASE WHEN {_RANGED} THEN '{STATE_NAMES[LOCKED]}' ELSE {_STATE} END"),
     "enqueued_time": MESSAGE["enqueued_time"],
     "expires_at": MESSAGE["expires_at"],
-    "deliveries": Column(LONG, "m.deliveries"),
+    "deliveries": Column(LONG, "m.deliveries", f"m.deliveries + {_RANGED}::int"),
     "delivery_count": Column(LONG, "m.delivery_count"),
     "cycle": Column(LONG, "m.cycle"),
     "generation": Column(LONG, "m.generation"),

@@ -7,7 +7,7 @@ implemented by users.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError
@@ -43,8 +43,8 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTr
         """The name under which this process's locks are recorded."""
         ...
 
-    def random_token(self) -> int:
-        """Return a new lock token."""
+    def random_token(self, messages: int = 1) -> int:
+        """Return a new token for a lock on so many messages at most."""
         ...
 
     def random_fraction(self) -> float:
@@ -79,9 +79,12 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTr
         ...
 
     def start_taking(
-        self, queue_id: int, limit: int, token: int, until: int
-    ) -> Callable[[], list[HandedRow] | None] | None:
-        """Do what `take_clear` does, and return what gives its answer after the commit; None if it cannot."""
+        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
+        """Do what `take_clear` does for several, each with a limit and a token, without waiting for answers.
+
+        Return what gives the answers once the commit is done; None if that is not possible.
+        """
         ...
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
@@ -110,8 +113,12 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTr
         """Return those of the messages that are held under the lock now."""
         ...
 
-    def delete_held(self, keys: Sequence[int], token: int) -> bool:
-        """Remove messages held under the lock; return False if the lock on any is lost."""
+    def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
+        """Return those of the messages that are held under the lock now, by key."""
+        ...
+
+    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
+        """Remove messages held under locks, given by token; return False if the lock on any is lost."""
         ...
 
     def delete_messages(self, keys: Sequence[int]) -> None:
@@ -413,13 +420,23 @@ class Operation(Generic[T]):
         """
         return None
 
-    @classmethod
-    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[Any]:
-        """Do several operations of this class that stand in a row; return their answers in order."""
-        return [operation.run(tx) for operation in operations]
+    #: The place of operations of this class among those of one commit: lower ones are done first.
+    rank: ClassVar[int] = 1
 
     #: Whether `run_all` does more than one at a time better than one after the other.
     mergeable: ClassVar[bool] = False
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[Any]:
+        """Do several operations of this class; return their answers in order."""
+        return [operation.run(tx) for operation in operations]
+
+    @classmethod
+    def start_all(
+        cls, tx: Transaction, operations: Sequence[Any]
+    ) -> Sequence[Callable[[], Any | Again] | None]:
+        """Start several operations of this class, as `start` does each."""
+        return [operation.start(tx) for operation in operations]
 
 
 class Savepoint(Protocol):

@@ -160,6 +160,8 @@ class GroupCommit:
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""
+        # It may have been opened when nobody stood before it any more.
+        self._gate.acquire(blocking=False)
         self._expected = expected
         try:
             if len(self._waiting) < expected:

@@ -17,6 +17,20 @@ _NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
+#: Queries of messages that look at nobody's lock, or only where sessions have them.
+_OF_NO_LOCK = {
+    "delete_all_locked",
+    "first_delayed_key",
+    "first_receivable_key",
+    "lock_keys",
+    "lock_one",
+    "next_session_id",
+    "repeat_transits",
+    "select_last_key",
+    "select_session_messages",
+    "sum_sizes",
+}
+
 
 def ids(values: Iterable[int]) -> list[int]:
     """Return numbers as the one parameter that a query takes them in: an array."""
@@ -44,4 +58,16 @@ def dialect(schema: str) -> Dialect:
     for name, sql in load_queries("lazaretto.store.sql", "dialogs.sql").items():
         queries[name] = _NAMED.sub(r"%(\1)s", sql)
     queries["next_group"] = _next_group(queries)
+    for name in ("take_rows", "take_range"):
+        queries[name] = queries[name].replace("[is_clear]", queries["is_clear"])
     return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)
+
+
+@functools.cache
+def asking_for_locks(schema: str) -> frozenset[str]:
+    """Return the names of the queries that go by the messages' own locks, and know of no ranges."""
+    return frozenset(
+        name
+        for name, sql in dialect(schema).queries.items()
+        if "lazaretto_messages" in sql and "lazaretto_range_locks" not in sql and name not in _OF_NO_LOCK
+    )

@@ -169,7 +169,11 @@ DELETE FROM lazaretto_message_ids WHERE queue_id = %s
 
 -- name: count_states
 -- Exact numbers of messages by state within a subqueue.
-SELECT state, count(*) FROM lazaretto_messages WHERE key > %s AND key <= %s GROUP BY state
+SELECT state, sum(n)::bigint FROM (
+    SELECT state, count(*) AS n FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s GROUP BY state
+    UNION ALL SELECT unnest(ARRAY[2, 0]), unnest(ARRAY[amount, -amount]) FROM lazaretto_range_locks
+    WHERE last > %(first)s AND last <= %(last)s
+) AS counted GROUP BY state HAVING sum(n) > 0
 
 -- == messages ==
 
@@ -238,29 +242,54 @@ FROM lazaretto_messages m
 WHERE key > %s AND key <= %s AND state = 0 AND (expires IS NULL OR expires > %s)
 ORDER BY key LIMIT %s
 
--- name: take_clear
--- Lock the next fresh messages of a queue, if nothing is to be looked at first. One row, or one for each.
-WITH clear AS (
-    SELECT NOT (
-        EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
-        OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(now)s)
-        OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
-        OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
-        OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 1)
-        OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 6)
-    ) AS clear
-), taken AS (
+-- name: is_clear
+-- Whether nothing is to be looked at before the next fresh messages of a queue are handed out, if that is asked,
+-- and behind which key these stand: behind all that is locked.
+SELECT NOT (%(look)s AND (
+    EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE until > %(since)s AND until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 1)
+    OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state = 6)
+)) AS clear,
+coalesce((
+    SELECT r.last FROM lazaretto_range_locks r WHERE r.last > %(start)s AND r.last <= %(last)s
+    ORDER BY r.last DESC LIMIT 1), %(start)s) AS start
+
+-- name: take_rows
+-- Lock the next fresh messages of a queue, each under a token of a list, if nothing is to be looked at first. One
+-- row, or one for each.
+WITH clear AS ([is_clear]), taken AS (
     UPDATE lazaretto_messages m
-    SET state = 2, due = %(until)s, lock_token = %(token)s, locked_at = %(now)s, locked_by = %(worker)s,
+    SET state = 2, due = %(until)s, lock_token = t.token, locked_at = %(now)s, locked_by = %(worker)s,
         deliveries = deliveries + 1
-    WHERE key = ANY(ARRAY(
+    FROM unnest(ARRAY(
         SELECT key FROM lazaretto_messages
-        WHERE (SELECT clear FROM clear) AND key > %(start)s AND key <= %(last)s AND state = 0
+        WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= %(last)s AND state = 0
             AND (expires IS NULL OR expires > %(now)s)
-        ORDER BY key LIMIT %(limit)s))
-    RETURNING key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+        ORDER BY key LIMIT %(limit)s), %(tokens)s::bigint[]) AS t (key, token)
+    WHERE m.key = t.key
+    RETURNING t.token, m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
+)
+SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
+
+-- name: take_range
+-- The same for many, which are locked as a range.
+WITH clear AS ([is_clear]), taken AS (
+    SELECT %(token)s::bigint, key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+           message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
+           enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
+    FROM lazaretto_messages m
+    WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= %(last)s AND state = 0
+        AND (expires IS NULL OR expires > %(now)s)
+    ORDER BY key LIMIT %(limit)s
+), locked AS (
+    INSERT INTO lazaretto_range_locks (last, first, token, until, locked_at, locked_by, amount)
+    SELECT max(key), min(key), %(token)s, %(until)s, %(now)s, %(worker)s, count(*) FROM taken HAVING count(*) > 0
 )
 SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
 
@@ -317,12 +346,34 @@ DELETE FROM lazaretto_messages
 WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s)
 
 -- name: delete_all_locked
--- Remove messages that are held under a lock. Fails if one is not held any more.
+-- Remove messages that are held under locks of their own, each by its token. Fails if one is not held any more.
 WITH gone AS (
-    DELETE FROM lazaretto_messages
-    WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s) RETURNING 1
+    DELETE FROM lazaretto_messages m USING unnest(%(keys)s::bigint[], %(tokens)s::bigint[]) AS t (key, token)
+    WHERE m.key = t.key AND state = 2 AND lock_token = t.token AND (due IS NULL OR due > %(now)s) RETURNING 1
 )
-SELECT 1 / (count(*) = %s)::int FROM gone
+SELECT 1 / (count(*) = %(amount)s)::int FROM gone
+
+-- name: delete_all_ranged
+-- The same for messages that may be locked as a range.
+WITH range AS (
+    SELECT first, last FROM lazaretto_range_locks
+    WHERE last >= %(last)s AND first <= %(last)s AND token = %(token)s AND until > %(now)s ORDER BY last LIMIT 1
+), gone AS (
+    DELETE FROM lazaretto_messages
+    WHERE key = ANY(%(keys)s) AND (
+        state = 2 AND lock_token = %(token)s AND (due IS NULL OR due > %(now)s)
+        OR state = 0 AND key >= (SELECT first FROM range) AND key <= (SELECT last FROM range))
+    RETURNING state
+), done AS (
+    SELECT count(*) AS amount, count(*) FILTER (WHERE state = 0) AS ranged FROM gone
+), ended AS (
+    DELETE FROM lazaretto_range_locks
+    WHERE last = (SELECT last FROM range) AND amount = (SELECT ranged FROM done)
+), fewer AS (
+    UPDATE lazaretto_range_locks SET amount = amount - (SELECT ranged FROM done)
+    WHERE last = (SELECT last FROM range) AND amount > (SELECT ranged FROM done)
+)
+SELECT 1 / (amount = %(amount)s)::int FROM done
 
 -- name: delete_one_locked
 -- Remove a message that is held under a lock, if it is still held.
@@ -330,9 +381,31 @@ DELETE FROM lazaretto_messages
 WHERE key = %s AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s)
 
 -- name: select_locked
--- Which of these messages are held under this lock.
-SELECT key FROM lazaretto_messages
-WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s)
+-- Which of these messages are held under this lock, their own or one of their range.
+SELECT key FROM lazaretto_messages m
+WHERE key = ANY(%(keys)s) AND (
+    state = 2 AND lock_token = %(token)s AND (due IS NULL OR due > %(now)s)
+    OR state = 0 AND EXISTS (
+        SELECT 1 FROM (
+            SELECT * FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) AS range
+        WHERE first <= m.key AND token = %(token)s AND until > %(now)s))
+
+-- name: select_held
+-- The messages of these that are held under this lock, which stands in them.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages
+WHERE key = ANY(%(keys)s) AND state = 2 AND lock_token = %(token)s AND (due IS NULL OR due > %(now)s)
+
+-- name: write_range_locks
+-- Write the locks on ranges into their messages.
+WITH ranges AS (DELETE FROM lazaretto_range_locks RETURNING *)
+UPDATE lazaretto_messages m
+SET state = 2, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
+    deliveries = deliveries + 1
+FROM ranges r
+WHERE m.key >= r.first AND m.key <= r.last AND m.state = 0 AND (m.expires IS NULL OR m.expires > r.locked_at)
 
 -- name: delete_messages
 -- Remove messages by key.
@@ -389,13 +462,15 @@ WHERE key >> 44 = %s AND session_id = %s AND state = 2
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE due > %(since)s AND due <= %(now)s)
+    OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE until > %(since)s AND until <= %(now)s)
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until > %(since)s AND locked_until <= %(now)s)
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= %(now)s)
     OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= %(now)s)
 
 -- name: next_due
 -- When the store must look at a message again.
-SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s AND due <= %(ahead)s
+SELECT least((SELECT min(due) FROM lazaretto_messages WHERE due > %(since)s AND due <= %(ahead)s),
+             (SELECT min(until) FROM lazaretto_range_locks WHERE until > %(since)s AND until <= %(ahead)s))
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
@@ -435,9 +510,12 @@ FROM lazaretto_messages m WHERE key = %s
 -- name: peek
 -- Messages of a subqueue as they stand, from a sequence number on.
 SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
-       enqueued_sequence_number, d.reason, d.description, state, CASE WHEN state = 2 THEN due END
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + (r.until IS NOT NULL)::int,
+       delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
+       CASE WHEN r.until IS NULL THEN state ELSE 2 END, CASE WHEN state = 2 THEN due ELSE r.until END
 FROM lazaretto_messages m
+LEFT JOIN LATERAL (SELECT first, until FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
+    ON state = 0 AND r.first <= m.key
 LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3::bigint << 42) AND (m.key >> 42 & 3) <> 0
 WHERE m.key > %s AND m.key <= %s ORDER BY m.key LIMIT %s
 
@@ -954,6 +1032,11 @@ SELECT what, count FROM (
     WHERE d.resolution IS NULL
       AND NOT EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.key = d.key | (d.subqueue << 42))
       AND EXISTS (SELECT 1 FROM lazaretto_queues q WHERE q.queue_id = d.key >> 44)
+    UNION ALL
+    SELECT 'ranges that lock another number of messages', count(*) FROM lazaretto_range_locks r
+    WHERE amount <> (SELECT count(*) FROM lazaretto_messages m
+                     WHERE m.key >= r.first AND m.key <= r.last AND m.state = 0
+                       AND (m.expires IS NULL OR m.expires > r.locked_at))
 ) AS problems WHERE count > 0
 
 -- name: select_now

@@ -19,6 +19,8 @@ from lazaretto.store.queries import Migration, load_migrations
 from lazaretto.store.sql.copy import COPYING, unfinished
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}\Z")
+#: The schema from which on every worker knows of range locks.
+RANGE_LOCKS = 4
 #: The lock under which a store is made or migrated, by one process at a time.
 _MIGRATING = 0x4C5A0001
 
@@ -70,10 +72,10 @@ def steps_to_open(found: Found, steps: Sequence[Migration], where: str) -> list[
 
 def prepare(
     connection: PgConnection, schema: str, where: str, *, create: bool, copying: bool, now: int
-) -> None:
-    """Make sure the schema holds a store that this version can use. Creates it if `create`.
+) -> Found:
+    """Make sure the schema holds a store that this version can use, and return what it holds.
 
-    `copying`: it may be an unfinished copy.
+    `create`: make it if there is none. `copying`: it may be an unfinished copy.
     """
     found = look(connection, schema, where)
     if found is not None and found.copying and not copying:
@@ -82,6 +84,9 @@ def prepare(
         raise StoreNotFound(f"{where}: there is no store here; leave out create=False to make one")
     if found is None or steps_to_open(found, migrations(), where):
         migrate(connection, schema, where, now=now)
+        found = look(connection, schema, where)
+    assert found is not None
+    return found
 
 
 def migrate(

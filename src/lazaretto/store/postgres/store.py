@@ -17,13 +17,13 @@ from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
 from lazaretto.store.contract import Transaction
 from lazaretto.store.group import Ticket
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
-from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.postgres.dialect import asking_for_locks, dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
 from lazaretto.store.postgres.listener import Listener, ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
-from lazaretto.store.postgres.schema import check_name, migrations, prepare, shown_place
+from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
-from lazaretto.store.postgres.transaction import DueMark, PgTransaction
+from lazaretto.store.postgres.transaction import DueMark, PgTransaction, Ranges
 from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.store import Connection, SqlStore
@@ -83,11 +83,12 @@ class PostgresStore(SqlStore):
             connection = PgConnection(conninfo, self._patience)
             try:
                 now = (clock or SystemClock()).now()
-                prepare(connection, schema, where, create=create, copying=copying, now=now)
+                found = prepare(connection, schema, where, create=create, copying=copying, now=now)
             except BaseException:
                 connection.close()
                 raise
         self._mark = DueMark()
+        self._ranges = Ranges(found.oldest >= RANGE_LOCKS, asking_for_locks(schema))
         super().__init__(
             where,
             connection,
@@ -106,9 +107,9 @@ class PostgresStore(SqlStore):
         self._lent: set[PgConnection] = set()
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
 
-    def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
-        own = cast(PgConnection, connection)
-        return PgTransaction(own, self.dialect, memory, self.worker, self._prefix, self._mark)
+    def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
+        own, names = cast(PgConnection, connection), (self.worker, self._prefix)
+        return PgTransaction(own, self.dialect, memory, *names, self._mark, self._ranges, reads=reads)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ class PostgresStore(SqlStore):
         with translating(self._where):
             connection, _ = self._patiently(lambda: self._borrow_with(_begin_reading))
             try:
-                tx = self._transaction(connection, Memory())
+                tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
                 found = query(tx)
                 connection.script("COMMIT")
@@ -376,6 +377,8 @@ class PostgresStore(SqlStore):
             connection = PgConnection(self._conninfo, self._patience)
             try:
                 self._start(connection, durable=True)
+                # Copies know no ranges.
+                connection.execute(self.dialect.queries["write_range_locks"])
                 yield PgTables(connection, self.schema, lambda: self._start(connection, durable=True))
             finally:
                 connection.close()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from lazaretto.keys import first_key, last_key
+from lazaretto.keys import first_key, last_key, queue_of
 from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.records import HandedRow, MessageRow
 from lazaretto.store.sql.dialogs import in_order
-from lazaretto.store.sql.rows import Dialect, Memory
+from lazaretto.store.sql.rows import Cursor, Dialect, Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
@@ -24,6 +26,11 @@ _COPIED = {
 }
 #: From so many rows on, COPY is faster, although nothing can be sent together with it.
 _COPY_FROM = 32
+
+#: The bit of a lock's token that says whether it may be on a range.
+_RANGED = 1
+
+_KEY = operator.itemgetter(2)
 
 #: Where the time at which it is due stands among what insert_transits inserts.
 _TRANSIT_DUE = 2
@@ -66,8 +73,42 @@ class DueMark:
         self._since = min(self._since, due - 1)
 
 
+class Ranges(NamedTuple):
+    """How messages are locked by ranges: whether they are, and which queries know nothing of it."""
+
+    used: bool
+    asking: frozenset[str]
+
+
+class _Queries(Mapping[str, str]):
+    """Queries by name. Before one is given out that goes by the messages' own locks, `write` is called."""
+
+    def __init__(self, queries: Mapping[str, str], asking: frozenset[str], write: Callable[[], None]) -> None:
+        self._queries = queries
+        self._write = write
+        self._asking = asking
+
+    def __getitem__(self, name: str) -> str:
+        if name in self._asking:
+            self._write()
+        return self._queries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._queries)
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+
 class PgTransaction(SqlTransaction):
-    """What an operation may do within one commit, or within one snapshot when it only reads."""
+    """What an operation may do within one commit, or within one snapshot when it only reads.
+
+    Several fresh messages that are handed out together are locked as a range, which is one row, where a
+    lock on each would write them all anew. Their completion knows of ranges too. Whatever else looks at
+    messages has those locks written into them before, so that it need not.
+
+    `reads`: it only reads, and nothing is written.
+    """
 
     def __init__(
         self,
@@ -77,10 +118,25 @@ class PgTransaction(SqlTransaction):
         worker: str,
         prefix: str,
         mark: DueMark,
+        ranges: Ranges,
+        *,
+        reads: bool = False,
     ) -> None:
         super().__init__(connection.execute, dialect, memory, worker, prefix)
+        self._q = _Queries(dialect.queries, ranges.asking, self._write_ranges)
+        self._plain_queries = dialect.queries
         self._connection = connection
         self._mark = mark
+        self._ranges = ranges.used
+        self._reads = reads
+        #: What was asked ahead: the parameters and the answer, and how much had been changed by then.
+        self._asked: dict[str, tuple[Any, Cursor]] = {}
+        self._asked_at = 0
+
+    def _write_ranges(self) -> None:
+        if self._memory.ranges and not self._reads:
+            self._memory.ranges = False
+            self._x(self._plain_queries["write_range_locks"])
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         self._note_due(row.due)
@@ -109,49 +165,110 @@ class PgTransaction(SqlTransaction):
         rows = (values[start : start + width] for start in range(0, count * width, width))
         self._connection.copy(self._q[query], types, rows)
 
+    def random_token(self, messages: int = 1) -> int:
+        token = super().random_token()
+        return token | _RANGED if self._ranges and messages > 1 else token & ~_RANGED
+
     def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
-        return self._take(queue_id, limit, token, until)()
+        if queue_id not in self._memory.unclear or not self._connection.sends_ahead:
+            return self._take(queue_id, limit, [token] * limit, until)(token)
+        self._ask_ahead(queue_id, limit)
+        return None
+
+    def _ask_ahead(self, queue_id: int, limit: int) -> None:
+        """Ask at once what is asked one after the other where not just the next fresh messages are taken."""
+        first, last, now = first_key(queue_id), last_key(queue_id), self.now
+        self._asked = {}
+        for name, values in (
+            ("anything_due", self._by_now()),
+            ("select_suspect", (first, last, now)),
+            ("select_ready", (first, last, now, limit)),
+        ):
+            self._asked[name] = (values, self._x(self._q[name], values))
+        self._asked_at = self._connection.total_changes
+
+    def _ask(self, name: str, values: Any) -> Cursor:
+        """Ask something that may have been asked ahead, if nothing was changed since."""
+        before, cursor = self._asked.pop(name, (None, None))
+        if cursor is not None and before == values and self._asked_at == self._connection.total_changes:
+            return cursor
+        return self._x(self._q[name], values)
+
+    def select_suspect(self, first: int, last: int) -> HandedRow | None:
+        row: HandedRow | None = self._ask("select_suspect", (first, last, self.now)).fetchone()
+        return row
+
+    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
+        rows = self._ask("select_ready", (first, last, self.now, limit)).fetchall()
+        if not rows:
+            self._memory.unclear.discard(queue_of(first))
+        return rows
+
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+        return self._take(queue_id, limit, [token] * limit, until, look=False)(token) or []
 
     def start_taking(
-        self, queue_id: int, limit: int, token: int, until: int
-    ) -> Callable[[], list[HandedRow] | None] | None:
+        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
         # Whoever is handed a message must be known as a worker, which is asked for before.
         if not self._memory.registered or queue_id in self._memory.unclear:
             return None
-        return self._take(queue_id, limit, token, until)
+        single = [token for limit, token in wanted for _ in range(limit) if not token & _RANGED]
+        together = self._take(queue_id, len(single), single, until) if single else None
+        taking = []
+        for limit, token in wanted:
+            of = together if not token & _RANGED else self._take(queue_id, limit, [token], until)
+            assert of is not None
+            taking.append(functools.partial(of, token))
+        return taking
 
     def _take(
-        self, queue_id: int, limit: int, token: int, until: int
-    ) -> Callable[[], list[HandedRow] | None]:
+        self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+    ) -> Callable[[int], list[HandedRow] | None]:
+        """Lock the next fresh messages of a queue, each under a token, or all as a range under the first one.
+
+        `look`: unless something else comes first. What is returned gives the messages under a token, or None
+        if something does.
+        """
         first, times, memory = first_key(queue_id), self._by_now(), self._memory
+        ranged = bool(tokens[0] & _RANGED)
+        memory.ranges |= ranged
         sent = self._x(
-            self._q["take_clear"],
+            self._q["take_range" if ranged else "take_rows"],
             {
                 **times,
+                "look": look,
                 "first": first,
                 "last": last_key(queue_id),
                 "start": self.cursors.get(queue_id) or memory.cursors.get(queue_id) or first,
                 "limit": limit,
-                "token": token,
+                "token": tokens[0],
+                "tokens": self._ids(tokens),
                 "until": until,
                 "worker": self.worker,
             },
         )
 
-        def taken() -> list[HandedRow] | None:
+        @functools.cache
+        def taken() -> dict[int, list[HandedRow]] | None:
             rows = sent.fetchall()
             if not rows[0][0]:
                 memory.unclear.add(queue_id)
                 return None
-            memory.unclear.discard(queue_id)
-            self._mark.nothing_due(times["since"], times["now"])
-            if rows[0][1] is None:
-                return []
-            found = sorted(row[1:] for row in rows)
-            self.cursors[queue_id] = max(found[-1][0], self.cursors.get(queue_id, 0))
+            if look:
+                memory.unclear.discard(queue_id)
+                self._mark.nothing_due(times["since"], times["now"])
+            found: dict[int, list[HandedRow]] = {}
+            for row in sorted(rows, key=_KEY) if rows[0][2] is not None else ():
+                found.setdefault(row[1], []).append(row[2:])
+                self.cursors[queue_id] = max(row[2], self.cursors.get(queue_id, 0))
             return found
 
-        return taken
+        def taken_by(token: int) -> list[HandedRow] | None:
+            found = taken()
+            return None if found is None else found.get(token, [])
+
+        return taken_by
 
     def next_group(
         self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
@@ -175,13 +292,24 @@ class PgTransaction(SqlTransaction):
         found = super().next_due()
         return self.now + _AHEAD if found is None else found
 
-    def delete_held(self, keys: Sequence[int], token: int) -> bool:
+    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         if not self._connection.sends_ahead:
-            return super().delete_held(keys, token)
+            return super().delete_held(held)
         # Taken for done: should it fail, so does the commit, and all is done again with looking.
+        keys = [key for some in held.values() for key in some]
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
-        self._x(self._q["delete_all_locked"], (self._ids(keys), token, self.now, len(keys)))
+        own: list[tuple[int, int]] = []
+        for token, some in held.items():
+            if token & _RANGED:
+                values = {"keys": self._ids(some), "token": token, "now": self.now, "amount": len(some)}
+                self._x(self._q["delete_all_ranged"], {**values, "last": max(some)})
+            else:
+                own += ((key, token) for key in some)
+        if own:
+            of_keys, of_tokens = zip(*own, strict=True)
+            values = {"keys": self._ids(of_keys), "tokens": self._ids(of_tokens), "now": self.now}
+            self._x(self._q["delete_all_locked"], {**values, "amount": len(own)})
         return True
 
     def _by_now(self) -> dict[str, int]:
@@ -190,7 +318,7 @@ class PgTransaction(SqlTransaction):
 
     def anything_due(self) -> bool:
         times = self._by_now()
-        (found,) = self._x(self._q["anything_due"], times).fetchone()
+        (found,) = self._ask("anything_due", times).fetchone()
         if not found:
             self._mark.nothing_due(times["since"], self.now)
         return bool(found)

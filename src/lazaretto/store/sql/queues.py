@@ -113,7 +113,7 @@ class QueueTables:
         return True
 
     def count_states(self, first: int, last: int) -> dict[int, int]:
-        return dict(self._x(self._q["count_states"], (first, last)).fetchall())
+        return dict(self._x(self._q["count_states"], {"first": first, "last": last}).fetchall())
 
     def discarded(self, queue_id: int) -> tuple[int, int]:
         expired, dropped = self._x(self._q["select_discarded"], (queue_id,)).fetchone()

@@ -123,6 +123,8 @@ class Memory:
         self.conversations: dict[str, ConversationRecord | None] = {}
         #: The priorities of which messages may be in a queue of dialogs.
         self.levels: dict[int, set[int]] = {}
+        #: Whether messages may be locked by ranges.
+        self.ranges = True
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -140,3 +142,4 @@ class Memory:
         self.definitions = None
         self.levels.clear()
         self.conversations.clear()
+        self.ranges = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
@@ -186,31 +187,36 @@ class SqlStore(ABC):
             # Alone, a failure undoes everything, and there is nobody to run again.
             self._run_one(group[0])
             return True
-        index = 0
-        while index < len(group):
-            ticket = group[index]
+        for ticket in group:
             ticket.error = ticket.later = None
-            kind = type(ticket.operation)
-            end = index + 1
-            if kind.mergeable:
-                while end < len(group) and type(group[end].operation) is kind:
-                    end += 1
-            changes = connection.total_changes
+        # All of them came at the same time. What is sent first can be received in the same commit.
+        group = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
+        for kind, tickets in itertools.groupby(group, key=lambda t: type(t.operation)):
+            some = list(tickets)
             try:
-                if end == index + 1:
-                    self._run_one(ticket)
-                else:
-                    operations = [t.operation for t in group[index:end]]
-                    for ticket, answer in zip(group[index:end], kind.run_all(tx, operations), strict=True):
+                if self._starts and len(some) > 1:
+                    laters = kind.start_all(tx, [t.operation for t in some])
+                    for ticket, later in zip(some, laters, strict=True):
+                        ticket.later = later
+                    some = [t for t in some if t.later is None]
+                if kind.mergeable and len(some) > 1:
+                    answers = kind.run_all(tx, [t.operation for t in some])
+                    for ticket, answer in zip(some, answers, strict=True):
                         ticket.answer = answer
-            except Exception as error:
-                failed = isinstance(error, self.errors) or not connection.in_transaction
-                if end > index + 1 or connection.total_changes != changes or failed:
-                    return False
-                ticket.error = error
-                # Numbers it may have taken are not in the store, and must not count as the last ones.
-                self._memory.forget()
-            index = end
+                    continue
+            except Exception:
+                return False
+            for ticket in some:
+                changes = connection.total_changes
+                try:
+                    self._run_one(ticket)
+                except Exception as error:
+                    failed = isinstance(error, self.errors) or not connection.in_transaction
+                    if connection.total_changes != changes or failed:
+                        return False
+                    ticket.error = error
+                    # Numbers it may have taken are not in the store, and must not count as the last ones.
+                    self._memory.forget()
         return True
 
     def _run_one(self, ticket: Ticket) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -69,7 +69,7 @@ class SqlTransaction(
         """Insert `count` rows by a named query, whose values stand one after the other."""
         self._inserts[name].run(self._x, values, count)
 
-    def random_token(self) -> int:
+    def random_token(self, messages: int = 1) -> int:
         return self._random.getrandbits(63)
 
     def random_fraction(self) -> float:
@@ -168,8 +168,8 @@ class SqlTransaction(
         return self.take_fresh(queue_id, limit, token, until)
 
     def start_taking(
-        self, queue_id: int, limit: int, token: int, until: int
-    ) -> Callable[[], list[HandedRow] | None] | None:
+        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
         return None
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
@@ -205,9 +205,17 @@ class SqlTransaction(
             self._x(self._q["lock_keys"], (*lock, self._ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
-        return {key for (key,) in self._x(self._q["select_locked"], (self._ids(keys), token, self.now))}
+        values = {"keys": self._ids(keys), "token": token, "now": self.now}
+        return {key for (key,) in self._x(self._q["select_locked"], values)}
 
-    def delete_held(self, keys: Sequence[int], token: int) -> bool:
+    def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
+        values = {"keys": self._ids(keys), "token": token, "now": self.now}
+        return {row[0]: MessageRow(*row) for row in self._x(self._q["select_held"], values)}
+
+    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
+        return all(self._delete_held(keys, token) for token, keys in held.items())
+
+    def _delete_held(self, keys: Sequence[int], token: int) -> bool:
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
         if len(keys) == 1:

@@ -159,7 +159,7 @@ DELETE FROM lazaretto_message_ids WHERE queue_id = ?
 
 -- name: count_states
 -- Exact numbers of messages by state within a subqueue.
-SELECT state, count(*) FROM lazaretto_messages WHERE key > ? AND key <= ? GROUP BY state
+SELECT state, count(*) FROM lazaretto_messages WHERE key > :first AND key <= :last GROUP BY state
 
 -- == messages ==
 
@@ -278,7 +278,15 @@ WHERE key = ? AND state = 2 AND lock_token = ? AND (due IS NULL OR due > ?)
 -- name: select_locked
 -- Which of these messages are held under this lock.
 SELECT key FROM lazaretto_messages
-WHERE key IN (SELECT value FROM json_each(?)) AND state = 2 AND lock_token = ? AND (due IS NULL OR due > ?)
+WHERE key IN (SELECT value FROM json_each(:keys)) AND state = 2 AND lock_token = :token AND (due IS NULL OR due > :now)
+
+-- name: select_held
+-- The messages of these that are held under this lock.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages
+WHERE key IN (SELECT value FROM json_each(:keys)) AND state = 2 AND lock_token = :token AND (due IS NULL OR due > :now)
 
 -- name: delete_messages
 -- Remove messages by key.

@@ -1,0 +1,168 @@
+"""Messages received together are locked as a range, and nobody can tell but by the speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from servers import Server, new_store
+
+import lazaretto
+from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
+from lazaretto.policy import Outcome
+from lazaretto.store.postgres import schema
+from lazaretto.stores import copy_store, migrate_store
+
+OPTIONS = QueueOptions(lock_duration=30, policy=PoisonPolicy(receive_retry_count=3, max_retry_cycles=0))
+
+
+@pytest.fixture
+def url(postgres: Server) -> Iterator[str]:
+    with new_store(postgres.url) as found:
+        yield found
+
+
+@pytest.fixture
+def broker(url: str, clock: ManualClock) -> Iterator[Broker]:
+    with lazaretto.connect(url, clock=clock) as found:
+        found.create_queue("work", OPTIONS)
+        found.sender("work").send([Message(b"%d" % n) for n in range(10)])
+        yield found
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def ranges(broker: Broker) -> list[int]:
+    """Return how many messages each range holds."""
+    with broker.transaction() as tx:
+        found = tx.execute("SELECT amount FROM lazaretto_range_locks ORDER BY last").fetchall()
+    return [amount for (amount,) in found]
+
+
+def test_one_row_locks_them_all(broker: Broker) -> None:
+    receiver = broker.receiver("work")
+    messages = receiver.receive(6)
+    assert ranges(broker) == [6]
+    counts = broker.queue("work").counts
+    assert (counts.locked, counts.active) == (6, 4)
+    shown = broker.peek("work", 10)
+    assert [m.state for m in shown] == [MessageState.LOCKED] * 6 + [MessageState.ACTIVE] * 4
+    assert [m.locked_until for m in shown[:6]] == [messages[0].locked_until] * 6
+    assert broker.check() == []
+    receiver.complete(messages[1:3])
+    receiver.complete(messages[5])
+    assert ranges(broker) == [3]
+    assert broker.check() == []
+    receiver.complete([messages[0], *messages[3:5]])
+    assert ranges(broker) == []
+    assert [m.body for m in receiver.receive(10)] == [b"6", b"7", b"8", b"9"]
+
+
+def test_one_alone_is_locked_in_its_own_row(broker: Broker) -> None:
+    (message,) = broker.receiver("work").receive(1)
+    assert ranges(broker) == []
+    broker.receiver("work").complete(message)
+
+
+@pytest.mark.parametrize("verb", ["abandon", "defer", "dead_letter", "renew"])
+def test_what_looks_at_one_writes_all_locks_down(broker: Broker, verb: str) -> None:
+    receiver, another = broker.receiver("work"), broker.receiver("work")
+    first, second = receiver.receive(4), another.receive(4)
+    assert ranges(broker) == [4, 4]
+    if verb == "renew":
+        receiver.renew_lock(first[0])
+    else:
+        getattr(receiver, verb)(first[0])
+    assert ranges(broker) == []
+    assert broker.queue("work").counts.locked == (8 if verb == "renew" else 7)
+    receiver.complete(first[1:])
+    another.complete(second)
+    assert broker.check() == []
+
+
+def test_a_range_runs_out(broker: Broker, clock: ManualClock, url: str) -> None:
+    receiver = broker.receiver("work")
+    messages = receiver.receive(3)
+    clock.advance(31)
+    with pytest.raises(MessageLockLost):
+        receiver.complete(messages)
+    with lazaretto.connect(url, clock=clock) as other:
+        again = other.receiver("work").receive(4)
+        assert [(m.body, m.attempt) for m in again] == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 1)]
+        assert [a.outcome for a in broker.attempts("work", again[0].sequence_number)] == [Outcome.EXPIRED]
+        with pytest.raises(MessageLockLost):
+            receiver.complete(messages[0])
+        other.receiver("work").complete(again)
+    assert broker.queue("work").counts.active == 6
+
+
+def test_two_processes_take_turns(broker: Broker, url: str, clock: ManualClock) -> None:
+    with lazaretto.connect(url, clock=clock) as other:
+        here, there = broker.receiver("work"), other.receiver("work")
+        taken = [(one, one.receive(2)) for one in (here, there, here, there, here)]
+        assert [m.body for _, some in taken for m in some] == [b"%d" % n for n in range(10)]
+        assert there.receive(5) == []
+        for one, some in reversed(taken):
+            one.complete(some)
+        assert ranges(broker) == []
+
+
+def test_those_that_expire_are_not_in_it(broker: Broker, clock: ManualClock) -> None:
+    broker.sender("work").send([Message(b"short", time_to_live=5), Message(b"long")])
+    receiver = broker.receiver("work")
+    receiver.complete(receiver.receive(10))
+    clock.advance(6)
+    messages = receiver.receive(5)
+    assert [m.body for m in messages] == [b"long"]
+    receiver.complete(messages)
+    broker.sender("work").send([Message(b"short", time_to_live=5), Message(b"long")])
+    messages = receiver.receive(5)
+    clock.advance(6)
+    # Held, it outlives its time.
+    assert broker.queue("work").counts.locked == 2
+    receiver.complete(messages)
+    assert broker.check() == []
+
+
+def test_workers_that_do_not_know_them_are_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: steps[: schema.RANGE_LOCKS - 2])
+    with lazaretto.connect(url, create=True) as old:
+        assert old.facts()["schema"] == schema.RANGE_LOCKS - 2
+    monkeypatch.setattr(schema, "migrations", lambda: steps)
+    with lazaretto.connect(url) as between:
+        between.create_queue("work", OPTIONS)
+        between.sender("work").send([Message(b"%d" % n) for n in range(10)])
+        messages = between.receiver("work").receive(3)
+        assert ranges(between) == []
+        assert schema.RANGE_LOCKS in migrate_store(url, after=True)
+        with lazaretto.connect(url) as new:
+            more = new.receiver("work").receive(3)
+            assert ranges(new) == [3]
+            rest = between.receiver("work").receive(9)
+            assert [m.body for m in [*messages, *more, *rest]] == [b"%d" % n for n in range(10)]
+            between.receiver("work").complete([*messages, *rest])
+            new.receiver("work").complete(more)
+        assert between.check() == []
+
+
+def test_a_wrong_number_is_found(broker: Broker, postgres: Server) -> None:
+    broker.receiver("work").receive(3)
+    where = broker.facts()["schema_name"]
+    with psycopg.connect(postgres.url) as connection:
+        connection.execute(f'UPDATE "{where}".lazaretto_range_locks SET amount = 2')
+    assert broker.check() == ["ranges that lock another number of messages: 1"]
+
+
+def test_a_copy_has_none(broker: Broker, url: str, tmp_path: Path) -> None:
+    broker.receiver("work").receive(3)
+    file = f"sqlite:///{tmp_path / 'copy.db'}"
+    copy_store(url, file)
+    with lazaretto.connect(file) as copied:
+        found = copied.receiver("work").receive(10)
+        assert [m.attempt for m in found] == [2] * 3 + [1] * 7

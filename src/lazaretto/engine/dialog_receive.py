@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from lazaretto.conversations import group_session, priority_bounds
 from lazaretto.engine.conversations import require_conversation
@@ -38,6 +38,14 @@ class GroupHandover(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
+class _Round:
+    """What the readers of one commit have done since they asked: `taken` groups, or more than that."""
+
+    stale: bool
+    taken: set[tuple[int, str]] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(slots=True)
 class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     """Lock a conversation group and take messages of it: of the next, or of one that is named.
 
@@ -55,46 +63,80 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     after: str = ""
 
     durable = False
+    mergeable: ClassVar[bool] = True
+    rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> GroupHandover | EntityError | None:
+        return self.run_all(tx, [self])[0]
+
+    @classmethod
+    def run_all(
+        cls, tx: Transaction, operations: Sequence[ReceiveGroup]
+    ) -> list[GroupHandover | EntityError | None]:
+        """Let several readers have their groups; all ask which is next before the first one looks."""
+        asked = [operation._ask(tx) for operation in operations]
+        round_ = _Round(stale=bool(sweep(tx, SWEEP)))
+        return [one._take_group(tx, look, round_) for one, look in zip(operations, asked, strict=True)]
+
+    def _queue(self, tx: Transaction) -> QueueRecord:
         queue = require_queue(tx, self.path)
         if not queue.options.dialogs or self.path.subqueue is not Subqueue.MAIN:
             raise NotAllowed(
                 f"{str(self.path)!r} is not the queue of a service; receive with broker.receiver"
             )
+        return queue
+
+    def _ask(self, tx: Transaction) -> Callable[[], NextGroup | None] | None:
+        """Ask which group is next, if none is named."""
+        queue = self._queue(tx)
         refuse_receiving(queue, Subqueue.MAIN, by_dialogs=True)
         touch(tx, queue)
-        named = self.group is not None or self.handle is not None
-        next_group = None if named else self._look(tx, queue)
-        swept = sweep(tx, SWEEP)
+        return None if self.group is not None or self.handle is not None else self._look(tx, queue)
+
+    def _take_group(
+        self, tx: Transaction, asked: Callable[[], NextGroup | None] | None, round_: _Round
+    ) -> GroupHandover | EntityError | None:
+        queue, named = self._queue(tx), asked is None
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        if next_group is not None and swept:
-            # What was due may have changed whose turn it is.
-            next_group = self._look(tx, queue)
         while True:
-            first = None if next_group is None else next_group()
-            if next_group is not None and first is None:
+            first = None if named else self._next(tx, queue, asked, round_)
+            if not named and first is None:
                 return None
             group = self._named(tx, queue) if first is None else first.lane.group_id
             lock = Lock(self.path, self.token, until, group_session(group))
-            found = self._take(tx, queue, group, lock, first)
+            found = self._take(tx, queue, group, lock, first, round_)
             if isinstance(found, EntityError):
                 return found
             if found or not self.limit:
                 break
-            if next_group is None:
+            if named:
                 return None
             # All that it had was used up, and is dealt with: look for another one.
-            next_group = self._look(tx, queue)
+            asked = None
+        round_.taken.add((queue.queue_id, group))
         tx.lock_session(queue.queue_id, group_session(group), self.token, until)
         state = None
         if not self.limit:
             session = tx.session(queue.queue_id, group_session(group))
             state = None if session is None else session.state
         return GroupHandover(group, lock, found, state, "" if first is None else first.found)
+
+    def _next(
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        asked: Callable[[], NextGroup | None] | None,
+        round_: _Round,
+    ) -> NextGroup | None:
+        """Return the next group as it was asked for, or asked for anew where that may be another one now."""
+        if asked is None or round_.stale:
+            return self._look(tx, queue)()
+        first = asked()
+        taken = first is not None and (queue.queue_id, first.lane.group_id) in round_.taken
+        return self._look(tx, queue)() if taken else first
 
     def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
         # Who asks for a group, and not for messages, has those already that it has locked.
@@ -128,7 +170,13 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         return ranges
 
     def _take(
-        self, tx: Transaction, queue: QueueRecord, group: str, lock: Lock, first: NextGroup | None
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        group: str,
+        lock: Lock,
+        first: NextGroup | None,
+        round_: _Round,
     ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
         taken: list[tuple[ReceivedMessage, OpenLane]] = []
         while len(taken) < self.limit:
@@ -145,6 +193,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             if alone and taken:
                 break
             if not alone and dispose_of_exhausted(tx, queue, rows):
+                round_.stale = True
                 halted = look_again(tx, self.path)
                 if halted is not None:
                     return halted

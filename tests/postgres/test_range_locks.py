@@ -11,8 +11,13 @@ from servers import Server, new_store
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
+from lazaretto.engine.receive import ReceiveAndDelete
+from lazaretto.engine.settle import COMPLETE, Settle, Settled
+from lazaretto.entities import EntityPath
 from lazaretto.policy import Outcome
+from lazaretto.store.group import Ticket
 from lazaretto.store.postgres import schema
+from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.stores import copy_store, migrate_store
 
 OPTIONS = QueueOptions(lock_duration=30, policy=PoisonPolicy(receive_retry_count=3, max_retry_cycles=0))
@@ -127,6 +132,51 @@ def test_those_that_expire_are_not_in_it(broker: Broker, clock: ManualClock) -> 
     assert broker.queue("work").counts.locked == 2
     receiver.complete(messages)
     assert broker.check() == []
+
+
+def test_one_that_is_over_is_not_held(broker: Broker, clock: ManualClock) -> None:
+    # More than a receive looks after by itself.
+    many = [Message(b"short", time_to_live=5) for _ in range(600)]
+    broker.sender("work").send([*many, Message(b"last")])
+    clock.advance(6)
+    messages = broker.receiver("work").receive(20)
+    assert [m.body for m in messages[-2:]] == [b"9", b"last"]
+    held = [m for m in broker.peek("work", 1000) if m.state is MessageState.LOCKED]
+    assert len(held) == broker.queue("work").counts.locked == len(messages)
+    assert broker.check() == []
+
+
+def test_what_needs_no_lock_leaves_them(broker: Broker) -> None:
+    broker.create_queue("other", OPTIONS)
+    broker.sender("other").send([Message(b"1"), Message(b"2")])
+    other = broker.receiver("other")
+    other.release(other.receive(1)[0])
+    held = broker.receiver("work").receive(5)
+    assert ranges(broker) == [5]
+    broker.sender("work").send([Message(b"%d" % n) for n in range(100)])
+    other.complete(other.receive(1))
+    assert broker.receiver("work", subqueue="dead_letter").receive(1) == []
+    assert ranges(broker) == [5]
+    broker.receiver("work").complete(held)
+
+
+def test_timers_of_a_commit_that_is_undone_are_looked_after_again(broker: Broker, clock: ManualClock) -> None:
+    broker.create_queue("other", OPTIONS)
+    broker.sender("other").send(Message(b"1"))
+    receiver, other = broker.receiver("work"), broker.receiver("other")
+    receiver.receive(2)
+    done = other.receive(1)
+    other.complete(done)
+    clock.advance(31)
+    again = Settle([Settled(done[0], COMPLETE)])
+    group = [Ticket(ReceiveAndDelete(EntityPath("work"), 1)), Ticket(again)]
+    store = broker._store
+    assert isinstance(store, PostgresStore)
+    # As the threads of two callers whose operations share a commit.
+    store._commit(group)
+    assert isinstance(group[1].error, MessageLockLost)
+    assert [m.body for m in group[0].answer] == [b"0"]
+    assert [(m.body, m.attempt) for m in receiver.receive(2)] == [(b"1", 2), (b"2", 1)]
 
 
 def test_workers_that_do_not_know_them_are_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

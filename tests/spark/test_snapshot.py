@@ -60,6 +60,15 @@ def test_messages_by_state(load: Any, broker: Broker) -> None:
     assert (broker.events(0, kind="dead_lettered"), broker.queue("work").counts) == before
 
 
+def test_messages_received_together_are_locked(load: Any, broker: Broker) -> None:
+    broker.sender("out").send([Message(b"%d" % n) for n in range(5)])
+    held = broker.receiver("out").receive(3)
+    messages = load("messages", queue="out")
+    assert dict(messages.groupBy("state").count().collect()) == {"locked": 3, "active": 2}
+    assert messages.where("state = 'locked' AND deliveries = 1").count() == len(held)
+    assert messages.where("state = 'active' AND deliveries = 0").count() == 2
+
+
 def test_dead_letters_with_their_reason(load: Any) -> None:
     rows = load("dead_letters").orderBy("sequence_number").collect()
     assert [row.sequence_number for row in rows] == [1, 11, 21, 31]

@@ -116,6 +116,7 @@ def dead_letter(
     )
     key = dead_key(row.key, subqueue)
     tx.save_row(moved, key)
+    # Nothing but a message of a session, or a dead letter, which may have been one, holds a session back.
     if row.session_id is not None or not in_main(row.key):
         release_sessions(tx, [row.key])
     where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}

@@ -73,13 +73,6 @@ class Settled(msgspec.Struct, frozen=True):
             )
         return lock
 
-    def is_plain(self, tx: Transaction) -> bool:
-        """Return whether this is a completion that nothing follows from, whoever settles beside it."""
-        if self.settlement.outcome is not Outcome.COMPLETED or self.lock.session_id is not None:
-            return False
-        queue = tx.queue(self.lock.path.key)
-        return queue is not None and queue.options.policy.disable_after_rollbacks is None
-
 
 @dataclasses.dataclass(slots=True)
 class Settle(Operation[list[tuple[int, Final]]]):
@@ -96,7 +89,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[tuple[int, Final]]]:
         """Several callers' completions are one removal."""
         entries = [entry for operation in operations for entry in operation.entries]
-        if all(entry.is_plain(tx) for entry in entries):
+        if all(e.settlement.outcome is Outcome.COMPLETED for e in entries) and _stand_alone(tx, entries):
             cls(entries).run(tx)
             return [[] for _ in operations]
         return [operation.run(tx) for operation in operations]
@@ -144,6 +137,17 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 note_commit(tx, queue)
             elif outcomes & _ROLLED_BACK:
                 note_rollback(tx, queue)
+
+
+def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
+    """Return whether nothing follows from a completion for those that are settled beside it."""
+    for path, locks in _by_lock(entries).items():
+        queue = tx.queue(path.key)
+        if queue is None or queue.options.policy.disable_after_rollbacks is not None:
+            return False
+        if any(of_lock[0].lock.session_id is not None for of_lock in locks.values()):
+            return False
+    return True
 
 
 def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Settled]]]:

@@ -33,9 +33,9 @@ class SnapshotReader(DataSourceReader):
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        view = VIEWS[self._options.view]
+        view, url = VIEWS[self._options.view], self._options.url()
         for found in filters:
-            made = condition(view, found)
+            made = condition(view, found, url)
             if made is None:
                 yield found
             else:

@@ -19,8 +19,8 @@ from lazaretto.store.records import LOCKED, STATE_NAMES
 
 #: Whether a message is locked by a range, on a server.
 _RANGED = (
-    "(m.state = 0 AND (SELECT r.first <= m.key FROM lazaretto_range_locks r WHERE r.last >= m.key "
-    "ORDER BY r.last LIMIT 1) IS TRUE)"
+    "(m.state = 0 AND (SELECT r.first <= m.key AND (m.expires IS NULL OR m.expires > r.locked_at) "
+    "FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) IS TRUE)"
 )
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(STATE_NAMES)) + " END"
 
@@ -122,13 +122,13 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def condition(view: View, found: Any) -> Condition | None:
-    """Return one of Spark's filters in SQL, None if it is for Spark to apply."""
+def condition(view: View, found: Any, url: str) -> Condition | None:
+    """Return one of Spark's filters in SQL for the store at a URL, None if it is for Spark to apply."""
     kind = type(found).__name__
     name = ".".join(getattr(found, "attribute", ()))
     if name not in view.columns or pa.types.is_binary(view.columns[name].kind):
         return None
-    sql = view.columns[name].sql
+    sql = view.columns[name].at(url)
     if kind in ("IsNull", "IsNotNull"):
         return Condition(f"({sql}) IS {'NOT ' if kind == 'IsNotNull' else ''}NULL", ())
     try:

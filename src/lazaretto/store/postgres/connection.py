@@ -165,12 +165,15 @@ class PgConnection:
 
     def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Insert rows by a COPY in binary, whose columns have these types."""
+        ahead = self.sends_ahead
         self.settle()
         self.total_changes += 1
         with self.raw.cursor() as cursor, cursor.copy(sql.encode()) as copy:
             copy.set_types(types)
             for row in rows:
                 copy.write_row(row)
+        if ahead:
+            self.send_ahead()
 
     def script(self, sql: str) -> list[tuple[Any, ...]]:
         """Run several statements in one round trip; return the rows of the last one that has any."""

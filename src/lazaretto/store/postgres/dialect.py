@@ -17,8 +17,10 @@ _NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
-#: Queries of messages that look at nobody's lock, or only where sessions have them.
+#: Queries of messages that need not know of ranges: they look at nobody's lock, or at messages that were
+#: handed out before, or at those of sessions; a range holds none of these.
 _OF_NO_LOCK = {
+    "copy_messages",
     "delete_all_locked",
     "first_delayed_key",
     "first_receivable_key",
@@ -29,10 +31,16 @@ _OF_NO_LOCK = {
     "next_lane",
     "next_session_id",
     "open_lane",
+    "peek_delayed",
     "repeat_transits",
+    "select_body",
+    "select_claimable_ready",
+    "select_dead_letters",
     "select_last_key",
     "select_levels",
+    "select_ready",
     "select_session_messages",
+    "select_suspect",
     "sum_sizes",
 }
 

@@ -233,15 +233,6 @@ VALUES
      %(worker_deaths)s, %(lock_expiries)s, %(delivery_count)s, %(cycle_attempts)s, %(cycle)s, %(moves)s, %(generation)s,
      %(enqueued_sequence_number)s, %(resubmitted_from)s, %(headers)s, %(body_id)s, %(body)s)
 
--- name: select_fresh
--- The next messages of a subqueue that were never handed out.
-SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
-       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
-       enqueued_sequence_number, NULL, NULL, cycle_attempts
-FROM lazaretto_messages m
-WHERE key > %s AND key <= %s AND state = 0 AND (expires IS NULL OR expires > %s)
-ORDER BY key LIMIT %s
-
 -- name: is_clear
 -- Whether nothing is to be looked at before the next fresh messages of a queue are handed out, if that is asked,
 -- and behind which key these stand: behind all that is locked.
@@ -514,8 +505,9 @@ SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body
        delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
        CASE WHEN r.until IS NULL THEN state ELSE 2 END, CASE WHEN state = 2 THEN due ELSE r.until END
 FROM lazaretto_messages m
-LEFT JOIN LATERAL (SELECT first, until FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
-    ON state = 0 AND r.first <= m.key
+LEFT JOIN LATERAL (
+    SELECT first, until, locked_at FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
+    ON state = 0 AND r.first <= m.key AND (expires IS NULL OR expires > r.locked_at)
 LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3::bigint << 42) AND (m.key >> 42 & 3) <> 0
 WHERE m.key > %s AND m.key <= %s ORDER BY m.key LIMIT %s
 

@@ -68,8 +68,13 @@ class DueMark:
         if since <= self._since:
             self._since = max(self._since, now - _SLACK)
 
+    @property
+    def latest(self) -> int:
+        """The moment up to which no timer is left."""
+        return self._since
+
     def lower(self, due: int) -> None:
-        """Note a timer, which may be of the past."""
+        """Note that there may be a timer at a moment, which may be of the past."""
         self._since = min(self._since, due - 1)
 
 
@@ -132,6 +137,17 @@ class PgTransaction(SqlTransaction):
         #: What was asked ahead: the parameters and the answer, and how much had been changed by then.
         self._asked: dict[str, tuple[Any, Cursor]] = {}
         self._asked_at = 0
+        self._nothing_due_till = 0
+
+    def begin(self, now: int) -> None:
+        super().begin(now)
+        self._asked = {}
+        self._nothing_due_till = self._mark.latest
+
+    def undone(self) -> None:
+        super().undone()
+        # What was done about timers is undone too.
+        self._mark.lower(self._nothing_due_till + 1)
 
     def _write_ranges(self) -> None:
         if self._memory.ranges and not self._reads:

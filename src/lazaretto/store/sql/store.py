@@ -171,7 +171,7 @@ class SqlStore(ABC):
 
     def _start_over(self) -> None:
         """Undo all that was done and not committed."""
-        self._memory.forget()
+        self._tx.undone()
         self._roll_back()
 
     def _roll_back(self) -> None:
@@ -193,8 +193,9 @@ class SqlStore(ABC):
         group = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
         for kind, tickets in itertools.groupby(group, key=lambda t: type(t.operation)):
             some = list(tickets)
+            together = self._starts and len(some) > 1
             try:
-                if self._starts and len(some) > 1:
+                if together:
                     laters = kind.start_all(tx, [t.operation for t in some])
                     for ticket, later in zip(some, laters, strict=True):
                         ticket.later = later
@@ -209,18 +210,18 @@ class SqlStore(ABC):
             for ticket in some:
                 changes = connection.total_changes
                 try:
-                    self._run_one(ticket)
+                    self._run_one(ticket, starts=not together)
                 except Exception as error:
                     failed = isinstance(error, self.errors) or not connection.in_transaction
                     if connection.total_changes != changes or failed:
                         return False
                     ticket.error = error
                     # Numbers it may have taken are not in the store, and must not count as the last ones.
-                    self._memory.forget()
+                    tx.undone()
         return True
 
-    def _run_one(self, ticket: Ticket) -> None:
-        if self._starts:
+    def _run_one(self, ticket: Ticket, *, starts: bool = True) -> None:
+        if self._starts and starts:
             ticket.later = ticket.operation.start(self._tx)
         if ticket.later is None:
             ticket.answer = ticket.operation.run(self._tx)
@@ -238,7 +239,7 @@ class SqlStore(ABC):
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO operation")
-                self._memory.forget()
+                tx.undone()
                 tx.cursors = cursors
                 ticket.error = self._translated(error) if isinstance(error, self.errors) else error
             execute("RELEASE operation")

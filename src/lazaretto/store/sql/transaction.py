@@ -65,6 +65,10 @@ class SqlTransaction(
         if self.cursors:
             self.cursors = {}
 
+    def undone(self) -> None:
+        """Forget what is known by something that was undone."""
+        self._memory.forget()
+
     def _insert(self, name: str, values: list[Any], count: int) -> None:
         """Insert `count` rows by a named query, whose values stand one after the other."""
         self._inserts[name].run(self._x, values, count)

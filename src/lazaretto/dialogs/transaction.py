@@ -67,7 +67,8 @@ class DialogTransaction:
         self._work = BrokerTransaction(store)
         self._directory = directory
         self._queue = queue
-        self._token = secrets.randbits(63)
+        # Even, as are those of all locks that are not on ranges.
+        self._token = secrets.randbits(62) << 1
         self._begun: dict[str, Terms] = {}
         self._locks: dict[tuple[str, str], Lock] = {}
         self._last: set[str] = set()

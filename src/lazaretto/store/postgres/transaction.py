@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -291,12 +292,15 @@ class PgTransaction(SqlTransaction):
     ) -> Callable[[], NextGroup | None]:
         if not self._connection.sends_ahead:
             return super().next_group(queue_id, ranges, token, limit)
-        # All in one question, and all ranges in one round trip.
+        # All in one question. Most often the first range has one; the others are asked about if it has not.
         values = {"queue_id": queue_id, "now": self.now, "token": token, "handle": None, "limit": limit}
-        sent = [self._x(self._q["next_group"], {**values, "after": a, "end": e}) for a, e in ranges]
+        asked = (self._x(self._q["next_group"], {**values, "after": a, "end": e}) for a, e in ranges)
+        sent = [one for one in (next(asked, None),) if one is not None]
 
         def look() -> NextGroup | None:
-            found = next((rows for rows in (one.fetchall() for one in sent) if rows), None)
+            found = next(
+                (rows for rows in (one.fetchall() for one in itertools.chain(sent, asked)) if rows), None
+            )
             if found is None:
                 return None
             lane = OpenLane(*found[0][1:8])

@@ -124,7 +124,7 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 -- name: open_lane
 -- The lane of a group that is to be received from first: timers, then errors, then messages by priority. With it,
 -- the first message that can be received, and the first one that holds back what is behind it. The LIMIT within makes
--- SQLite look at each lane once.
+-- SQLite look at each lane once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
 SELECT lane, handle, group_id, service, contract, first, before FROM (
     SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
            (SELECT min(k) FROM (
@@ -154,9 +154,8 @@ SELECT lane, handle, group_id, service, contract, first, before FROM (
     ) l
     LIMIT 1000000
 ) lanes
-WHERE first < before AND NOT EXISTS (
-    SELECT 1 FROM lazaretto_sessions h
-    WHERE h.queue_id = :queue_id AND h.session_id = lane AND h.held_key IS NOT NULL)
+WHERE first < before AND (
+    SELECT h.held_key FROM lazaretto_sessions h WHERE h.queue_id = :queue_id AND h.session_id = lane) IS NULL
 ORDER BY kind, priority DESC, first LIMIT 1
 
 -- name: lane_messages

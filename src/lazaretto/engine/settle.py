@@ -104,20 +104,12 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
                 # The queue was deleted, and another one stands at its path now.
                 raise _lost(path, [e.message.key for e in entries])
-            for of_lock in locks.values():
-                lock = of_lock[0].lock
-                # A message of a dialog has a time of its own until which it is locked, beside its group.
-                if lock.session_id is not None and not queue.options.dialogs:
-                    require_session(tx, queue, lock)
-            completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
-            if completed and not delete_completed(tx, queue, completed):
-                raise _lost(path, [m.key for m in completed])
-            if len(completed) < len(entries):
-                for token, of_lock in locks.items():
-                    others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
-                    if others:
-                        finals += _settle_others(tx, queue, path, token, others)
+            # Sessions are settled one after the other, the first lock that is lost being what is said.
+            sessions = queue.options.requires_session
+            for part in [{token: each} for token, each in locks.items()] if sessions else [locks]:
+                finals += self._settle_part(tx, queue, path, part)
             if queue.options.dialogs and path.subqueue is Subqueue.MAIN:
+                completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
                 heard.append((queue, completed))
             if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
                 watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
@@ -125,6 +117,27 @@ class Settle(Operation[list[tuple[int, Final]]]):
             # Not before everything is settled: what ends with this takes along what is left.
             conversations.end_heard(tx, queue, messages)
         self._note_consecutive(tx, watched)
+        return finals
+
+    def _settle_part(
+        self, tx: Transaction, queue: QueueRecord, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
+    ) -> list[tuple[int, Final]]:
+        """Settle messages of a queue by their locks: those that are completed are removed together."""
+        finals: list[tuple[int, Final]] = []
+        for of_lock in locks.values():
+            lock = of_lock[0].lock
+            # A message of a dialog has a time of its own until which it is locked, beside its group.
+            if lock.session_id is not None and not queue.options.dialogs:
+                require_session(tx, queue, lock)
+        entries = [entry for of_lock in locks.values() for entry in of_lock]
+        completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+        if completed and not delete_completed(tx, queue, completed):
+            raise _lost(path, [m.key for m in completed])
+        if len(completed) < len(entries):
+            for token, of_lock in locks.items():
+                others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
+                if others:
+                    finals += _settle_others(tx, queue, path, token, others)
         return finals
 
     def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:

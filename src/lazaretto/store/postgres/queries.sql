@@ -233,6 +233,15 @@ VALUES
      %(worker_deaths)s, %(lock_expiries)s, %(delivery_count)s, %(cycle_attempts)s, %(cycle)s, %(moves)s, %(generation)s,
      %(enqueued_sequence_number)s, %(resubmitted_from)s, %(headers)s, %(body_id)s, %(body)s)
 
+-- name: select_fresh
+-- The next messages of a subqueue that were never handed out.
+SELECT key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
+       enqueued_sequence_number, NULL, NULL, cycle_attempts
+FROM lazaretto_messages m
+WHERE key > %s AND key <= %s AND state = 0 AND (expires IS NULL OR expires > %s)
+ORDER BY key LIMIT %s
+
 -- name: is_clear
 -- Whether nothing is to be looked at before the next fresh messages of a queue are handed out, if that is asked,
 -- and behind which key these stand: behind all that is locked.

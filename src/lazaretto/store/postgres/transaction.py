@@ -295,7 +295,7 @@ class PgTransaction(SqlTransaction):
         # All in one question. Most often the first range has one; the others are asked about if it has not.
         values = {"queue_id": queue_id, "now": self.now, "token": token, "handle": None, "limit": limit}
         asked = (self._x(self._q["next_group"], {**values, "after": a, "end": e}) for a, e in ranges)
-        sent = [one for one in (next(asked, None),) if one is not None]
+        sent = list(itertools.islice(asked, 1))
 
         def look() -> NextGroup | None:
             found = next(

@@ -15,6 +15,8 @@ from lazaretto.store.group import GroupCommit, Ticket
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
 _PATIENCE = 30
+#: Operations of this number and above need not wait for the disk.
+_QUICK = 1_000_000
 
 
 class Number(Operation[int]):
@@ -22,6 +24,12 @@ class Number(Operation[int]):
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+class Quick(Number):
+    """One whose answer need not wait for the disk."""
+
+    durable = False
 
 
 class Commits:
@@ -73,7 +81,8 @@ class Callers:
     def _run(self, numbers: list[int]) -> None:
         for number in numbers:
             try:
-                self.outcomes[number] = self._group.run(Number(number))
+                kind = Quick if number >= _QUICK else Number
+                self.outcomes[number] = self._group.run(kind(number))
             except Exception as error:
                 self.outcomes[number] = error
 
@@ -127,7 +136,7 @@ def test_those_who_come_during_a_commit_share_the_next() -> None:
     first = Callers(group, [[0]])
     _wait_until(lambda: len(commits.groups) == 1)
     others = Callers(group, [[n] for n in range(1, 21)])
-    _wait_until(lambda: len(group._waiting) == 20)
+    _wait_until(lambda: group.waiting == 20)
     go.set()
     assert first.join() | others.join() == {n: 2 * n for n in range(21)}
     assert [len(numbers) for numbers in commits.groups] == [1, 20]
@@ -140,12 +149,49 @@ def test_a_group_is_bounded() -> None:
     first = Callers(group, [[0]])
     _wait_until(lambda: len(commits.groups) == 1)
     others = Callers(group, [[n] for n in range(1, 301)])
-    _wait_until(lambda: len(group._waiting) == 300)
+    _wait_until(lambda: group.waiting == 300)
     go.set()
     first.join()
     others.join()
     assert max(len(numbers) for numbers in commits.groups) == 256
     assert commits.seen == list(range(301))
+
+
+def _two_kinds(commits: Commits, *, always_durable: bool) -> None:
+    """Have three operations of each kind wait behind the first commit, one more quick one after the next."""
+    group = GroupCommit(commits, always_durable=always_durable)
+    go = _blocked_leader(commits)
+    first = Callers(group, [[0]])
+    _wait_until(lambda: len(commits.groups) == 1)
+    others = Callers(group, [[1], [2], [3], [_QUICK], [_QUICK + 1], [_QUICK + 2]])
+    _wait_until(lambda: group.waiting == 6)
+    late: list[Callers] = []
+
+    def one_more(numbers: list[int]) -> None:
+        if len(commits.groups) == 2:
+            late.append(Callers(group, [[_QUICK + 3]]))
+            _wait_until(lambda: group.waiting == 7 - len(numbers))
+
+    commits.before, blocked = one_more, commits.before
+    assert blocked is not None
+    go.set()
+    outcomes = first.join() | others.join() | late[0].join()
+    assert outcomes == {n: 2 * n for n in outcomes}
+    assert len(outcomes) == 8
+
+
+def test_what_need_not_wait_for_the_disk_goes_ahead_but_not_twice_in_a_row() -> None:
+    commits = Commits()
+    _two_kinds(commits, always_durable=False)
+    quick = [_QUICK, _QUICK + 1, _QUICK + 2]
+    assert [sorted(numbers) for numbers in commits.groups] == [[0], quick, [1, 2, 3, _QUICK + 3]]
+
+
+def test_nothing_goes_ahead_where_all_must_be_on_disk() -> None:
+    commits = Commits()
+    _two_kinds(commits, always_durable=True)
+    quick = [_QUICK, _QUICK + 1, _QUICK + 2]
+    assert [sorted(numbers) for numbers in commits.groups] == [[0], [1, 2, 3, *quick], [_QUICK + 3]]
 
 
 def test_an_error_goes_to_the_one_whose_it_is() -> None:
@@ -167,7 +213,7 @@ def test_a_commit_that_fails_is_everybodys_error_and_the_next_one_works() -> Non
     first = Callers(group, [[0]])
     _wait_until(lambda: len(commits.groups) == 1)
     others = Callers(group, [[n] for n in range(1, 6)])
-    _wait_until(lambda: len(group._waiting) == 5)
+    _wait_until(lambda: group.waiting == 5)
 
     def fail(numbers: list[int]) -> None:
         if len(numbers) == 5:
@@ -203,7 +249,7 @@ class TestHolding:
         group = GroupCommit(commits)
         group.hold()
         others = Callers(group, [[n] for n in range(5)])
-        _wait_until(lambda: len(group._waiting) == 5)
+        _wait_until(lambda: group.waiting == 5)
         assert commits.groups == []
         group.let_go()
         assert others.join() == {n: 2 * n for n in range(5)}
@@ -261,7 +307,7 @@ def test_those_who_wait_for_the_holder_learn_that_it_closed() -> None:
     group = GroupCommit(commits)
     group.hold()
     callers = Callers(group, [[n] for n in range(8)])
-    _wait_until(lambda: len(group._waiting) == 8)
+    _wait_until(lambda: group.waiting == 8)
     group.closed = True
     group.let_go()
     assert {type(outcome) for outcome in callers.join().values()} == {BrokerClosed}

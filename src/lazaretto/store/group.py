@@ -4,6 +4,9 @@ There is no writer thread. A thread that finds nobody writing writes for itself,
 caller pays for no hand-over. Threads that come meanwhile leave their operation in a queue and
 sleep; one of them is woken to write for all of them next.
 
+An operation whose answer need not wait for the disk, as a hand-over, would wait for it in one commit with
+others that must. So, when both kinds wait, every other commit is of the quick ones alone.
+
 A signal may raise an exception in the main thread between any two steps. So the right to write is
 held by a `with` statement, and nobody relies on being woken: a sleeper looks up by itself
 now and then, and finds out if whoever was to answer it is gone.
@@ -51,13 +54,16 @@ class GroupCommit:
     """Brings the operations of many threads to `commit`, in groups, one group at a time.
 
     `commit` fills in each ticket's answer or error. What it raises itself becomes the error of
-    every ticket in the group.
+    every ticket in the group. `always_durable`: no answer is given before it is on disk.
     """
 
-    def __init__(self, commit: Callable[[list[Ticket]], None]) -> None:
+    def __init__(self, commit: Callable[[list[Ticket]], None], *, always_durable: bool = False) -> None:
         self._commit = commit
+        self._always_durable = always_durable
         self._writing = threading.Lock()
-        self._waiting: deque[Ticket] = deque()
+        self._durable: deque[Ticket] = deque()
+        self._quick: deque[Ticket] = deque()
+        self._went_ahead = False
         self._gate = threading.Lock()
         self._gate.acquire()
         self._expected = 0
@@ -72,14 +78,15 @@ class GroupCommit:
         if self._holder is not None:
             self._refuse_holder()
         ticket = Ticket(operation)
-        self._waiting.append(ticket)
+        durable = self._always_durable or operation.durable
+        (self._durable if durable else self._quick).append(ticket)
         while not ticket.done:
             if self._writing.locked():
                 self._sleep(ticket)
             else:
                 try:
                     with self._writing:
-                        if not ticket.done:
+                        while not ticket.done:
                             self._lead(ticket)
                 finally:
                     self._wake_next()
@@ -113,7 +120,7 @@ class GroupCommit:
             wake = threading.Lock()
             wake.acquire()
             ticket.wake = wake
-            if self._expected and len(self._waiting) >= self._expected:
+            if self._expected and self.waiting >= self._expected:
                 self._expected = 0
                 _release(self._gate)
             if ticket.done or not self._writing.locked():
@@ -121,9 +128,13 @@ class GroupCommit:
                 return
         wake.acquire(timeout=_LOOK_UP)
 
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for a commit to come."""
+        return len(self._durable) + len(self._quick)
+
     def _lead(self, own: Ticket) -> None:
-        """Write for all that wait."""
-        waiting = self._waiting
+        """Write once: for all that wait, or for the quick ones if it is their turn."""
         if own.taken:
             # Whoever took it is gone without an answer.
             own.error, own.done = StoreError(_IN_DOUBT), True
@@ -132,17 +143,19 @@ class GroupCommit:
             # Closed since it came: there is nothing left to write to.
             own.error, own.done = BrokerClosed("the broker is closed"), True
             return
-        if 1 < self._callers > len(waiting):
+        if 1 < self._callers > self.waiting:
             self._gather(self._callers)
+        self._went_ahead = bool(self._quick and self._durable) and not self._went_ahead
         group: list[Ticket] = []
         try:
-            while waiting and len(group) < _MOST:
-                # Taken out last, so that an interruption between two steps leaves it with somebody.
-                ticket = waiting[0]
-                ticket.taken = True
-                if not ticket.done:
-                    group.append(ticket)
-                waiting.popleft()
+            for line in (self._quick,) if self._went_ahead else (self._durable, self._quick):
+                while line and len(group) < _MOST:
+                    # Taken out last, so that an interruption between two steps leaves it with somebody.
+                    ticket = line[0]
+                    ticket.taken = True
+                    if not ticket.done:
+                        group.append(ticket)
+                    line.popleft()
             self._commit(group)
         except BaseException as error:
             # A signal's exception is for this thread alone; the others did nothing to deserve it.
@@ -152,7 +165,7 @@ class GroupCommit:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._callers = len(group) + len(waiting)
+            self._callers = len(group) + self.waiting
             for ticket in group:
                 ticket.done = True
                 if ticket.wake is not None:
@@ -164,14 +177,14 @@ class GroupCommit:
         self._gate.acquire(blocking=False)
         self._expected = expected
         try:
-            if len(self._waiting) < expected:
+            if self.waiting < expected:
                 self._gate.acquire(timeout=_GATHER)
         finally:
             self._expected = 0
 
     def _wake_next(self) -> None:
         """Wake the first of those that wait, to write."""
-        for ticket in tuple(self._waiting)[:1]:
+        for ticket in (*tuple(self._durable), *tuple(self._quick))[:1]:
             if ticket.wake is not None:
                 _release(ticket.wake)
 

@@ -85,7 +85,7 @@ class SqlStore(ABC):
         self._tx = self._transaction(connection, self._memory)
         self._closed = threading.Event()
         self._monitor: Callable[[], None] = lambda: None
-        self._group = GroupCommit(self._commit)
+        self._group = GroupCommit(self._commit, always_durable=durable_attempts)
         self.bell = Bell(self._wake_monitor)
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:

@@ -13,24 +13,30 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from lazaretto.errors import LazarettoError
 from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.dialogs import DialogTransaction
+from lazaretto.store.history import HistoryTransaction
 from lazaretto.store.queues import QueueTransaction
 from lazaretto.store.records import (
-    AttemptRecord,
-    DeadLetterCriteria,
-    DeadLetterRecord,
     HandedRow,
     LeaseRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
-    SessionRecord,
 )
+from lazaretto.store.sessions import SessionTransaction
 from lazaretto.store.topics import TopicTransaction
 
 T = TypeVar("T")
 
 
-class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTransaction, Protocol):
+class Transaction(
+    QueueTransaction,
+    SessionTransaction,
+    ClaimTransaction,
+    TopicTransaction,
+    DialogTransaction,
+    HistoryTransaction,
+    Protocol,
+):
     """What an operation may do within one commit. A key is a message's address (see keys)."""
 
     @property
@@ -230,75 +236,6 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTr
         """Forget a hand-over."""
         ...
 
-    # Sessions.
-    def session_ids(self, queue_id: int) -> list[str]:
-        """Return the sessions that have messages, a lock or a state."""
-        ...
-
-    def next_session_id(self, queue_id: int, after: str) -> str | None:
-        """Return the next session by name that has messages."""
-        ...
-
-    def first_receivable(self, queue_id: int, session_id: str) -> int | None:
-        """Return the key of a session's first message that is not held back by a delayed one."""
-        ...
-
-    def first_delayed(self, queue_id: int, session_id: str) -> int | None:
-        """Return the key of a session's first message that waits for a retry."""
-        ...
-
-    def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
-        """Return a session's lock and state."""
-        ...
-
-    def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
-        """Lock a session."""
-        ...
-
-    def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
-        """Prolong a session's lock."""
-        ...
-
-    def unlock_session(self, queue_id: int, session_id: str) -> None:
-        """Give a session's lock up, and forget the session if it has no state."""
-        ...
-
-    def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
-        """Hold a session back because of a message; `held_by` is JSON."""
-        ...
-
-    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        """Let the sessions go on that messages hold back; return queue id and session id of each."""
-        ...
-
-    def session_held_by(self, key: int) -> str | None:
-        """Return the session that a message holds back."""
-        ...
-
-    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
-        """Return session id and JSON of sessions held back by messages between two keys."""
-        ...
-
-    def count_held_sessions(self, first: int, last: int) -> int:
-        """Return how many sessions are held back by messages between two keys."""
-        ...
-
-    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
-        """Return key and state of every message of a session, in order."""
-        ...
-
-    def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
-        """Store a session's state."""
-        ...
-
-    def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
-        """Return the messages a session's receiver holds."""
-        ...
-
-    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        """Return queue id, session id and lock token of sessions whose lock has run out."""
-        ...
-
     # Duplicate detection.
     def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
         """Return the sequence number under which the id was sent within the window."""
@@ -308,82 +245,6 @@ class Transaction(QueueTransaction, ClaimTransaction, TopicTransaction, DialogTr
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
     ) -> None:
         """Remember a message id."""
-        ...
-
-    # Attempts and dead letters, under the key a message has in the queue itself.
-    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        """Add to a message's history."""
-        ...
-
-    def trim_attempts(self, key: int, number: int) -> None:
-        """Forget a message's attempts up to a number."""
-        ...
-
-    def attempts(self, key: int) -> list[AttemptRecord]:
-        """Return a message's history, oldest first."""
-        ...
-
-    def move_attempts(self, key: int, new_key: int) -> None:
-        """Keep a message's history under another key."""
-        ...
-
-    def delete_attempts(self, keys: Sequence[int]) -> None:
-        """Forget messages' history."""
-        ...
-
-    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
-        """Return type, message and stack of a message's latest error."""
-        ...
-
-    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        """Record why a message was set aside."""
-        ...
-
-    def dead_letter(self, key: int) -> DeadLetterRecord | None:
-        """Return one dead letter, or what became of it."""
-        ...
-
-    def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        """Return the dead letters that wait, oldest sequence number first."""
-        ...
-
-    def dead_letter_groups(
-        self, first: int, last: int, subqueue: int
-    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        """Return reason, error type, number, first and last time, and first key, by number."""
-        ...
-
-    def resolve_dead_letters(
-        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
-    ) -> None:
-        """Record what became of dead letters."""
-        ...
-
-    def forget_history(self, before: int, limit: int) -> bool:
-        """Forget old events, resolved dead letters and message ids; return whether there may be more."""
-        ...
-
-    # Events and audit. Details are JSON.
-    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
-        """Add to the event log."""
-        ...
-
-    def events(
-        self, after: int, limit: int, *, kind: str | None, queue: str | None
-    ) -> list[tuple[int, int, str, str, int | None, str]]:
-        """Return position, time, kind, queue, sequence number and detail of events after a position."""
-        ...
-
-    def last_event(self) -> int:
-        """Return the position of the latest event."""
-        ...
-
-    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
-        """Add to the audit log."""
-        ...
-
-    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
-        """Return position, time, actor, action, queue and detail, the latest first."""
         ...
 
 

@@ -1,0 +1,89 @@
+"""What the store remembers: attempts, why messages were set aside, events, and who has done what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lazaretto.store.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
+
+
+class HistoryTransaction(Protocol):
+    """What an operation may note and look up within one commit.
+
+    Attempts and dead letters are under the key a message has in the queue itself. Details are JSON.
+    """
+
+    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
+        """Add to a message's history."""
+        ...
+
+    def trim_attempts(self, key: int, number: int) -> None:
+        """Forget a message's attempts up to a number."""
+        ...
+
+    def attempts(self, key: int) -> list[AttemptRecord]:
+        """Return a message's history, oldest first."""
+        ...
+
+    def move_attempts(self, key: int, new_key: int) -> None:
+        """Keep a message's history under another key."""
+        ...
+
+    def delete_attempts(self, keys: Sequence[int]) -> None:
+        """Forget messages' history."""
+        ...
+
+    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
+        """Return type, message and stack of a message's latest error."""
+        ...
+
+    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
+        """Record why a message was set aside."""
+        ...
+
+    def dead_letter(self, key: int) -> DeadLetterRecord | None:
+        """Return one dead letter, or what became of it."""
+        ...
+
+    def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
+        """Return the dead letters that wait, oldest sequence number first."""
+        ...
+
+    def dead_letter_groups(
+        self, first: int, last: int, subqueue: int
+    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
+        """Return reason, error type, number, first and last time, and first key, by number."""
+        ...
+
+    def resolve_dead_letters(
+        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
+    ) -> None:
+        """Record what became of dead letters."""
+        ...
+
+    def forget_history(self, before: int, limit: int) -> bool:
+        """Forget old events, resolved dead letters and message ids; return whether there may be more."""
+        ...
+
+    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
+        """Add to the event log."""
+        ...
+
+    def events(
+        self, after: int, limit: int, *, kind: str | None, queue: str | None
+    ) -> list[tuple[int, int, str, str, int | None, str]]:
+        """Return position, time, kind, queue, sequence number and detail of events after a position."""
+        ...
+
+    def last_event(self) -> int:
+        """Return the position of the latest event."""
+        ...
+
+    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
+        """Add to the audit log."""
+        ...
+
+    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
+        """Return position, time, actor, action, queue and detail, the latest first."""
+        ...

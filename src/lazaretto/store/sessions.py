@@ -1,0 +1,80 @@
+"""Sessions in the store: who has one locked, what holds one back, and the state of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lazaretto.store.records import MessageRow, SessionRecord
+
+
+class SessionTransaction(Protocol):
+    """What an operation may do with sessions within one commit."""
+
+    def session_ids(self, queue_id: int) -> list[str]:
+        """Return the sessions that have messages, a lock or a state."""
+        ...
+
+    def next_session_id(self, queue_id: int, after: str) -> str | None:
+        """Return the next session by name that has messages."""
+        ...
+
+    def first_receivable(self, queue_id: int, session_id: str) -> int | None:
+        """Return the key of a session's first message that is not held back by a delayed one."""
+        ...
+
+    def first_delayed(self, queue_id: int, session_id: str) -> int | None:
+        """Return the key of a session's first message that waits for a retry."""
+        ...
+
+    def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
+        """Return a session's lock and state."""
+        ...
+
+    def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+        """Lock a session."""
+        ...
+
+    def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
+        """Prolong a session's lock."""
+        ...
+
+    def unlock_session(self, queue_id: int, session_id: str) -> None:
+        """Give a session's lock up, and forget the session if it has no state."""
+        ...
+
+    def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+        """Hold a session back because of a message; `held_by` is JSON."""
+        ...
+
+    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
+        """Let the sessions go on that messages hold back; return queue id and session id of each."""
+        ...
+
+    def session_held_by(self, key: int) -> str | None:
+        """Return the session that a message holds back."""
+        ...
+
+    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
+        """Return session id and JSON of sessions held back by messages between two keys."""
+        ...
+
+    def count_held_sessions(self, first: int, last: int) -> int:
+        """Return how many sessions are held back by messages between two keys."""
+        ...
+
+    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
+        """Return key and state of every message of a session, in order."""
+        ...
+
+    def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
+        """Store a session's state."""
+        ...
+
+    def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
+        """Return the messages a session's receiver holds."""
+        ...
+
+    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
+        """Return queue id, session id and lock token of sessions whose lock has run out."""
+        ...

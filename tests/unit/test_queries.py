@@ -31,8 +31,20 @@ def test_names_purposes_and_texts(package: Path) -> None:
 
 def test_a_name_that_stands_twice(package: Path) -> None:
     (package / "queries.sql").write_text("-- name: a\n-- x\nSELECT 1\n\n-- name: a\n-- y\nSELECT 2\n")
-    with pytest.raises(ValueError, match="query 'a' stands twice"):
+    with pytest.raises(ValueError, match="'a' stands twice"):
         load_queries(package.name)
+
+
+def test_a_part_stands_in_the_queries_behind_it(package: Path) -> None:
+    (package / "queries.sql").write_text(
+        "-- part: a\n-- x\nSELECT 1\n\n"
+        "-- name: b\n-- y\nSELECT ([a]), ([c])\n\n"
+        "-- name: c\n-- z\nVALUES [rows] ()\n"
+    )
+    assert load_queries(package.name) == {
+        "b": "SELECT (SELECT 1), ([c])",
+        "c": "VALUES [rows] ()",
+    }
 
 
 def test_rows_are_repeated() -> None:

@@ -6,8 +6,9 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
-_QUERY = re.compile(r"^-- name: (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
+_QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
 _MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
+_PART = re.compile(r"\[(\w+)\]")
 _ROWS = re.compile(r"\[rows\] (\([^)]*\))")
 
 
@@ -26,15 +27,16 @@ class Migration(NamedTuple):
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     """Return the text of each query in `file` of `package` by its name.
 
-    A query is a line `-- name: NAME`, at least one comment line that says what it is for, and SQL.
+    A query is a line `-- name: NAME`, at least one comment line that says what it is for, and SQL. What
+    several have in common begins with `-- part: NAME`, and stands above them; they say `[NAME]` for it.
     """
     text = resources.files(package).joinpath(file).read_text("utf-8")
-    queries: dict[str, str] = {}
-    for name, _purpose, sql in _QUERY.findall(text):
-        if name in queries:
-            raise ValueError(f"query {name!r} stands twice in {file}")
-        queries[name] = sql.strip()
-    return queries
+    found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
+    for kind, name, _purpose, sql in _QUERY.findall(text):
+        if name in found[kind]:
+            raise ValueError(f"{name!r} stands twice in {file}")
+        found[kind][name] = _PART.sub(lambda part: found["part"].get(part[1], part[0]), sql.strip())
+    return found["name"]
 
 
 def load_migrations(package: str) -> list[Migration]:

@@ -71,8 +71,6 @@ def dialect(schema: str) -> Dialect:
     for name, sql in load_queries("lazaretto.store.sql", "dialogs.sql").items():
         queries[name] = _NAMED.sub(r"%(\1)s", sql)
     queries["next_group"] = _next_group(queries)
-    for name in ("take_rows", "take_range"):
-        queries[name] = queries[name].replace("[is_clear]", queries["is_clear"])
     return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)
 
 

@@ -1,4 +1,5 @@
 -- Every statement the PostgreSQL store runs, beside those of the SQLite store, under the same names. A query starts with its name and what it is for.
+-- A part is what several queries have in common: they say its name in brackets.
 -- [rows] after VALUES stands for as many copies of the row as there are rows.
 
 -- == queues ==
@@ -242,7 +243,7 @@ FROM lazaretto_messages m
 WHERE key > %s AND key <= %s AND state = 0 AND (expires IS NULL OR expires > %s)
 ORDER BY key LIMIT %s
 
--- name: is_clear
+-- part: is_clear
 -- Whether nothing is to be looked at before the next fresh messages of a queue are handed out, if that is asked,
 -- and behind which key these stand: behind all that is locked.
 SELECT NOT (%(look)s AND (

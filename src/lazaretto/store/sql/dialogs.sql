@@ -79,6 +79,31 @@ SELECT substr(lane, 1, 1) FROM (
     SELECT lane FROM firsts WHERE lane IS NOT NULL
 ) levels
 
+-- part: first_of_lane
+-- The key of the first message of `lane` that was not handed out, or can be again.
+SELECT min(k) FROM (
+    SELECT (SELECT key FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 0
+            ORDER BY key LIMIT 1) AS k
+    UNION ALL SELECT (SELECT key FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 1
+            ORDER BY key LIMIT 1)
+    UNION ALL SELECT (SELECT key FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 6
+            ORDER BY key LIMIT 1)) receivable
+
+
+-- part: first_held_of_lane
+-- The key of the first message of `lane` that holds back what is behind it.
+SELECT coalesce(min(k), 9223372036854775807) FROM (
+    SELECT (SELECT key FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 5
+            ORDER BY key LIMIT 1) AS k
+    UNION ALL SELECT (SELECT key FROM lazaretto_messages
+            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 2 AND lock_token <> :token
+            ORDER BY key LIMIT 1)) held
+
+
 -- name: next_lane
 -- The next lane with a message that nothing holds back, of a group that nobody else has locked: lane by lane, each
 -- looked at once, however many messages wait in it.
@@ -98,24 +123,7 @@ FROM (
             LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = lanes.lane
             WHERE c.handle = substr(lanes.lane, 2, 34)
               AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
-              AND (SELECT min(k) FROM (
-                       SELECT (SELECT key FROM lazaretto_messages
-                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 0
-                               ORDER BY key LIMIT 1) AS k
-                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 1
-                               ORDER BY key LIMIT 1)
-                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 6
-                               ORDER BY key LIMIT 1)) first)
-                  < coalesce((SELECT min(k) FROM (
-                       SELECT (SELECT key FROM lazaretto_messages
-                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 5
-                               ORDER BY key LIMIT 1) AS k
-                       UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                               WHERE key >> 44 = :queue_id AND session_id = lanes.lane AND state = 2 AND lock_token <> :token
-                               ORDER BY key LIMIT 1)) held),
-                       9223372036854775807))
+              AND ([first_of_lane]) < ([first_held_of_lane]))
     )
     SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes
 ) found
@@ -127,23 +135,7 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 -- SQLite look at each lane once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
 SELECT lane, handle, group_id, service, contract, first, before FROM (
     SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
-           (SELECT min(k) FROM (
-                SELECT (SELECT key FROM lazaretto_messages
-                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 0
-                        ORDER BY key LIMIT 1) AS k
-                UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 1
-                        ORDER BY key LIMIT 1)
-                UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 6
-                        ORDER BY key LIMIT 1)) receivable) AS first,
-           coalesce((SELECT min(k) FROM (
-                SELECT (SELECT key FROM lazaretto_messages
-                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 5
-                        ORDER BY key LIMIT 1) AS k
-                UNION ALL SELECT (SELECT key FROM lazaretto_messages
-                        WHERE key >> 44 = :queue_id AND session_id = l.lane AND state = 2 AND lock_token <> :token
-                        ORDER BY key LIMIT 1)) held), 9223372036854775807) AS before
+           ([first_of_lane]) AS first, ([first_held_of_lane]) AS before
     FROM (
         SELECT substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind AS lane,
                kinds.kind, c.priority, c.handle, c.group_id, c.service, c.contract

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from lazaretto.engine.delivery import deliver, remember_id
+from lazaretto.engine.delivery import deliver
 from lazaretto.engine.dispositions import remove
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.status import refuse_dialogs, refuse_sending
+from lazaretto.engine.transit import remember_id
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
 from lazaretto.headers import decode_headers

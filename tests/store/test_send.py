@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lazaretto import Broker, ManualClock, Message, MessageNotFound, MessageState, MessageTooLarge
+from lazaretto import (
+    Broker,
+    ManualClock,
+    Message,
+    MessageNotFound,
+    MessageState,
+    MessageTooLarge,
+    QueueOptions,
+)
 
 from .actions import bodies, create, numbers, peek_one, send, take
 from .conftest import Connect
@@ -15,6 +24,36 @@ from .conftest import Connect
 
 def _at(clock: ManualClock, seconds: float = 0) -> datetime:
     return datetime.fromtimestamp(clock.now() / 1e6 + seconds, UTC)
+
+
+class Name(enum.StrEnum):
+    """Texts that are of a class of their own."""
+
+    QUEUE = "Orders"
+    ID = "an id"
+    SESSION = "a session"
+
+
+class Bytes(bytes):
+    """Bytes that are of a class of their own."""
+
+
+def test_texts_and_bytes_of_a_class_of_their_own(broker: Broker) -> None:
+    broker.create_queue(Name.QUEUE, QueueOptions(requires_session=True))
+    message = Message(Bytes(b"\xff\x00"), message_id=Name.ID, session_id=Name.SESSION)
+    broker.sender(Name.QUEUE).send(message)
+    with broker.receiver(Name.QUEUE, session=Name.SESSION) as receiver:
+        receiver.set_session_state(Bytes(b"\xfe"))
+        (received,) = receiver.receive()
+        assert (received.body, received.message_id, received.session_id) == (
+            b"\xff\x00",
+            "an id",
+            "a session",
+        )
+        assert receiver.get_session_state() == b"\xfe"
+        receiver.dead_letter(received, reason=Name.ID, description=Name.SESSION)
+    (letter,) = broker.dead_letters(Name.QUEUE)
+    assert (letter.reason, letter.description) == ("an id", "a session")
 
 
 def test_everything_a_message_carries_arrives(broker: Broker) -> None:

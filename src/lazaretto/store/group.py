@@ -102,8 +102,10 @@ class GroupCommit:
 
     def let_go(self) -> None:
         """Let others write again."""
-        self._holder = None
-        self._writing.release()
+        try:
+            self._holder = None
+        finally:
+            self._writing.release()
         self._wake_next()
 
     def _refuse_holder(self) -> None:
@@ -147,6 +149,7 @@ class GroupCommit:
             self._gather(self._callers)
         self._went_ahead = bool(self._quick and self._durable) and not self._went_ahead
         group: list[Ticket] = []
+        committed = False
         try:
             for line in (self._quick,) if self._went_ahead else (self._durable, self._quick):
                 while line and len(group) < _MOST:
@@ -157,16 +160,16 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             self._commit(group)
-        except BaseException as error:
-            # A signal's exception is for this thread alone; the others did nothing to deserve it.
-            shared = error if isinstance(error, Exception) else StoreError(_IN_DOUBT)
+            committed = True
+        except Exception as error:
             for ticket in group:
-                ticket.error = shared
-            if not isinstance(error, Exception):
-                raise
+                ticket.error = error
         finally:
+            # A signal's exception is for this thread alone; the others did nothing to deserve it.
             self._callers = len(group) + self.waiting
             for ticket in group:
+                if not committed and ticket.error is None:
+                    ticket.error = StoreError(_IN_DOUBT)
                 ticket.done = True
                 if ticket.wake is not None:
                     _release(ticket.wake)

@@ -105,6 +105,8 @@ class PgConnection:
         self.raw = raw
         self.pid = raw.info.backend_pid
         self._pipeline = Pipeline(raw)
+        self._poll = select.poll()
+        self._poll.register(raw.fileno(), select.POLLIN)
 
     def reopen(self) -> None:
         """Connect again, after the connection broke."""
@@ -122,9 +124,7 @@ class PgConnection:
     @property
     def heard(self) -> bool:
         """Whether the server has said something unasked: most often that it goes."""
-        poll = select.poll()
-        poll.register(self.raw.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(self._poll.poll(0))
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
         if not sql.startswith("SELECT"):

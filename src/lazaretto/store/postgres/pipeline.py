@@ -7,7 +7,7 @@ import functools
 import re
 import select
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -45,19 +45,37 @@ def text(value: str) -> str:
     return value.replace("\0", "\ufffd") if "\0" in value else value
 
 
-def _encoded(value: Any) -> bytes | None:
-    match value:
-        case bytes() | None:
-            return value
-        case str():
-            return text(value).encode()
-        case bool():
-            return b"t" if value else b"f"
-        case list():
-            return b"{%b}" % b",".join(b"%d" % each for each in value)
-        case bytearray() | memoryview():
-            return bytes(value)
+def _number(value: int) -> bytes:
     return b"%d" % value
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+#: How a parameter is sent, by its type: as text, but for bodies and the like.
+_ENCODERS: dict[type, Callable[[Any], bytes | None]] = {
+    int: _number,
+    type(None): _itself,
+    bytes: _itself,
+    str: lambda value: text(value).encode(),
+    bool: lambda value: b"t" if value else b"f",
+    list: lambda value: b"{%b}" % b",".join(map(_number, value)),
+    bytearray: bytes,
+    memoryview: bytes,
+}
+_BINARY = frozenset((bytes, bytearray, memoryview))
+
+
+class _Kinds(dict[type, type]):
+    """What values of a type are sent as: a member of an enumeration, say, as the text that it is."""
+
+    def __missing__(self, given: type) -> type:
+        found = self[given] = next((each for each in given.__mro__ if each in _ENCODERS), int)
+        return found
+
+
+_KINDS = _Kinds()
 
 
 class Sent:
@@ -127,11 +145,10 @@ class Pipeline:
         if self._error is not None:
             raise self._error
         statement, names = _numbered(sql)
-        values: Sequence[Any] = parameters
-        if isinstance(parameters, Mapping):
-            values = [parameters[each] for each in names]
-        formats = [1 if isinstance(v, bytes | bytearray | memoryview) else 0 for v in values]
-        encoded = [_encoded(value) for value in values]
+        values: Sequence[Any] = [parameters[each] for each in names] if names else parameters
+        kinds = [_KINDS[type(value)] for value in values]
+        formats = [int(kind in _BINARY) for kind in kinds]
+        encoded = [_ENCODERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
         try:
             name = self._names.get(sql)
             if name is None:

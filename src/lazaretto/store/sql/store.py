@@ -309,6 +309,9 @@ class SqlStore(ABC):
         if self._pid != os.getpid():
             return
         self._group.hold()
-        for connection in self._connections():
-            connection.close()
-        self._group.let_go()
+        try:
+            for connection in self._connections():
+                connection.close()
+        finally:
+            # Those who wait learn from it that the store is closed.
+            self._group.let_go()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions, Rule, SqlFilter
@@ -30,6 +31,7 @@ class Stage:
         self.journal.touch()
         self.kills = 0
         self._started = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
         policy = PoisonPolicy(receive_retry_count=400, max_worker_deaths=None)
         with lazaretto.connect(self.store) as broker:
             for path in (QUEUE, *PAIR):
@@ -49,13 +51,24 @@ class Stage:
             with broker.transaction() as tx:
                 tx.execute("CREATE TABLE results (name TEXT PRIMARY KEY)")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End those that a test which failed has left at work."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
     # -- the processes --------------------------------------------------------------------------
 
     def start(self, role: str, point: str = "none", count: int = 0) -> subprocess.Popen[bytes]:
         """Start a process, which kills itself at the `count`-th hit of a named point."""
         self._started += 1_000_000
         words = [role, self.store, self.journal, point, count, self._started]
-        return subprocess.Popen([sys.executable, CHILD, *map(str, words)])
+        process = subprocess.Popen([sys.executable, CHILD, *map(str, words)])
+        self._processes.append(process)
+        return process
 
     def wait_for_work(self, process: subprocess.Popen[bytes], lines: int) -> None:
         """Wait until the journal has grown by so many lines, or the process is gone."""

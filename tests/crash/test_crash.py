@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import new_store
 
 import lazaretto
 from lazaretto import ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
@@ -22,13 +21,10 @@ from .stage import Stage
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    if request.param == "sqlite":
-        yield Stage(tmp_path, str(tmp_path / "crash.db"))
-        return
-    with new_store(request.getfixturevalue("postgres").url) as url:
-        yield Stage(tmp_path, url)
+@pytest.fixture
+def stage(place: str, tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path, place) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import new_store
 
 import lazaretto
 from lazaretto import Broker, PoisonPolicy
@@ -104,13 +103,10 @@ def _read_on(broker: Broker) -> dict[str, list[int]]:
     return told
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DialogStage]:
-    if request.param == "sqlite":
-        yield DialogStage(tmp_path, str(tmp_path / "crash.db"))
-        return
-    with new_store(request.getfixturevalue("postgres").url) as url:
-        yield DialogStage(tmp_path, url)
+@pytest.fixture
+def stage(place: str, tmp_path: Path) -> Iterator[DialogStage]:
+    with DialogStage(tmp_path, place) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])

@@ -93,6 +93,25 @@ class TestFault:
         receiver.complete(good)
         assert bodies(broker.peek("q", 5)) == [b"bad"]
 
+    def test_it_stays_halted_when_nothing_is_left_of_the_culprit(
+        self, broker: Broker, connect: Connect, clock: ManualClock
+    ) -> None:
+        create(broker, receive_retry_count=0, on_poison=FAULT)
+        send(broker, b"bad", time_to_live=10)
+        fail(broker)
+        clock.advance(11)
+        send(broker, b"good", b"better")
+        for mode in ("peek_lock", "receive_and_delete"):
+            for limit in (1, 2):
+                with pytest.raises(PoisonMessageError):
+                    broker.receiver("q", mode=mode).receive(limit)
+        # Another process, which has nothing to remember.
+        with pytest.raises(PoisonMessageError):
+            connect().receiver("q").receive()
+        assert bodies(broker.peek("q", 5)) == [b"good", b"better"]
+        broker.resume_queue("q", "drop")
+        assert take(broker).body == b"good"
+
     def test_the_first_culprit_stays(self, broker: Broker) -> None:
         create(broker, receive_retry_count=0, on_poison=FAULT)
         first, second = send(broker, b"x", b"y")

@@ -66,7 +66,7 @@ class Receive(Operation[Found]):
         queue = _receivable(tx, self.path, self.session is not None)
         token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        if self.session is None and self.path.subqueue is Subqueue.MAIN and not self.after:
+        if self._takes_at_once(queue):
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
             if taken is not None:
                 return handed(tx, taken, Lock(self.path, token, until))
@@ -108,14 +108,23 @@ class Receive(Operation[Found]):
         return [started.get(index) for index in range(len(operations))]
 
     def _can_start(self, tx: Transaction) -> bool:
-        """Return whether nothing is to be looked at before messages are taken; errors are left to `run`."""
-        if self.session is not None or self.after or self.path.subqueue is not Subqueue.MAIN:
+        """Return whether messages may be taken before their answer is awaited; errors are left to `run`."""
+        queue = tx.queue(self.path.key)
+        if queue is None or not self._takes_at_once(queue):
             return False
         try:
             _receivable(tx, self.path, False)
         except LazarettoError:
             return False
         return True
+
+    def _takes_at_once(self, queue: QueueRecord) -> bool:
+        """Return whether the next fresh messages are taken if nothing comes before them.
+
+        A halted queue gives none, even if nothing is left of the message that halted it.
+        """
+        in_main = self.path.subqueue is Subqueue.MAIN
+        return self.session is None and not self.after and in_main and queue.halted_by is None
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int

@@ -27,6 +27,8 @@ T = TypeVar("T")
 #: seconds: the first and the longest time. SQLite's own waits are longer, and so less fair.
 _FIRST_NAP = 0.000_2
 _LONGEST_NAP = 0.005
+#: Whoever writes waits here, not in SQLite.
+_NO_PATIENCE = "PRAGMA busy_timeout = 0"
 
 
 class SqliteStore(SqlStore):
@@ -41,6 +43,7 @@ class SqliteStore(SqlStore):
     dialect = SQLITE
     paramstyle = "qmark"
     errors = sqlite3.Error
+    _connection: sqlite3.Connection
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class SqliteStore(SqlStore):
         with translating(where):
             # Opened with patience: another process may just be making the file a store.
             connection = connect(path, busy=busy)
-            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute(_NO_PATIENCE)
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
@@ -75,11 +78,20 @@ class SqliteStore(SqlStore):
             self._synced = None
             execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
             self._synced = durable
+        self._begin_alone(self._connection)
+        (version,) = execute("PRAGMA data_version").fetchone()
+        self._begun(version, self.clock.now())
+
+    def _begin_alone(self, connection: sqlite3.Connection) -> None:
+        """Start a transaction of the one writer there can be.
+
+        Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
+        """
         nap, end = _FIRST_NAP, 0.0
         while True:
             try:
-                execute("BEGIN IMMEDIATE")
-                break
+                connection.execute("BEGIN IMMEDIATE")
+                return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
@@ -91,8 +103,6 @@ class SqliteStore(SqlStore):
                     ) from error
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)
-        (version,) = execute("PRAGMA data_version").fetchone()
-        self._begun(version, self.clock.now())
 
     def _save(self) -> None:
         self._connection.execute("COMMIT")
@@ -129,7 +139,8 @@ class SqliteStore(SqlStore):
             connection = connect(self.path, busy=self._busy)
         try:
             with translating(self._where):
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(_NO_PATIENCE)
+                self._begin_alone(connection)
             tx = self._transaction(connection, memory)
             tx.begin(self.clock.now())
             return SqliteExclusive(connection, tx, memory, self._where, self._end_exclusive)

@@ -96,7 +96,7 @@ class Expected:
 
 
 def run_job(
-    program: str, folder: Path, limit: int | None = None, timeout: float = 100.0, store: str | None = None
+    program: str, folder: Path, limit: int | None = None, timeout: float = 240.0, store: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     options = [] if limit is None else ["--limit", str(limit)]
     options += [] if store is None else ["--store", store]

@@ -261,18 +261,20 @@ coalesce((
 
 -- name: take_rows
 -- Lock the next fresh messages of a queue, each under a token of a list, if nothing is to be looked at first. One
--- row, or one for each.
-WITH clear AS ([is_clear]), taken AS (
-    UPDATE lazaretto_messages m
-    SET state = 2, due = %(until)s, lock_token = t.token, locked_at = %(now)s, locked_by = %(worker)s,
-        deliveries = deliveries + 1
-    FROM unnest(ARRAY(
+-- row, or one for each. They are looked up by a list of keys: a join may be planned for a table that seems empty,
+-- and then reads all that is kept for an open transaction.
+WITH clear AS ([is_clear]), next AS (
+    SELECT ARRAY(
         SELECT key FROM lazaretto_messages
         WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= %(last)s AND state = 0
             AND (expires IS NULL OR expires > %(now)s)
-        ORDER BY key LIMIT %(limit)s), %(tokens)s::bigint[]) AS t (key, token)
-    WHERE m.key = t.key
-    RETURNING t.token, m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+        ORDER BY key LIMIT %(limit)s) AS keys
+), taken AS (
+    UPDATE lazaretto_messages m
+    SET state = 2, due = %(until)s, locked_at = %(now)s, locked_by = %(worker)s, deliveries = deliveries + 1,
+        lock_token = (%(tokens)s::bigint[])[array_position((SELECT keys FROM next), m.key)]
+    WHERE m.key = ANY((SELECT keys FROM next)::bigint[])
+    RETURNING lock_token, m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
 )
@@ -347,10 +349,14 @@ DELETE FROM lazaretto_messages
 WHERE key = ANY(%s) AND state = 2 AND lock_token = %s AND (due IS NULL OR due > %s)
 
 -- name: delete_all_locked
--- Remove messages that are held under locks of their own, each by its token. Fails if one is not held any more.
+-- Remove messages that are held under locks of their own, each by its token, or all by one. Fails if one is not
+-- held any more.
 WITH gone AS (
-    DELETE FROM lazaretto_messages m USING unnest(%(keys)s::bigint[], %(tokens)s::bigint[]) AS t (key, token)
-    WHERE m.key = t.key AND state = 2 AND lock_token = t.token AND (due IS NULL OR due > %(now)s) RETURNING 1
+    DELETE FROM lazaretto_messages
+    WHERE key = ANY(%(keys)s) AND state = 2 AND (due IS NULL OR due > %(now)s) AND lock_token = CASE
+        WHEN cardinality(%(tokens)s::bigint[]) = 1 THEN (%(tokens)s::bigint[])[1]
+        ELSE (%(tokens)s::bigint[])[array_position(%(keys)s::bigint[], key)] END
+    RETURNING 1
 )
 SELECT 1 / (count(*) = %(amount)s)::int FROM gone
 

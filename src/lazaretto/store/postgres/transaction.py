@@ -328,7 +328,8 @@ class PgTransaction(SqlTransaction):
                 own += ((key, token) for key in some)
         if own:
             of_keys, of_tokens = zip(*own, strict=True)
-            values = {"keys": self._ids(of_keys), "tokens": self._ids(of_tokens), "now": self.now}
+            tokens = of_tokens[:1] if len(set(of_tokens)) == 1 else of_tokens
+            values = {"keys": self._ids(of_keys), "tokens": self._ids(tokens), "now": self.now}
             self._x(self._q["delete_all_locked"], {**values, "amount": len(own)})
         return True
 

@@ -94,14 +94,15 @@ SELECT min(k) FROM (
 
 
 -- part: first_held_of_lane
--- The key of the first message of `lane` that holds back what is behind it.
+-- The key of the first message of `lane` that holds back what is behind it. Few are locked; by their keys as they
+-- are PostgreSQL would go through all messages there are.
 SELECT coalesce(min(k), 9223372036854775807) FROM (
     SELECT (SELECT key FROM lazaretto_messages
             WHERE key >> 44 = :queue_id AND session_id = lane AND state = 5
             ORDER BY key LIMIT 1) AS k
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
             WHERE key >> 44 = :queue_id AND session_id = lane AND state = 2 AND lock_token <> :token
-            ORDER BY key LIMIT 1)) held
+            ORDER BY key + 0 LIMIT 1)) held
 
 
 -- name: next_lane
@@ -156,20 +157,19 @@ SELECT m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.bo
        message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
        enqueued_sequence_number, NULL, NULL, cycle_attempts, state
 FROM (
-    SELECT key FROM (
-        SELECT key FROM lazaretto_messages
+    SELECT * FROM (
+        SELECT * FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 1 AND key < :before
         ORDER BY key LIMIT :limit) ready
-    UNION ALL SELECT key FROM (
-        SELECT key FROM lazaretto_messages
+    UNION ALL SELECT * FROM (
+        SELECT * FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 0 AND key < :before
         ORDER BY key LIMIT :limit) fresh
-    UNION ALL SELECT key FROM (
-        SELECT key FROM lazaretto_messages
+    UNION ALL SELECT * FROM (
+        SELECT * FROM lazaretto_messages
         WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 6 AND key < :before
         ORDER BY key LIMIT 1) suspect
-) next
-JOIN lazaretto_messages m ON m.key = next.key
+) m
 ORDER BY m.key LIMIT :limit
 
 -- name: forget_group_lock

@@ -1,0 +1,66 @@
+"""How queries are planned where the tables seem empty, as they do when all that is in them is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from servers import Server, new_store
+
+import lazaretto
+from lazaretto import Message
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.pipeline import _numbered
+from lazaretto.store.postgres.store import PostgresStore
+
+#: Each is asked at most now and then, and of all messages.
+_OF_ALL = {"select_problems", "write_range_locks"}
+
+_OF_MESSAGES = re.compile(r"Scan(?: Backward)?(?: using (\w+))? on lazaretto_messages\b")
+
+
+def _unbounded(plan: list[str]) -> list[str]:
+    """Return the scans of messages that go through a whole index, or the table."""
+    found = []
+    for place, line in enumerate(plan):
+        scan = _OF_MESSAGES.search(line)
+        if scan is None:
+            continue
+        end = next((n for n, later in enumerate(plan) if n > place and "->" in later), len(plan))
+        bounded = any("Index Cond" in detail for detail in plan[place + 1 : end])
+        # An index of some states holds few, whatever is asked of it.
+        few = scan[1] is not None and scan[1] != "lazaretto_messages_pkey"
+        if not bounded and not few:
+            found.append(line.strip())
+    return found
+
+
+@pytest.fixture
+def url(postgres: Server) -> Iterator[str]:
+    with new_store(postgres.url) as found:
+        yield found
+
+
+def test_no_query_of_messages_reads_all_of_them(url: str) -> None:
+    unbounded = {}
+    with lazaretto.connect(url) as broker:
+        broker.create_queue("q")
+        broker.sender("q").send(Message(b"x"))
+        store = broker._store
+        assert isinstance(store, PostgresStore)
+        connection = PgConnection(store._conninfo)
+        connection.script(f'VACUUM ANALYZE "{store.schema}".lazaretto_messages')
+        for name, sql in store.dialect.queries.items():
+            if "lazaretto_messages" not in sql or not sql.startswith(("SELECT", "WITH", "UPDATE", "DELETE")):
+                continue
+            statement, _ = _numbered(sql)
+            count = len(set(re.findall(rb"\$\d+", statement)))
+            connection.script(f"PREPARE of_a_test AS {statement.decode()}")
+            nulls = f"({', '.join(['NULL'] * count)})" if count else ""
+            plan = [line for (line,) in connection.script(f"EXPLAIN (COSTS OFF) EXECUTE of_a_test{nulls}")]
+            connection.script("DEALLOCATE of_a_test")
+            if scans := _unbounded(plan):
+                unbounded[name] = scans
+        connection.close()
+    assert {name: scans for name, scans in unbounded.items() if name not in _OF_ALL} == {}

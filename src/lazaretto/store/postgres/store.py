@@ -40,10 +40,10 @@ _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
 #: The lock of whoever clears away dead rows, and how often that is looked for, in seconds; how soon again if
-#: it was in vain.
+#: it was in vain, as a multiple of the time that took.
 _TIDYING = 0x4C5A0003
 _TIDY_EVERY = 2.0
-_TIDY_IN_VAIN = 60.0
+_TIDY_IN_VAIN = 20.0
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
 
@@ -397,9 +397,11 @@ class PostgresStore(SqlStore):
             _log.debug("not tidied: %s", self._translated(error))
             return
         try:
+            begun = time.monotonic()
             if self._vacuum(connection) and self._vacuum(connection):
                 # In vain, as long as some transaction may still see it all.
-                self._tidy_at = time.monotonic() + _TIDY_IN_VAIN
+                now = time.monotonic()
+                self._tidy_at = now + max(_TIDY_EVERY, _TIDY_IN_VAIN * (now - begun))
         except psycopg.Error as error:
             # With it goes the lock, if it has that.
             connection.close()

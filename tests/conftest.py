@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from servers import Server, describe, find
+from servers import Server, describe, find, new_store
 
 settings.register_profile("tests", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")
@@ -18,6 +19,16 @@ def postgres() -> Iterator[Server]:
     server = find()
     yield server
     server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the address of a store for several processes, in a file and on a server in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'several.db'}"
+        return
+    with new_store(request.getfixturevalue("postgres").url) as url:
+        yield url
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
-from servers import Server, new_store
+from servers import Server
 
 import lazaretto
 from lazaretto import Message, StoreNotFound, StoreOutdated, StoreTooNew
@@ -19,12 +17,6 @@ NEWEST = STEPS[-1].number
 BEFORE = Migration(NEWEST + 1, "ALTER TABLE lazaretto_messages ADD COLUMN note TEXT;")
 AFTER = Migration(NEWEST + 2, "CREATE TABLE lazaretto_more (x BIGINT);", after=True)
 LATER = Migration(NEWEST + 3, "ALTER TABLE lazaretto_more ADD COLUMN y BIGINT;")
-
-
-@pytest.fixture
-def url(postgres: Server) -> Iterator[str]:
-    with new_store(postgres.url) as found:
-        yield found
 
 
 def test_older_workers_go_on_until_the_second_half(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

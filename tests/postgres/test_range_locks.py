@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from servers import Server, new_store
+from servers import Server
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
@@ -21,12 +21,6 @@ from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.stores import copy_store, migrate_store
 
 OPTIONS = QueueOptions(lock_duration=30, policy=PoisonPolicy(receive_retry_count=3, max_retry_cycles=0))
-
-
-@pytest.fixture
-def url(postgres: Server) -> Iterator[str]:
-    with new_store(postgres.url) as found:
-        yield found
 
 
 @pytest.fixture

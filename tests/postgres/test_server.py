@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -40,12 +39,6 @@ from lazaretto import (
 CONSUMER = Path(__file__).with_name("consumer.py")
 #: What a caller does about an error that says it may be tried again, or that nobody knows how it ended.
 AGAIN = (StoreUnavailable, StoreBusy, StoreError)
-
-
-@pytest.fixture
-def url(postgres: Server) -> Iterator[str]:
-    with new_store(postgres.url) as found:
-        yield found
 
 
 def lines(journal: Path, kind: str) -> list[list[str]]:

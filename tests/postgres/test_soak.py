@@ -8,11 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-from servers import Server, new_store
 
 import lazaretto
 from lazaretto import NEXT_SESSION, DeadLetterFilter, ReceivedMessage
@@ -21,12 +17,6 @@ from .soaker import PLACES, set_up, work
 
 SECONDS = 300.0 if os.environ.get("LAZARETTO_SOAK") else 6.0
 CHILD = Path(__file__).with_name("soaker.py")
-
-
-@pytest.fixture
-def url(postgres: Server) -> Iterator[str]:
-    with new_store(postgres.url) as found:
-        yield found
 
 
 def test_three_processes_and_every_feature(url: str, tmp_path: Path) -> None:

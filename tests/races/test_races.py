@@ -9,11 +9,10 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers import new_store
 
 import lazaretto
 from lazaretto import (
@@ -40,24 +39,15 @@ LATE = 1000 if SOAK else 80
 PROCESSES = 4
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'races.db'}"
-        return
-    with new_store(request.getfixturevalue("postgres").url) as found:
-        yield found
-
-
 @pytest.fixture
-def store(url: str) -> str:
-    with lazaretto.connect(url) as broker:
+def store(place: str) -> str:
+    with lazaretto.connect(place) as broker:
         policy = PoisonPolicy(receive_retry_count=1000)
         broker.create_queue(QUEUE, QueueOptions(lock_duration=1, policy=policy))
         broker.create_queue(SESSIONS, QueueOptions(lock_duration=1, policy=policy, requires_session=True))
         with broker.sender(QUEUE) as sender:
             sender.send([Message(b"%d" % i) for i in range(MESSAGES)])
-    return url
+    return place
 
 
 def run_processes(store: str, folder: Path, job: str, late: int = 0) -> list[Span]:

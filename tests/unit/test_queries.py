@@ -31,7 +31,7 @@ def test_names_purposes_and_texts(package: Path) -> None:
 
 def test_a_name_that_stands_twice(package: Path) -> None:
     (package / "queries.sql").write_text("-- name: a\n-- x\nSELECT 1\n\n-- name: a\n-- y\nSELECT 2\n")
-    with pytest.raises(ValueError, match="'a' stands twice"):
+    with pytest.raises(ValueError, match="query 'a' stands twice"):
         load_queries(package.name)
 
 

@@ -109,14 +109,11 @@ class Receive(Operation[Found]):
 
     def _can_start(self, tx: Transaction) -> bool:
         """Return whether messages may be taken before their answer is awaited; errors are left to `run`."""
-        queue = tx.queue(self.path.key)
-        if queue is None or not self._takes_at_once(queue):
-            return False
         try:
-            _receivable(tx, self.path, False)
+            queue = _receivable(tx, self.path, self.session is not None)
         except LazarettoError:
             return False
-        return True
+        return self._takes_at_once(queue)
 
     def _takes_at_once(self, queue: QueueRecord) -> bool:
         """Return whether the next fresh messages are taken if nothing comes before them.

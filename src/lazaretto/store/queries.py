@@ -31,12 +31,13 @@ def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     several have in common begins with `-- part: NAME`, and stands above them; they say `[NAME]` for it.
     """
     text = resources.files(package).joinpath(file).read_text("utf-8")
-    found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
-    for kind, name, _purpose, sql in _QUERY.findall(text):
+    found: dict[str, dict[str, str]] = {"query": {}, "part": {}}
+    for word, name, _purpose, sql in _QUERY.findall(text):
+        kind = "query" if word == "name" else "part"
         if name in found[kind]:
-            raise ValueError(f"{name!r} stands twice in {file}")
+            raise ValueError(f"{kind} {name!r} stands twice in {file}")
         found[kind][name] = _PART.sub(lambda part: found["part"].get(part[1], part[0]), sql.strip())
-    return found["name"]
+    return found["query"]
 
 
 def load_migrations(package: str) -> list[Migration]:

@@ -420,9 +420,9 @@ DELETE FROM lazaretto_messages WHERE key = ANY(%s)
 
 -- name: count_down_uses
 -- Messages that had a shared body are gone; an id stands for each of them.
-UPDATE lazaretto_shared_bodies SET uses = uses - gone.count
-FROM (SELECT body_id, count(*) AS count FROM unnest(%s::bigint[]) AS body_id GROUP BY body_id) AS gone
-WHERE lazaretto_shared_bodies.body_id = gone.body_id
+WITH gone AS (SELECT body_id, count(*) AS count FROM unnest(%s::bigint[]) AS body_id GROUP BY body_id)
+UPDATE lazaretto_shared_bodies s SET uses = uses - (SELECT g.count FROM gone g WHERE g.body_id = s.body_id)
+WHERE s.body_id = ANY(ARRAY(SELECT g.body_id FROM gone g))
 
 -- name: delete_bodies
 -- Remove the bodies of messages that are gone.
@@ -431,7 +431,7 @@ DELETE FROM lazaretto_bodies WHERE body_id = ANY(%s)
 -- name: delete_unused_bodies
 -- Remove the bodies of messages that are gone, but those that others have too.
 DELETE FROM lazaretto_bodies AS b WHERE body_id = ANY(%s)
-    AND NOT EXISTS (SELECT 1 FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id AND s.uses > 0)
+    AND coalesce((SELECT s.uses FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id), 0) < 1
 
 -- name: delete_uses
 -- Bodies that nobody has any more are not shared.

@@ -400,15 +400,6 @@ def test_cli_page_has_every_exit_code() -> None:
         assert f"| `{code:d}` | {meaning} |" in source
 
 
-def test_architecture_page_names_every_module() -> None:
-    source = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    package = ROOT / "src" / "lazaretto"
-    modules = [file for file in package.rglob("*.py") if file.stem[:2] != "__" and file.parent.name != "cli"]
-    assert not [file.name for file in modules if not re.search(rf"[`/]{file.name}`", source)]
-    listed = {path for path in re.findall(r"`((?:\w+/)*\w+\.(?:py|sql))`", source) if "/" in path}
-    assert not [path for path in listed if not (package / path).exists()]
-
-
 def test_newest_entry_of_the_changelog_is_this_version() -> None:
     entries = re.findall(
         r"^## \[([\d.]+)\] - (\d{4}-\d{2}-\d{2})$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE

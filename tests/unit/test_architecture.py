@@ -1,0 +1,146 @@
+"""The picture in docs/architecture.md holds: its layers, and its table of modules.
+
+Run as a program, this module writes the table of modules anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
+PAGE = ROOT / "docs" / "architecture.md"
+MODULES_HEADING = "## Modules\n"
+
+# What the model may import beside itself: nothing that reads, writes or waits.
+PURE = {
+    "__future__",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "datetime",
+    "difflib",
+    "enum",
+    "functools",
+    "hashlib",
+    "itertools",
+    "lark",
+    "linecache",
+    "math",
+    "msgspec",
+    "operator",
+    "re",
+    "traceback",
+    "types",
+    "typing",
+    "uuid",
+}
+IMPURE_BY_NATURE = {
+    "lazaretto.clock": {"threading", "time"},  # where time comes from
+    "lazaretto.failure": {"pathlib"},  # names of source files, none of which it opens
+    "lazaretto.filters.rules": {"importlib"},  # loads the grammar when a filter needs it
+    "lazaretto.filters.sql": {"importlib", "pathlib", "threading"},  # reads its own grammar, once
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name."""
+    names = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        parts = path.relative_to(SOURCES).with_suffix("").parts
+        names[".".join(part for part in parts if part != "__init__") or parts[0]] = path
+    return names
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, also within functions."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+
+
+def table_rows(heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading of the page, without its head."""
+    below = PAGE.read_text("utf-8").split(heading, 1)[1]
+    lines = [line for line in below.split("\n## ")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+LAYERS = {name: set(re.findall(r"`([^`]+)`", rooms)) for name, rooms, _ in table_rows("## Layers\n")}
+USES = {
+    name: {name, "model", *filter(None, re.split(r",\s*", uses))}
+    for name, _, uses in table_rows("## Layers\n")
+}
+
+
+def layer_of(module: str) -> str | None:
+    """The layer whose room is the longest that a module stands in."""
+    inner = module.removeprefix("lazaretto.") if module != "lazaretto" else "__init__"
+    rooms = [
+        (len(room), layer)
+        for layer, names in LAYERS.items()
+        for room in names
+        if inner == room or inner.startswith(room + ".")
+    ]
+    return max(rooms)[1] if rooms else None
+
+
+def module_table() -> str:
+    """The table of modules as the page has it: each module with the first line of its docstring."""
+    rows = ["| module | job |", "|---|---|"]
+    for module, path in MODULES.items():
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        if docstring is not None:
+            name = module.removeprefix("lazaretto.")
+            rows.append(f"| `{name}` | {docstring.splitlines()[0].replace('|', chr(92) + '|')} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_every_module_stands_in_a_layer() -> None:
+    assert [module for module in MODULES if layer_of(module) is None] == []
+    assert set().union(*USES.values()) == set(LAYERS), "the table names a layer that it does not have"
+
+
+def test_imports_follow_the_layers() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        layer = layer_of(module)
+        for target in imports(path):
+            if target.split(".")[0] == "lazaretto" and layer_of(target) not in USES[layer or ""]:
+                wrong.append(f"{module} ({layer}) imports {target} ({layer_of(target)})")
+    assert wrong == []
+
+
+def test_the_model_is_pure() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        if layer_of(module) == "model":
+            allowed = PURE | IMPURE_BY_NATURE.get(module, set()) | {"lazaretto"}
+            wrong += [
+                f"{module} imports {name}" for name in imports(path) if name.split(".")[0] not in allowed
+            ]
+    assert wrong == []
+
+
+def test_every_module_has_its_row_on_the_page() -> None:
+    page = PAGE.read_text("utf-8").split(MODULES_HEADING, 1)[1]
+    assert module_table() in page, "run `python -m tests.unit.test_architecture` to write the table anew"
+
+
+if __name__ == "__main__":
+    text, _ = PAGE.read_text("utf-8").split(MODULES_HEADING, 1)
+    introduction = "\nOne row for each module: the first line of its docstring.\n"
+    introduction += "`python -m tests.unit.test_architecture` writes this table.\n\n"
+    PAGE.write_text(text + MODULES_HEADING + introduction + module_table(), "utf-8")
+    sys.stdout.write(f"wrote the table of modules in {PAGE}\n")

@@ -9,6 +9,8 @@ from typing import Protocol
 
 MICROSECONDS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -58,5 +60,17 @@ def to_micros(moment: datetime) -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """Return microseconds since the epoch as an aware datetime in UTC."""
-    return _EPOCH + timedelta(microseconds=micros)
+    """Return microseconds since the epoch as an aware datetime in UTC; the nearest there is, beyond them."""
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _LAST if micros > 0 else _FIRST
+
+
+#: The last moment that a datetime can tell: the end of the year 9999.
+LAST_MOMENT = to_micros(_LAST)
+
+
+def to_ending(micros: int | None) -> datetime | None:
+    """Return when something ends; None: never, which is what an end after the year 9999 means."""
+    return None if micros is None or micros > LAST_MOMENT else to_datetime(micros)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lazaretto.clock import to_datetime
+from lazaretto.clock import to_datetime, to_ending
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
 from lazaretto.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -94,7 +94,8 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def expires_at(self) -> datetime | None:
-        return None if self.expires is None else to_datetime(self.expires)
+        """When its time to live is over; None: never, as for one that would end after the year 9999."""
+        return to_ending(self.expires)
 
     @property
     def attempt(self) -> int:

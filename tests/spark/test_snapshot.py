@@ -137,3 +137,9 @@ def test_options_that_are_wrong(spark: Any, url: str, broker: Broker, options: A
 def test_times_are_utc(load: Any) -> None:
     row = load("messages").limit(1).collect()[0]
     assert abs((datetime.now(UTC).replace(tzinfo=None) - row.enqueued_time).total_seconds()) < 3600
+
+
+def test_a_message_that_lives_for_ever_does_not_expire(load: Any, broker: Broker) -> None:
+    broker.sender("out").send(Message(b"x", time_to_live=922_337_203_685))
+    (row,) = load("messages", queue="out").collect()
+    assert row.expires_at is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,22 @@ class TestTimeToLive:
         clock.advance(10)
         assert broker.receiver("q").receive() == []
         assert broker.queue("q").expired == 3
+
+    @pytest.mark.parametrize("life", [922_337_203_685, 253_402_300_800, timedelta.max])
+    def test_one_that_ends_after_the_year_9999_means_never(self, broker: Broker, life: Any) -> None:
+        create(broker)
+        create(broker, "long", default_time_to_live=922_337_203_685)
+        send(broker, b"x", time_to_live=life)
+        send(broker, b"y", path="long")
+        for path in ("q", "long"):
+            assert peek_one(broker, path).expires_at is None
+            assert take(broker, path).expires_at is None
+
+    def test_times_beyond_what_a_datetime_tells_are_the_last_there_is(self, broker: Broker) -> None:
+        create(broker, receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=922_337_203_685)
+        west = timezone(-timedelta(hours=12))
+        send(broker, b"x", scheduled_enqueue_time=datetime.max.replace(tzinfo=west))
+        assert peek_one(broker).scheduled_enqueue_time == datetime.max.replace(tzinfo=UTC)
 
     def test_it_does_not_run_out_under_a_lock(self, broker: Broker, clock: ManualClock) -> None:
         create(broker)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.clock import ManualClock, SystemClock, to_datetime, to_micros
+from lazaretto.clock import LAST_MOMENT, ManualClock, SystemClock, to_datetime, to_ending, to_micros
 
 
 def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
@@ -26,4 +26,11 @@ def test_the_system_clock_tells_microseconds() -> None:
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_microseconds_and_back(moment: datetime) -> None:
-    assert to_datetime(to_micros(moment)) == moment
+    assert to_datetime(to_micros(moment)) == to_ending(to_micros(moment)) == moment
+
+
+def test_beyond_the_year_9999() -> None:
+    assert to_datetime(1 << 62) == to_datetime(LAST_MOMENT) == datetime.max.replace(tzinfo=UTC)
+    assert to_datetime(-(1 << 62)) == datetime.min.replace(tzinfo=UTC)
+    assert to_ending(LAST_MOMENT) is not None
+    assert to_ending(LAST_MOMENT + 1) is to_ending(None) is None

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from datetime import datetime
 
-from lazaretto.clock import to_datetime
+from lazaretto.clock import to_datetime, to_ending
 from lazaretto.conversations import (
     RECEIVED_LANES,
     ConversationState,
@@ -119,7 +119,7 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
         locked_until=to_datetime(group.locked_until) if group and locked and group.locked_until else None,
         error=error,
         created=to_datetime(record.created),
-        expires=None if record.expires is None else to_datetime(record.expires),
+        expires=to_ending(record.expires),
     )
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from lazaretto.clock import LAST_MOMENT
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.spark.reading import SQL, select
 from lazaretto.store.claims import ShardRecord
@@ -37,7 +38,7 @@ MESSAGE = {
     "message_id": Column(TEXT, "CAST(m.message_id AS TEXT)"),
     "session_id": Column(TEXT, "m.session_id"),
     "enqueued_time": Column(TIME, "m.enqueued"),
-    "expires_at": Column(TIME, "m.expires"),
+    "expires_at": Column(TIME, f"CASE WHEN m.expires <= {LAST_MOMENT} THEN m.expires END"),
     "attempt": Column(INT, "m.deliveries"),
     "delivery_count": Column(INT, "m.delivery_count"),
     "cycle": Column(INT, "m.cycle"),

@@ -10,6 +10,7 @@ from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
 from lazaretto.entities import (
     BreakerDescription,
+    EntityPath,
     HeldSession,
     MessageCounts,
     MessageState,
@@ -18,6 +19,7 @@ from lazaretto.entities import (
     QueueOptions,
     QueueStatus,
     SessionDescription,
+    Subqueue,
     TopicOptions,
 )
 from lazaretto.errors import (
@@ -68,6 +70,13 @@ from lazaretto.errors import (
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from lazaretto.headers import NegativeAcknowledgement
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
+from lazaretto.paths import (
+    format_dead_letter_path,
+    format_retry_path,
+    format_subscription_path,
+    format_transfer_dead_letter_path,
+    parse_path,
+)
 from lazaretto.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
 from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.sender import Sender
@@ -103,6 +112,7 @@ __all__ = [
     "EntityError",
     "EntityExists",
     "EntityNotFound",
+    "EntityPath",
     "Event",
     "FalseFilter",
     "FilterError",
@@ -158,6 +168,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreTooNew",
     "StoreUnavailable",
+    "Subqueue",
     "SubscriptionDescription",
     "SystemClock",
     "SystemicFailure",
@@ -166,4 +177,9 @@ __all__ = [
     "TransactionError",
     "TrueFilter",
     "connect",
+    "format_dead_letter_path",
+    "format_retry_path",
+    "format_subscription_path",
+    "format_transfer_dead_letter_path",
+    "parse_path",
 ]

@@ -171,6 +171,22 @@ class MessageNotFound(LazarettoError, LookupError):
     code = "message_not_found"
 
 
+class MessageNotReceivable(MessageNotFound):
+    """The message is there and cannot be received by its number now.
+
+    Attributes: `entity` (path), `sequence_number`, `state` (a MessageState: locked, deferred, scheduled,
+    delayed, suspect; active if something else stands against it).
+    """
+
+    code = "message_not_receivable"
+
+    def __init__(self, text: str, entity: str, sequence_number: int, state: object) -> None:
+        self.entity = entity
+        self.sequence_number = sequence_number
+        self.state = state
+        super().__init__(text)
+
+
 class DefinitionError(LazarettoError):
     """A message type, contract, service or priority is missing, in use, or does not allow this."""
 

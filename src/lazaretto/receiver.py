@@ -15,6 +15,7 @@ from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.leases import Handover, Take
 from lazaretto.engine.prepare import check_properties
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
+from lazaretto.engine.receive_by_number import ReceiveByNumber
 from lazaretto.engine.sessions import (
     AcceptSession,
     ReleaseSession,
@@ -219,6 +220,20 @@ class Receiver:
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
         return raised(self._store.run(ReceiveDeferred(self._path, numbers, self._lock))) if numbers else []
+
+    def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
+        """Return active messages by sequence number, out of turn, locked: all of them, or none.
+
+        Each is charged as any hand-over. A receiver of a session gets messages of its session alone. Raises
+        MessageNotFound, MessageNotReceivable (locked, deferred, scheduled, delayed), and what `receive` does.
+        """
+        self._refuse_closed()
+        if self._mode != "peek_lock":
+            raise NotAllowed("messages are received by number under a lock: use mode='peek_lock'")
+        numbers = check_numbers(sequence_numbers)
+        if self._wanted is not None and self._lock is None:
+            raise NotAllowed("this receiver has no session yet: name one, or receive first")
+        return raised(self._store.run(ReceiveByNumber(self._path, numbers, self._lock))) if numbers else []
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages as they stand, in every state, without locking or charging anything."""

@@ -94,6 +94,16 @@ class BrokerTransaction:
         self._adopt(messages)
         return messages
 
+    def receive_by_number(
+        self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
+    ) -> list[ReceivedMessage]:
+        """Receive active messages by sequence number: all, or none. Otherwise as `receive`."""
+        self._refuse_receiving()
+        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
+            messages = receiver.receive_by_number(sequence_numbers)
+        self._adopt(messages)
+        return messages
+
     def _refuse_receiving(self) -> None:
         """Raise TransactionError if nothing can be received any more."""
         self._refuse_ended()

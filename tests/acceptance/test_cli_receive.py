@@ -183,3 +183,19 @@ def test_a_reader_that_stops_early(cli: Program) -> None:
             assert process.stderr is not None
             assert process.stderr.read() == b""
         assert process.returncode == 141
+
+
+def test_one_message_by_its_number(cli: Program) -> None:
+    with cli.broker() as broker:
+        fill(broker, "orders", [b"1", b"2", b"3", b"4"])
+    assert [m["body"] for m in cli.ok("receive", "orders", "--number", "3", "--json").json] == ["3"]
+    cli.ok("receive", "orders", "--number", "2", "--dead-letter", "--reason", "broken", "--json")
+    with cli.broker() as broker, broker.receiver("orders") as receiver:
+        receiver.defer(receiver.receive_by_number(4))
+    refused = cli.fails(4, "message_not_receivable", "receive", "orders", "--number", "1", "--number", "4")
+    assert "message 4 of 'orders' is deferred" in refused
+    assert "it is a dead letter" in cli.fails(3, "message_not_found", "receive", "orders", "--number", "2")
+    (dead,) = cli.ok("receive", "orders;poison", "--number", "2", "--json").json
+    assert dead["dead_letter_reason"] == "broken"
+    cli.fails(2, "usage", "receive", "orders", "--number", "1", "--wait", "1s")
+    assert _left(cli) == [b"1"]

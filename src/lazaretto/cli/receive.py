@@ -81,6 +81,15 @@ def receive(
             show_default=False,
         ),
     ] = None,
+    numbers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--number",
+            metavar="NUMBER",
+            help="Receive the active message with this sequence number, out of turn; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     complete: Annotated[bool, typer.Option("--complete", help="Complete them: the default.")] = False,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Fail them: the poison policy decides what becomes of them.")
@@ -120,6 +129,10 @@ def receive(
         raise usage("--reason and --description belong to --dead-letter")
     if session is not None and next_session:
         raise usage("give --session or --next-session, not both")
+    if numbers and (next_session or wait is not None):
+        raise usage(
+            "--number goes with neither --next-session nor --wait: the message is there, or it is not"
+        )
     wanted: str | NextSession | None = NEXT_SESSION if next_session else session
     taken = 0
     with call.broker() as broker, broker.receiver(queue, session=wanted) as receiver, _printing(call) as show:
@@ -127,7 +140,10 @@ def receive(
         held: list[ReceivedMessage] = []
         with _given_back(receiver, held):
             while taken < most:
-                batch = receiver.receive(min(_BATCH, most - taken), wait if wait and not taken else 0.0)
+                if numbers:
+                    most, batch = 0, receiver.receive_by_number(numbers)
+                else:
+                    batch = receiver.receive(min(_BATCH, most - taken), wait if wait and not taken else 0.0)
                 if not batch:
                     break
                 taken += len(batch)

@@ -63,7 +63,7 @@ class Receive(Operation[Found]):
     rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> Found:
-        queue = _receivable(tx, self.path, self.session is not None)
+        queue = receivable(tx, self.path, self.session is not None)
         token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self._takes_at_once(queue):
@@ -110,7 +110,7 @@ class Receive(Operation[Found]):
     def _can_start(self, tx: Transaction) -> bool:
         """Return whether messages may be taken before their answer is awaited; errors are left to `run`."""
         try:
-            queue = _receivable(tx, self.path, self.session is not None)
+            queue = receivable(tx, self.path, self.session is not None)
         except LazarettoError:
             return False
         return self._takes_at_once(queue)
@@ -268,7 +268,7 @@ class ReceiveDeferred(Operation[Found]):
     durable = False
 
     def run(self, tx: Transaction) -> Found:
-        queue = _receivable(tx, self.path, self.session is not None)
+        queue = receivable(tx, self.path, self.session is not None)
         sweep(tx, SWEEP)
         halted = look_again(tx, self.path)
         if halted is not None:
@@ -297,7 +297,7 @@ class ReceiveDeferred(Operation[Found]):
         return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
 
-def _receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
+def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
     """Return the queue if it may be received from in this way. Raises what stands against it."""
     queue = tx.queue(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:

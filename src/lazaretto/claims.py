@@ -14,6 +14,7 @@ from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, summary_of
 from lazaretto.engine.claim_settle import RevokeClaims, SettleClaims, Stage, StagedRows
 from lazaretto.engine.claims import (
     Attach,
+    Identify,
     MarkStarted,
     RenewClaims,
     StartShard,
@@ -68,8 +69,13 @@ class ClaimConsumer:
         self.name = name
         self._lease = seconds("lease", lease, 1.0, 86_400.0)
         self.epoch = epoch if epoch is not None else 0
-        #: Tells it from consumers of the same name in other queues and stores; known when attached.
+        #: Tells it from consumers of the same name in other queues and stores; known when it was asked for.
         self.identity = 0
+
+    def identify(self) -> int:
+        """Return what tells it from consumers of the same name in other queues and stores."""
+        self.identity = self._store.run(Identify(self.path, self.name))
+        return self.identity
 
     def attach(self) -> int:
         """Become the one driver, fencing off the one before; return the last claim that has ended."""

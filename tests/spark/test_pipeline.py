@@ -398,3 +398,52 @@ class TestBadInput:
         send(broker, b"raise", b"1")
         with pytest.raises(Exception, match="halted"):
             pipeline.run(act)
+
+
+class TestWhoseResults:
+    def other(self, spark: Any, pipeline: Pipeline, **said: Any) -> Any:
+        given = {
+            "store": pipeline.store,
+            "queue": "work",
+            "schema": SCHEMA,
+            "results": pipeline.results,
+            **said,
+        }
+        return process(spark, act, **{"checkpoint": f"{pipeline.checkpoint}-other", **given})
+
+    def test_a_folder_is_refused_that_belongs_to_another_consumer(
+        self, spark: Any, broker: Broker, pipeline: Pipeline
+    ) -> None:
+        send(broker, *[b"%d" % n for n in range(10)])
+        pipeline.run(act)
+        broker.sender("out").send(Message(b"1"))
+        for said in ({"consumer": "another"}, {"queue": "out"}):
+            with pytest.raises(InvalidOption, match="belong to consumer 'spark' of queue 'work'"):
+                self.other(spark, pipeline, **said)
+        assert len(pipeline.rows()) == 10
+        assert broker.queue("out").counts.active == 1
+
+    def test_a_queue_made_anew_does_not_write_over_what_is_there(
+        self, spark: Any, broker: Broker, pipeline: Pipeline
+    ) -> None:
+        send(broker, *[b"%d" % n for n in range(10)])
+        pipeline.run(act)
+        broker.delete_queue("work")
+        broker.create_queue("work")
+        send(broker, b"11")
+        with pytest.raises(InvalidOption, match="which was made anew"):
+            self.other(spark, pipeline)
+        assert len(pipeline.rows()) == 10
+        assert broker.queue("work").counts.active == 1
+        results = f"{pipeline.results}-new"
+        self.other(spark, pipeline, results=results).awaitTermination()
+        assert spark.read.parquet(results).count() == 1
+
+    def test_results_of_an_older_version_are_left_alone(
+        self, spark: Any, broker: Broker, pipeline: Pipeline
+    ) -> None:
+        send(broker, b"1")
+        (Path(pipeline.results) / "claim=0000000001").mkdir(parents=True)
+        with pytest.raises(InvalidOption, match="of an older version"):
+            pipeline.start(act)
+        assert broker.queue("work").counts.active == 1

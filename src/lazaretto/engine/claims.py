@@ -87,16 +87,9 @@ class Attach(Operation[Attached]):
 
     def run(self, tx: Transaction) -> Attached:
         queue = require_claims(tx, self.path)
-        if not self.consumer or len(self.consumer) > _LONGEST_NAME:
-            raise InvalidOption(
-                f"expected a consumer's name of 1 to {_LONGEST_NAME} characters, got {shown(self.consumer)}"
-            )
+        before = _identified(tx, queue, self.consumer)
         sweep(tx, SWEEP)
-        before = tx.consumer(queue.queue_id, self.consumer) or ConsumerRecord(queue.queue_id, self.consumer)
-        identity = before.identity or tx.random_token()
-        record = _replace(
-            before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now, identity=identity
-        )
+        record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
         tx.save_consumer(record)
         tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
         for claim in open_claims(tx, record):
@@ -105,7 +98,31 @@ class Attach(Operation[Attached]):
             else:
                 _judge(tx, claim, before.driver)
         record = tx.consumer(queue.queue_id, self.consumer) or record
-        return Attached(record.epoch, record.settled, identity)
+        return Attached(record.epoch, record.settled, record.identity)
+
+
+@dataclasses.dataclass(slots=True)
+class Identify(Operation[int]):
+    """Find a consumer, made if there is none; the answer is its identity."""
+
+    path: EntityPath
+    consumer: str
+
+    def run(self, tx: Transaction) -> int:
+        return _identified(tx, require_claims(tx, self.path), self.consumer).identity
+
+
+def _identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRecord:
+    """Return a consumer that has an identity."""
+    if not consumer or len(consumer) > _LONGEST_NAME:
+        raise InvalidOption(
+            f"expected a consumer's name of 1 to {_LONGEST_NAME} characters, got {shown(consumer)}"
+        )
+    record = tx.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
+    if not record.identity:
+        record = _replace(record, identity=tx.random_token())
+        tx.save_consumer(record)
+    return record
 
 
 def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from lazaretto.breaker import BreakerPolicy
+from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.options import shown
@@ -21,13 +22,13 @@ from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.options import STREAM_OPTIONS, SparkOptions, parse
-from lazaretto.spark.results import ParquetResults, ResultSink
+from lazaretto.spark.results import ParquetResults, ResultOwner, ResultSink, owned
 from lazaretto.spark.shards import run_task
 from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
-from lazaretto.stores import is_served
+from lazaretto.stores import is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
@@ -84,6 +85,8 @@ def process(
     if isolation == "vectorised":
         _refuse_what_vectors_lack(made, given)
     refuse_remote(stream.sparkSession.sparkContext.master, given.url())
+    if sink is not None:
+        sink = owned(sink, _owner(given))
     carried = Carried(
         TaskSettings(
             options=given,
@@ -130,6 +133,14 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
     options_of_stream = {**said, **own, "shards_only": "true"}
     parse(options_of_stream)
     return source.readStream.format(FORMAT).options(**options_of_stream).load()
+
+
+def _owner(options: SparkOptions) -> ResultOwner:
+    """Return whose results a query writes."""
+    with broker_at(options.url()) as broker:
+        consumer = ClaimConsumer(broker._store, options.queue, options.consumer)
+        identity = consumer.identify()
+    return ResultOwner(without_password(options.store), str(consumer.path), consumer.name, identity)
 
 
 def refuse_remote(master: str | None, store: str) -> None:

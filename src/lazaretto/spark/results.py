@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from lazaretto.errors import InvalidOption
 from lazaretto.failure import Failure, failure_of
 from lazaretto.store.claims import MOST_SHARDS
 
 _GROUP = 50_000
+#: Where the folder says whose it is. Readers of Parquet pass over a name like this one.
+_OWNERS = "_lazaretto"
+_CLAIM = "claim="
 
 
 class ResultSchemaError(Exception):
     """A handler's result does not fit the schema of results."""
+
+
+class ResultOwner(msgspec.Struct, frozen=True):
+    """The consumer that results are of. `identity`: another one for a queue or store that was made anew."""
+
+    store: str
+    queue: str
+    consumer: str
+    identity: int
+
+    @property
+    def key(self) -> str:
+        """Return what names it in files: 16 hexadecimal digits."""
+        return f"{self.identity:016x}"
+
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """Return what users call it."""
+        return self.store, self.queue, self.consumer
 
 
 class ResultPart(Protocol):
@@ -34,7 +58,9 @@ class ResultSink(Protocol):
     """Where results go. Is sent to tasks, so it can be pickled.
 
     A claim may be run again, and then its results come again, the same shard in the same place: so
-    that there are no duplicates, a sink replaces what it has of a claim and shard.
+    that there are no duplicates, a sink replaces what it has of a claim and shard. Numbers of claims are
+    a consumer's own. So a sink may have a method `owned_by(owner)`, called once before the query starts: it
+    returns the sink for that ResultOwner, or raises if what is there belongs to another.
     """
 
     def open(self, schema: pa.Schema, claim: int, shard: int) -> ResultPart:
@@ -44,36 +70,94 @@ class ResultSink(Protocol):
         """Forget the results of a claim that was revoked: its messages come again in another one."""
 
 
+def owned(sink: ResultSink, owner: ResultOwner) -> ResultSink:
+    """Return a sink as it is for one consumer. Raises what the sink raises that belongs to another."""
+    own = getattr(sink, "owned_by", None)
+    found: ResultSink = sink if own is None else own(owner)
+    return found
+
+
 class ParquetResults:
-    """A folder, or URI, of Parquet files: one for each shard of each claim. File systems are Arrow's."""
+    """A folder, or URI, of Parquet files: one for each shard of each claim. File systems are Arrow's.
 
-    def __init__(self, root: str) -> None:
+    The folder belongs to one consumer, as a file in it says.
+    """
+
+    def __init__(self, root: str, owner: ResultOwner | None = None) -> None:
         self._root = root
+        self._owner = owner
 
-    def _at(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str]:
+    def owned_by(self, owner: ResultOwner) -> ResultSink:
+        """Return the sink for one consumer's results. Raises InvalidOption: the folder is another's."""
+        files, root = self._place()
+        owners = f"{root}/{_OWNERS}"
+        own = f"{owners}/{owner.key}.json"
+        if files.get_file_info(own).type is pyarrow.fs.FileType.NotFound:
+            others = _names(files, owners)
+            if not others:
+                if any(name.startswith(_CLAIM) for name in _names(files, root)):
+                    raise InvalidOption(
+                        f"the results in {self._root!r} are of an older version, which did not note whose "
+                        "they are: name another folder; readers may read both"
+                    )
+                files.create_dir(owners, recursive=True)
+                with files.open_output_stream(own) as stream:
+                    stream.write(msgspec.json.encode(owner))
+                # Looked at again: another one may have come at the same time.
+                others = [name for name in _names(files, owners) if name != f"{owner.key}.json"]
+                if others:
+                    files.delete_file(own)
+            if others:
+                with files.open_input_stream(f"{owners}/{others[0]}") as stream:
+                    self._refuse(owner, msgspec.json.decode(stream.read(), type=ResultOwner))
+        return ParquetResults(self._root, owner)
+
+    def _refuse(self, ours: ResultOwner, theirs: ResultOwner) -> NoReturn:
+        raise InvalidOption(
+            f"the results in {self._root!r} belong to consumer {theirs.consumer!r} of queue {theirs.queue!r} "
+            f"in {theirs.store!r}, and not to {ours.consumer!r} of {ours.queue!r} in {ours.store!r}"
+            f"{', which was made anew' if ours.named == theirs.named else ''}: "
+            "each consumer needs a folder of its own; name another one, or move the results away"
+        )
+
+    def _place(self) -> tuple[pyarrow.fs.FileSystem, str]:
         if "://" in self._root:
             files, path = pyarrow.fs.FileSystem.from_uri(self._root)
         else:
             files, path = pyarrow.fs.LocalFileSystem(), self._root
-        return files, f"{path.rstrip('/')}/claim={claim:010}"
+        return files, path.rstrip("/")
+
+    def _at(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str]:
+        files, root = self._place()
+        return files, f"{root}/{_CLAIM}{claim:010}"
+
+    @property
+    def _prefix(self) -> str:
+        return "part-" if self._owner is None else f"part-{self._owner.key}-"
 
     def open(self, schema: pa.Schema, claim: int, shard: int) -> ResultPart:
         """Return a file that readers do not see before it is whole."""
         files, folder = self._at(claim)
         files.create_dir(folder, recursive=True)
-        return _ParquetPart(files, folder, schema, shard)
+        return _ParquetPart(files, folder, schema, f"{self._prefix}{shard:04}.parquet")
 
     def remove(self, claim: int) -> None:
-        """Remove a claim's folder."""
+        """Remove a claim's files."""
         files, folder = self._at(claim)
-        if files.get_file_info(folder).type is not pyarrow.fs.FileType.NotFound:
-            files.delete_dir(folder)
+        for name in _names(files, folder):
+            if name.startswith(self._prefix):
+                files.delete_file(f"{folder}/{name}")
+
+
+def _names(files: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    found = files.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+    return [entry.base_name for entry in found]
 
 
 class _ParquetPart:
-    def __init__(self, files: pyarrow.fs.FileSystem, folder: str, schema: pa.Schema, shard: int) -> None:
+    def __init__(self, files: pyarrow.fs.FileSystem, folder: str, schema: pa.Schema, name: str) -> None:
         self._files = files
-        self._path = f"{folder}/part-{shard:04}.parquet"
+        self._path = f"{folder}/{name}"
         # Readers pass over names like this one.
         self._hidden = f"{folder}/_{uuid.uuid4().hex}"
         self._writer = pq.ParquetWriter(self._hidden, schema, filesystem=files)

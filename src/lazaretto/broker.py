@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +56,8 @@ from lazaretto.transaction import BrokerTransaction
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
+#: Dead letters that are read at once with their messages, whose bodies are in memory then.
+_MESSAGES = 100
 
 Which = DeadLetterFilter | int | Iterable[int]
 
@@ -244,24 +247,35 @@ class Broker(Administration):
     # -- dead letters ---------------------------------------------------------------------------
 
     def dead_letters(
-        self, path: str, which: DeadLetterFilter | None = None, *, limit: int | None = None
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        limit: int | None = None,
+        messages: bool = True,
     ) -> Iterator[DeadLetter]:
-        """Yield the dead letters that wait in a queue, by sequence number, without their attempts."""
+        """Yield the dead letters that wait in a queue, by sequence number, without their attempts.
+
+        `messages=False`: without the messages either, whose bodies may be large; `message` is then None.
+        """
         parsed = dead_letter_path(EntityPath.parse(path))
         if which is not None and not isinstance(which, DeadLetterFilter):
             raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
         if limit is not None:
             whole("limit", limit, 0, 1 << 62)
-        return self._dead_letters(parsed, which or DeadLetterFilter(), limit)
+        return self._dead_letters(parsed, which or DeadLetterFilter(), limit, messages)
 
     def _dead_letters(
-        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None
+        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None, messages: bool
     ) -> Iterator[DeadLetter]:
         after = 0
+        page = _MESSAGES if messages else _CHUNK
         while left is None or left > 0:
-            size = _CHUNK if left is None else min(_CHUNK, left)
+            size = page if left is None else min(page, left)
             found = self._store.read(
-                lambda tx, size=size, after=after: list_dead_letters(tx, parsed, given, size, after)  # type: ignore[misc]
+                functools.partial(
+                    list_dead_letters, path=parsed, which=given, limit=size, after=after, messages=messages
+                )
             )
             yield from found
             if len(found) < size:
@@ -323,7 +337,7 @@ class Broker(Administration):
             purged += done
         return purged
 
-    def _which(self, path: str, which: Which) -> tuple[EntityPath, list[int], dict[str, Any]]:
+    def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
         parsed = dead_letter_path(EntityPath.parse(path))
         if isinstance(which, DeadLetterFilter):
             numbers = self._store.read(lambda tx: match_dead_letters(tx, parsed, which))

@@ -270,7 +270,11 @@ class TestResubmit:
         )
         (entry,) = broker.audit()
         assert (entry.actor, entry.action) == ("ann", "resubmit")
-        assert entry.detail == {"sequence_numbers": [1, 4], "filter": {"error_type": "KeyError"}}
+        assert entry.detail == {
+            "count": 2,
+            "sequence_numbers": [1, 4],
+            "filter": {"error_type": "KeyError"},
+        }
 
 
 class TestSkipped:

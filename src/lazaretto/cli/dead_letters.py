@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -57,14 +57,18 @@ def _chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: 
     return list(dict.fromkeys(check_numbers(numbers))) if numbers else which
 
 
-def _matching(broker: Broker, queue: str, which: Which, limit: int | None = None) -> Iterator[DeadLetter]:
+def _print_matching(call: Call, broker: Broker, queue: str, which: Which) -> None:
     if isinstance(which, list):
         which = DeadLetterFilter(sequence_numbers=tuple(which))
     assert isinstance(which, DeadLetterFilter)
-    return broker.dead_letters(queue, which, limit=limit)
+    _print_list(call, broker, queue, which)
 
 
-def _print_list(call: Call, queue: str, found: Iterator[DeadLetter]) -> None:
+def _print_list(
+    call: Call, broker: Broker, queue: str, which: DeadLetterFilter, limit: int | None = None
+) -> None:
+    # A table shows nothing of the message itself.
+    found = broker.dead_letters(queue, which, limit=limit, messages=call.json)
     if call.json:
         output.json_array(found)
     else:
@@ -108,7 +112,7 @@ def list_(
         sequence_numbers=tuple(numbers) if numbers else None,
     )
     with call.broker() as broker:
-        _print_list(call, queue, broker.dead_letters(queue, which, limit=limit))
+        _print_list(call, broker, queue, which, limit)
 
 
 @app.command("show")
@@ -241,7 +245,7 @@ def resubmit(
     body = None if edit_body is None else _read(edit_body)
     with call.broker() as broker:
         if dry_run:
-            _print_list(call, queue, _matching(broker, queue, which))
+            _print_matching(call, broker, queue, which)
             return
         edit = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
@@ -318,7 +322,7 @@ def purge(
     which = _chosen(numbers, given, everything)
     with call.broker() as broker:
         if dry_run:
-            _print_list(call, queue, _matching(broker, queue, which))
+            _print_matching(call, broker, queue, which)
             return
         with output.progress(f"purging {queue}"):
             purged = broker.purge(queue, which, everything=everything)

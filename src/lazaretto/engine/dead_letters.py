@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,9 +13,9 @@ import msgspec
 from lazaretto.clock import to_datetime, to_micros
 from lazaretto.conversations import place_of_lane
 from lazaretto.engine.conversations import open_conversation
-from lazaretto.engine.delivery import pass_on, resolve
+from lazaretto.engine.delivery import pass_on, release_sessions, resolve
 from lazaretto.engine.forwards import forwards
-from lazaretto.engine.log import audit, note
+from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.prepare import check_size, prepare
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import STATES
@@ -43,8 +44,14 @@ from lazaretto.store.records import (
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
+    NewMessage,
     QueueRecord,
 )
+
+#: Dead letters that are looked up at once, where nothing but their numbers is.
+_PAGE = 10_000
+#: Runs of sequence numbers that one entry of the audit log names.
+_MOST_RUNS = 20
 
 #: Returns the message to send instead of a dead letter, or None to send it back as it is.
 Edit = Callable[[DeadLetter], Message | None]
@@ -168,14 +175,16 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
     return tuple(found)
 
 
-def _dead_letter(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) -> DeadLetter:
-    message = None
-    if record.resolution is None:
-        key = record.key | record.subqueue << SEQUENCE_BITS
-        rows = tx.peek(key - 1, key, 1, delayed=False)
-        if rows:
-            row = rows[0]
-            message = PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1])
+def _messages(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
+    """Return the messages of dead letters that wait, by the keys of these."""
+    keys = [record.key | record.subqueue << SEQUENCE_BITS for record in records if record.resolution is None]
+    return {
+        main_key(row[0]): PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1])
+        for row in (tx.peek_keys(keys) if keys else ())
+    }
+
+
+def _dead_letter(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None) -> DeadLetter:
     return DeadLetter(
         queue=queue.path,
         sequence_number=sequence_of(record.key),
@@ -196,14 +205,13 @@ def _dead_letter(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) 
 
 
 def list_dead_letters(
-    tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int = 0
+    tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int, *, messages: bool
 ) -> list[DeadLetter]:
     """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
     queue = require_queue(tx, path)
-    return [
-        _dead_letter(tx, queue, r)
-        for r in tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
-    ]
+    records = tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
+    found = _messages(tx, records) if messages else {}
+    return [_dead_letter(queue, record, found.get(record.key)) for record in records]
 
 
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
@@ -212,7 +220,7 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     record = tx.dead_letter(first_key(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
-    found = _dead_letter(tx, queue, record)
+    found = _dead_letter(queue, record, _messages(tx, [record]).get(record.key))
     return dataclasses.replace(found, attempts=history(tx, record.key))
 
 
@@ -227,10 +235,17 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
     ]
 
 
-def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> list[int]:
+def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
     """Return the sequence numbers of all dead letters that the filter means."""
     queue = require_queue(tx, path)
-    return [sequence_of(r.key) for r in tx.dead_letters(which.criteria(queue, path.subqueue), -1)]
+    # There may be millions: eight bytes for each.
+    found = array("q")
+    while True:
+        after = found[-1] if found else 0
+        keys = tx.dead_letter_keys(which.criteria(queue, path.subqueue, after), _PAGE)
+        found.extend(map(sequence_of, keys))
+        if len(keys) < _PAGE:
+            return found
 
 
 @dataclasses.dataclass(slots=True)
@@ -250,53 +265,91 @@ class Resubmit(Operation[ResubmitReport]):
     def run(self, tx: Transaction) -> ResubmitReport:
         queue = require_queue(tx, self.path)
         refuse_sending(queue)
-        report = ResubmitReport({}, [])
-        for number in dict.fromkeys(self.sequence_numbers):
-            key = first_key(queue.queue_id) + number
-            row, record = tx.row(dead_key(key, self.path.subqueue)), tx.dead_letter(key)
+        keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
+        records = tx.some_dead_letters(keys)
+        held = tx.sessions_held_by(keys) if queue.options.requires_session else {}
+        skipped: list[Skipped] = []
+        sent: dict[int, int] = {}
+        plain: dict[int, MessageRow] = {}
+        for key in keys:
+            row, record = rows.get(dead_key(key, self.path.subqueue)), records.get(key)
             why = _hindrance(row, record)
             if why is None:
                 assert row is not None
                 assert record is not None
                 try:
-                    new_key, edited = self._send_back(tx, queue, row, record)
+                    edited = self._edited(tx, queue, row, record)
+                    live = self._live(tx, queue, row, edited)
+                    in_place = live.session_id is not None and live.session_id == held.get(key)
+                    sent[key] = key if in_place else tx.take_key(queue.queue_id)
                 except LazarettoError as error:
                     why = str(error)
             if why is not None:
-                report.skipped.append(Skipped(number, why))
+                skipped.append(Skipped(sequence_of(key), why))
                 continue
-            report.resubmitted[number] = sequence_of(new_key)
-            resolve(tx, [key], "resubmitted", new_key)
-            note(tx, "resubmitted", queue, number, new_sequence_number=sequence_of(new_key), edited=edited)
-            live = tx.row(new_key)
-            if live is not None and forwards(queue):
-                pass_on(tx, queue, live)
-        if report.resubmitted:
-            numbers = list(report.resubmitted)
-            audit(tx, self.actor, "resubmit", queue.path, sequence_numbers=numbers, **self.detail)
+            assert row is not None
+            if in_place:
+                live = _back_in_place(live, row)
+            if edited is None:
+                plain[sent[key]] = live
+            else:
+                _replace(tx, row, msgspec.structs.replace(live, key=sent[key], body_id=None), edited.body)
+        if plain:
+            tx.save_rows(plain)
+        report = ResubmitReport({sequence_of(old): sequence_of(new) for old, new in sent.items()}, skipped)
+        if sent:
+            tx.resubmit_dead_letters(sent)
+            release_sessions(tx, list(sent))
+            note_all(
+                tx,
+                "resubmitted",
+                queue,
+                [
+                    (sequence_of(old), {"new_sequence_number": sequence_of(new), "edited": new not in plain})
+                    for old, new in sent.items()
+                ],
+            )
+            for new_key in sent.values() if forwards(queue) else ():
+                forwarded = tx.row(new_key)
+                if forwarded is not None:
+                    pass_on(tx, queue, forwarded)
+            audit(tx, self.actor, "resubmit", queue.path, **_named(report.resubmitted), **self.detail)
         return report
 
-    def _send_back(
+    def _edited(
         self, tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord
-    ) -> tuple[int, bool]:
-        edited = None
-        if self.edit is not None:
-            try:
-                edited = self.edit(_dead_letter(tx, queue, record))
-            except LazarettoError:
-                raise
-            except Exception as error:
-                raise InvalidMessage(f"the edit failed: {type(error).__name__}: {error}") from error
-        headers, body = decode_headers(row.headers), None
+    ) -> NewMessage | None:
+        """Return the message to send instead, or None if it is to be sent back as it is."""
+        if self.edit is None:
+            return None
+        try:
+            edited = self.edit(_dead_letter(queue, record, _messages(tx, [record]).get(record.key)))
+        except LazarettoError:
+            raise
+        except Exception as error:
+            raise InvalidMessage(f"the edit failed: {type(error).__name__}: {error}") from error
+        if edited is None:
+            return None
+        new = prepare(edited)
+        check_size(new, queue.options.max_message_size)
+        return new
+
+    def _live(
+        self, tx: Transaction, queue: QueueRecord, row: MessageRow, edited: NewMessage | None
+    ) -> MessageRow:
+        """Return a dead letter as the message that it is again, or the one that is sent instead."""
+        headers = decode_headers(row.headers)
         message_id, encoded, ttl = row.message_id, row.headers, headers.time_to_live
-        if edited is not None:
-            new = prepare(edited)
-            check_size(new, queue.options.max_message_size)
-            body, ttl = new.body, new.time_to_live
-            headers = decode_headers(new.headers)
-            headers = msgspec.structs.replace(headers, edit_of=row.message_id)
+        if headers.hops:
+            # It may be forwarded from the start again.
+            headers = msgspec.structs.replace(headers, hops=0)
             encoded = encode_headers(headers)
-            message_id = new.message_id or row.message_id
+        if edited is not None:
+            ttl = edited.time_to_live
+            headers = msgspec.structs.replace(decode_headers(edited.headers), edit_of=row.message_id)
+            encoded = encode_headers(headers)
+            message_id = edited.message_id or row.message_id
             if message_id == row.message_id:
                 message_id = f"{row.message_id}.{row.generation + 1}"
         if queue.options.dialogs:
@@ -312,7 +365,7 @@ class Resubmit(Operation[ResubmitReport]):
         if ttl is not None:
             lives.append(ttl)
         expires = tx.now + min(lives) if lives else None
-        live = msgspec.structs.replace(
+        return msgspec.structs.replace(
             row,
             state=FRESH,
             due=expires,
@@ -329,29 +382,6 @@ class Resubmit(Operation[ResubmitReport]):
             resubmitted_from=main_key(row.key),
             headers=encoded,
         )
-        if live.session_id is not None and live.session_id == tx.session_held_by(main_key(row.key)):
-            # The rest of its session waits behind it: it returns to its place among them.
-            new_key = main_key(row.key)
-            live = msgspec.structs.replace(
-                live,
-                state=READY,
-                enqueued_sequence_number=row.enqueued_sequence_number,
-                resubmitted_from=row.resubmitted_from,
-            )
-        else:
-            new_key = tx.take_key(queue.queue_id)
-        if edited is None:
-            if headers.hops:
-                # It may be forwarded from the start again.
-                afresh = encode_headers(msgspec.structs.replace(headers, hops=0))
-                live = msgspec.structs.replace(live, headers=afresh)
-            tx.save_row(live, new_key)
-        else:
-            tx.delete_messages([row.key])
-            if row.body_id is not None:
-                tx.delete_bodies([row.body_id])
-            tx.insert_row(msgspec.structs.replace(live, key=new_key, body_id=None), body)
-        return new_key, edited is not None
 
     def _in_dialog(self, tx: Transaction, row: MessageRow, headers: Headers) -> Headers:
         before = decode_headers(row.headers)
@@ -364,6 +394,41 @@ class Resubmit(Operation[ResubmitReport]):
             subject=before.subject,
             correlation_id=before.correlation_id,
         )
+
+
+def _back_in_place(live: MessageRow, dead: MessageRow) -> MessageRow:
+    """Return a message whose session waits behind it as it returns to its place among its fellows."""
+    return msgspec.structs.replace(
+        live,
+        state=READY,
+        enqueued_sequence_number=dead.enqueued_sequence_number,
+        resubmitted_from=dead.resubmitted_from,
+    )
+
+
+def _replace(tx: Transaction, dead: MessageRow, live: MessageRow, body: bytes) -> None:
+    tx.delete_messages([dead.key])
+    if dead.body_id is not None:
+        tx.delete_bodies([dead.body_id])
+    tx.insert_row(live, body)
+
+
+def _named(numbers: Iterable[int]) -> dict[str, Any]:
+    """Return how the audit log names messages: how many, and their numbers, runs of them as "first-last"."""
+    given = sorted(numbers)
+    runs: list[list[int]] = []
+    for number in given:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    if len(runs) > _MOST_RUNS:
+        # The events name each of them.
+        return {"count": len(given), "first": given[0], "last": given[-1]}
+    return {
+        "count": len(given),
+        "sequence_numbers": [a if a == b else f"{a}-{b}" for a, b in runs],
+    }
 
 
 def _hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
@@ -385,24 +450,23 @@ class Purge(Operation[list[int]]):
 
     def run(self, tx: Transaction) -> list[int]:
         queue = require_queue(tx, self.path)
-        purged, bodies = [], []
-        for number in dict.fromkeys(self.sequence_numbers):
-            key = first_key(queue.queue_id) + number
-            row = tx.row(dead_key(key, self.path.subqueue))
-            if _hindrance(row, tx.dead_letter(key)) is None:
-                assert row is not None
-                purged.append(key)
-                if row.body_id is not None:
-                    bodies.append(row.body_id)
-                note(tx, "purged", queue, number)
+        keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
+        records = tx.some_dead_letters(keys)
+        purged = {
+            key: row
+            for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
+            if row is not None and _hindrance(row, records.get(key)) is None
+        }
+        numbers = [sequence_of(key) for key in purged]
         if purged:
-            tx.delete_messages([dead_key(key, self.path.subqueue) for key in purged])
-            tx.delete_bodies(bodies)
-            tx.delete_attempts(purged)
-            resolve(tx, purged, "purged")
-            numbers = [sequence_of(key) for key in purged]
-            audit(tx, self.actor, "purge", queue.path, sequence_numbers=numbers, **self.detail)
-        return [sequence_of(key) for key in purged]
+            tx.delete_messages([row.key for row in purged.values()])
+            tx.delete_bodies([row.body_id for row in purged.values() if row.body_id is not None])
+            tx.delete_attempts(list(purged))
+            resolve(tx, list(purged), "purged")
+            note_all(tx, "purged", queue, [(number, {}) for number in numbers])
+            audit(tx, self.actor, "purge", queue.path, **_named(numbers), **self.detail)
+        return numbers
 
 
 def dead_letter_path(path: EntityPath) -> EntityPath:

@@ -44,9 +44,9 @@ def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
             note(tx, "session_released", queue, session=session_id)
 
 
-def resolve(tx: Transaction, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None) -> None:
+def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:
     """Record what became of dead letters; sessions that waited for them go on."""
-    tx.resolve_dead_letters(keys, resolution, resubmitted_as)
+    tx.resolve_dead_letters(keys, resolution)
     release_sessions(tx, keys)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -87,8 +88,16 @@ def note(
     tx: Transaction, kind: str, queue: QueueRecord, sequence_number: int | None = None, **detail: Any
 ) -> None:
     """Write an event."""
+    note_all(tx, kind, queue, [(sequence_number, detail)])
+
+
+def note_all(
+    tx: Transaction, kind: str, queue: QueueRecord, events: Sequence[tuple[int | None, dict[str, Any]]]
+) -> None:
+    """Write several events of one kind, each with a sequence number and its detail."""
     assert kind in EVENT_KINDS, kind
-    tx.insert_event(kind, queue.path, sequence_number, msgspec.json.encode(detail).decode())
+    encoded = [(number, msgspec.json.encode(detail).decode()) for number, detail in events]
+    tx.insert_events(kind, queue.path, encoded)
 
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:

@@ -139,12 +139,20 @@ class Transaction(
         """Return one message."""
         ...
 
+    def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
+        """Return those of the messages that are there, by key."""
+        ...
+
     def body(self, key: int) -> bytes:
         """Return one message's body."""
         ...
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         """Store a message's new standing, unlocked, under another key if one is given."""
+        ...
+
+    def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
+        """Store the new standing of several messages, unlocked, each under the key it is given by."""
         ...
 
     def save_counters(self, row: MessageRow) -> None:
@@ -181,6 +189,10 @@ class Transaction(
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
         """Return messages between two keys as they stand: HandedRow without its last, state, lock's end."""
+        ...
+
+    def peek_keys(self, keys: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Return those of the messages that are there, as `peek` does."""
         ...
 
     def select_suspect(self, first: int, last: int) -> HandedRow | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lazaretto.store.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
@@ -46,8 +46,16 @@ class HistoryTransaction(Protocol):
         """Return one dead letter, or what became of it."""
         ...
 
+    def some_dead_letters(self, keys: Sequence[int]) -> dict[int, DeadLetterRecord]:
+        """Return several dead letters, or what became of them, by key."""
+        ...
+
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
         """Return the dead letters that wait, oldest sequence number first."""
+        ...
+
+    def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
+        """Return the keys of these alone."""
         ...
 
     def dead_letter_groups(
@@ -56,18 +64,20 @@ class HistoryTransaction(Protocol):
         """Return reason, error type, number, first and last time, and first key, by number."""
         ...
 
-    def resolve_dead_letters(
-        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
-    ) -> None:
+    def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
         """Record what became of dead letters."""
+        ...
+
+    def resubmit_dead_letters(self, sent: Mapping[int, int]) -> None:
+        """Record under which keys dead letters were sent back."""
         ...
 
     def forget_history(self, before: int, limit: int) -> bool:
         """Forget old events, resolved dead letters and message ids; return whether there may be more."""
         ...
 
-    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
-        """Add to the event log."""
+    def insert_events(self, kind: str, queue: str, events: Sequence[tuple[int | None, str]]) -> None:
+        """Add to the event log; each has a sequence number and a detail."""
         ...
 
     def events(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
 _MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
 _PART = re.compile(r"\[(\w+)\]")
-_ROWS = re.compile(r"\[rows\] (\([^)]*\))")
+_ROWS = re.compile(r"\[rows\]\s+(\([^)]*\))")
 
 
 class Migration(NamedTuple):

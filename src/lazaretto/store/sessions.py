@@ -51,8 +51,8 @@ class SessionTransaction(Protocol):
         """Let the sessions go on that messages hold back; return queue id and session id of each."""
         ...
 
-    def session_held_by(self, key: int) -> str | None:
-        """Return the session that a message holds back."""
+    def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
+        """Return the sessions that messages hold back, by the messages' keys."""
         ...
 
     def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:

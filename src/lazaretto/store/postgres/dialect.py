@@ -35,6 +35,7 @@ _OF_NO_LOCK = {
     "repeat_transits",
     "select_body",
     "select_claimable_ready",
+    "select_dead_letter_keys",
     "select_dead_letters",
     "select_last_key",
     "select_levels",

@@ -444,6 +444,13 @@ SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, l
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages WHERE key = %s
 
+-- name: select_rows
+-- The same of several messages.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages WHERE key = ANY(%s)
+
 -- name: select_active
 -- The first active messages of a queue, as the engine decides by them.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
@@ -491,6 +498,26 @@ SET key = %(new_key)s, state = %(state)s, due = %(due)s, expires = %(expires)s, 
     suspect = %(suspect)s, headers = %(headers)s
 WHERE key = %(key)s
 
+-- name: update_rows
+-- The new standing of several messages, their locks gone.
+WITH new (
+    key, new_key, state, due, expires, enqueued, session_id, deliveries, failures, worker_deaths, lock_expiries,
+    delivery_count, cycle_attempts, cycle, moves, generation, deferred, enqueued_sequence_number,
+    resubmitted_from, suspect, headers
+) AS (VALUES [rows]
+    (%s::bigint, %s::bigint, %s::int, %s::bigint, %s::bigint, %s::bigint, %s::text, %s::bigint, %s::bigint,
+     %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::int, %s::bigint,
+     %s::bigint, %s::bigint, %s::bytea))
+UPDATE lazaretto_messages AS m
+SET key = n.new_key, state = n.state, due = n.due, expires = n.expires, enqueued = n.enqueued,
+    session_id = n.session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
+    deliveries = n.deliveries, failures = n.failures, worker_deaths = n.worker_deaths,
+    lock_expiries = n.lock_expiries, delivery_count = n.delivery_count, cycle_attempts = n.cycle_attempts,
+    cycle = n.cycle, moves = n.moves, generation = n.generation, deferred = n.deferred,
+    enqueued_sequence_number = n.enqueued_sequence_number, resubmitted_from = n.resubmitted_from,
+    suspect = n.suspect, headers = n.headers
+FROM new n WHERE m.key = n.key AND m.key = ANY(ARRAY(SELECT key FROM new))
+
 -- name: update_counters
 -- The counters of one message, its lock kept.
 UPDATE lazaretto_messages
@@ -514,8 +541,8 @@ WHERE key = ANY(%(keys)s) AND state = 2 AND lock_token = %(token)s AND due > %(n
 SELECT coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
 FROM lazaretto_messages m WHERE key = %s
 
--- name: peek
--- Messages of a subqueue as they stand, from a sequence number on.
+-- part: as_it_stands
+-- Messages as they stand.
 SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
        m.message_id, m.enqueued, expires, headers, body_id, deliveries + (r.until IS NOT NULL)::int,
        delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
@@ -525,7 +552,16 @@ LEFT JOIN LATERAL (
     SELECT first, until, locked_at FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
     ON state = 0 AND r.first <= m.key AND (expires IS NULL OR expires > r.locked_at)
 LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3::bigint << 42) AND (m.key >> 42 & 3) <> 0
+
+-- name: peek
+-- Messages of a subqueue as they stand, from a sequence number on.
+[as_it_stands]
 WHERE m.key > %s AND m.key <= %s ORDER BY m.key LIMIT %s
+
+-- name: peek_keys
+-- Messages by key as they stand, whatever their order.
+[as_it_stands]
+WHERE m.key = ANY(%s)
 
 -- name: peek_delayed
 -- The same of the messages that wait for a retry.
@@ -665,9 +701,9 @@ SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
 UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL
 WHERE held_key = ANY(%s) RETURNING queue_id, session_id
 
--- name: select_session_held_by
--- The session that a message holds back.
-SELECT session_id FROM lazaretto_sessions WHERE held_key = %s
+-- name: select_sessions_held_by
+-- The sessions that messages hold back.
+SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key = ANY(%s)
 
 -- name: select_held_sessions
 -- The sessions of a queue that are held back, by the place of their poison message.
@@ -766,9 +802,14 @@ ON CONFLICT (key) DO UPDATE SET message_id = excluded.message_id, reason = exclu
 
 -- name: resolve_dead_letters
 -- Dead letters that were dealt with.
-UPDATE lazaretto_dead_letters
-SET resolution = %(resolution)s, resolved = %(now)s, resubmitted_as = %(resubmitted_as)s
-WHERE key = ANY(%(keys)s)
+UPDATE lazaretto_dead_letters SET resolution = %(resolution)s, resolved = %(now)s WHERE key = ANY(%(keys)s)
+
+-- name: resubmit_dead_letters
+-- Dead letters that were sent back, and as what.
+WITH sent (key, resubmitted_as, now) AS (VALUES [rows] (%s::bigint, %s::bigint, %s::bigint))
+UPDATE lazaretto_dead_letters AS d
+SET resolution = 'resubmitted', resolved = s.now, resubmitted_as = s.resubmitted_as
+FROM sent s WHERE d.key = s.key AND d.key = ANY(ARRAY(SELECT key FROM sent))
 
 -- name: select_dead_letter
 -- One dead letter, or what became of it.
@@ -776,11 +817,14 @@ SELECT key, message_id, reason, description, error_type, error_message, dead_let
        generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
 FROM lazaretto_dead_letters WHERE key = %s
 
--- name: select_dead_letters
+-- name: select_some_dead_letters
+-- Several dead letters, or what became of them.
+SELECT key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
+       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
+FROM lazaretto_dead_letters WHERE key = ANY(%s)
+
+-- part: that_wait
 -- Dead letters that wait, by a filter whose parts are null when not asked for.
-SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
-       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
-       d.subqueue
 FROM lazaretto_dead_letters d
 WHERE d.key > %(first)s AND d.key <= %(last)s AND d.resolution IS NULL AND d.subqueue = %(subqueue)s
   AND (%(reason)s::text IS NULL OR d.reason = %(reason)s)
@@ -793,6 +837,18 @@ WHERE d.key > %(first)s AND d.key <= %(last)s AND d.resolution IS NULL AND d.sub
            SELECT coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
            FROM lazaretto_messages m WHERE m.key = d.key | (d.subqueue << 42))) > 0)
 ORDER BY d.key LIMIT nullif(%(limit)s::bigint, -1)
+
+-- name: select_dead_letters
+-- What is known of such dead letters.
+SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
+       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
+       d.subqueue
+[that_wait]
+
+-- name: select_dead_letter_keys
+-- Which these are.
+SELECT d.key
+[that_wait]
 
 -- name: group_dead_letters
 -- Dead letters that wait, counted by reason and error type.
@@ -811,10 +867,13 @@ DELETE FROM lazaretto_dead_letters WHERE key = ANY(%s)
 
 -- == events and audit ==
 
--- name: insert_event
--- Something that programs may follow.
-INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail)
-VALUES (%(time)s, %(kind)s, %(queue)s, %(sequence_number)s, %(detail)s)
+-- name: insert_events
+-- What programs may follow.
+INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail) VALUES [rows] (%s, %s, %s, %s, %s)
+
+-- name: copy_events
+-- Much of it.
+COPY lazaretto_events (time, kind, queue, sequence_number, detail) FROM STDIN (FORMAT BINARY)
 
 -- name: select_events
 -- Events after a position.

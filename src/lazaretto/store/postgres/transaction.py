@@ -24,6 +24,7 @@ _COPIED = {
         ("int8", "int4", "int8", "int8", "int8", "text", "text", "bytea", "int8", "bytea"),
     ),
     "insert_bodies": ("copy_bodies", ("int8", "bytea")),
+    "insert_events": ("copy_events", ("int8", "text", "text", "int8", "text")),
 }
 #: From so many rows on, COPY is faster, although nothing can be sent together with it.
 _COPY_FROM = 32
@@ -162,6 +163,12 @@ class PgTransaction(SqlTransaction):
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         self._note_due(row.due)
         super().save_row(row, new_key)
+
+    def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
+        self._write_ranges()
+        for row in rows.values():
+            self._note_due(row.due)
+        super().save_rows(rows)
 
     def _note_due(self, due: int | None) -> None:
         if due is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ class HistoryTables:
     _x: Callable[..., Cursor]
     _q: Mapping[str, str]
     _ids: Callable[[Iterable[int]], object]
+    _insert: Callable[[str, list[Any], int], None]
     wake: Callable[[int], None]
     now: int
 
@@ -51,29 +53,34 @@ class HistoryTables:
         row = self._x(self._q["select_dead_letter"], (key,)).fetchone()
         return DeadLetterRecord(*row) if row else None
 
+    def some_dead_letters(self, keys: Sequence[int]) -> dict[int, DeadLetterRecord]:
+        rows = self._x(self._q["select_some_dead_letters"], (self._ids(keys),))
+        return {row[0]: DeadLetterRecord(*row) for row in rows}
+
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        values = msgspec.structs.asdict(criteria)
-        values["keys"] = None if criteria.keys is None else self._ids(criteria.keys)
-        rows = self._x(self._q["select_dead_letters"], {**values, "limit": limit}).fetchall()
+        rows = self._x(self._q["select_dead_letters"], self._values_of(criteria, limit))
         return [DeadLetterRecord(*row) for row in rows]
+
+    def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
+        rows = self._x(self._q["select_dead_letter_keys"], self._values_of(criteria, limit))
+        return [key for (key,) in rows]
+
+    def _values_of(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
+        keys = None if criteria.keys is None else self._ids(criteria.keys)
+        return {**msgspec.structs.asdict(criteria), "keys": keys, "limit": limit}
 
     def dead_letter_groups(
         self, first: int, last: int, subqueue: int
     ) -> list[tuple[str | None, str | None, int, int, int, int]]:
         return self._x(self._q["group_dead_letters"], (first, last, subqueue)).fetchall()
 
-    def resolve_dead_letters(
-        self, keys: Sequence[int], resolution: str, resubmitted_as: int | None = None
-    ) -> None:
-        self._x(
-            self._q["resolve_dead_letters"],
-            {
-                "keys": self._ids(keys),
-                "resolution": resolution,
-                "resubmitted_as": resubmitted_as,
-                "now": self.now,
-            },
-        )
+    def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
+        values = {"keys": self._ids(keys), "resolution": resolution, "now": self.now}
+        self._x(self._q["resolve_dead_letters"], values)
+
+    def resubmit_dead_letters(self, sent: Mapping[int, int]) -> None:
+        values = [value for pair in sent.items() for value in (*pair, self.now)]
+        self._insert("resubmit_dead_letters", values, len(sent))
 
     def forget_history(self, before: int, limit: int) -> bool:
         events = self._x(self._q["delete_old_events"], (before, limit)).rowcount
@@ -88,9 +95,9 @@ class HistoryTables:
 
     # -- events and audit -----------------------------------------------------------------------
 
-    def insert_event(self, kind: str, queue: str, sequence_number: int | None, detail: str) -> None:
-        values = {"time": self.now, "kind": kind, "queue": queue, "detail": detail}
-        self._x(self._q["insert_event"], {**values, "sequence_number": sequence_number})
+    def insert_events(self, kind: str, queue: str, events: Sequence[tuple[int | None, str]]) -> None:
+        values = [value for number, detail in events for value in (self.now, kind, queue, number, detail)]
+        self._insert("insert_events", values, len(events))
         self.wake(0)
 
     def events(

@@ -42,20 +42,33 @@ _MOST_ROWS = 100
 
 
 class Inserts:
-    """A query that inserts rows, made ready for any number of them."""
+    """A query that takes rows, for any number of them."""
 
     def __init__(self, sql: str) -> None:
-        self._queries = {n: with_rows(sql, n) for n in range(1, _MOST_ROWS + 1)}
+        self._sql = sql
+        self._queries: dict[int, str] = {}
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
-        """Insert `count` rows, whose values stand one after the other."""
+        """Give it `count` rows, whose values stand one after the other."""
         width = len(values) // count
         for start in range(0, count, _MOST_ROWS):
             rows = min(_MOST_ROWS, count - start)
-            execute(self._queries[rows], values[start * width : (start + rows) * width])
+            query = self._queries.get(rows)
+            if query is None:
+                query = self._queries[rows] = with_rows(self._sql, rows)
+            execute(query, values[start * width : (start + rows) * width])
 
 
-_INSERTS = ("insert_messages", "insert_transits", "insert_bodies", "add_uses")
+#: What is given many rows at once.
+_INSERTS = (
+    "insert_messages",
+    "insert_transits",
+    "insert_bodies",
+    "insert_events",
+    "add_uses",
+    "update_rows",
+    "resubmit_dead_letters",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,13 @@ from lazaretto.store.sql.queues import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Dialect, Memory
 from lazaretto.store.sql.topics import TopicTables
 from lazaretto.store.sql.workers import WorkerTables
+
+#: What update_rows stores of a message, besides its keys.
+_standing = operator.attrgetter(
+    "state", "due", "expires", "enqueued", "session_id", "deliveries", "failures", "worker_deaths",
+    "lock_expiries", "delivery_count", "cycle_attempts", "cycle", "moves", "generation", "deferred",
+    "enqueued_sequence_number", "resubmitted_from", "suspect", "headers",
+)  # fmt: skip
 
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
@@ -70,7 +78,7 @@ class SqlTransaction(
         self._memory.forget()
 
     def _insert(self, name: str, values: list[Any], count: int) -> None:
-        """Insert `count` rows by a named query, whose values stand one after the other."""
+        """Give `count` rows to a named query, whose values stand one after the other."""
         self._inserts[name].run(self._x, values, count)
 
     def random_token(self, messages: int = 1) -> int:
@@ -244,6 +252,9 @@ class SqlTransaction(
         row = self._x(self._q["select_row"], (key,)).fetchone()
         return MessageRow(*row) if row else None
 
+    def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
+        return {row[0]: MessageRow(*row) for row in self._x(self._q["select_rows"], (self._ids(keys),))}
+
     def body(self, key: int) -> bytes:
         (body,) = self._x(self._q["select_body"], (key,)).fetchone()
         return bytes(body)
@@ -257,6 +268,17 @@ class SqlTransaction(
         self.count_bytes([values["new_key"]], 1)
         if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
+
+    def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
+        self.count_bytes([row.key for row in rows.values()], -1)
+        values: list[Any] = []
+        for new_key, row in rows.items():
+            values += (row.key, new_key, *_standing(row))
+            self.note_lanes(queue_of(new_key), (row.session_id,))
+            if row.state in (FRESH, READY, SUSPECT):
+                self.wake(new_key)
+        self._insert("update_rows", values, len(rows))
+        self.count_bytes(list(rows), 1)
 
     def save_counters(self, row: MessageRow) -> None:
         self._x(self._q["update_counters"], {"key": row.key, **row.counters._asdict()})
@@ -296,6 +318,9 @@ class SqlTransaction(
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
         return self._x(self._q["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
+
+    def peek_keys(self, keys: Sequence[int]) -> list[tuple[Any, ...]]:
+        return self._x(self._q["peek_keys"], (self._ids(keys),)).fetchall()
 
     def select_suspect(self, first: int, last: int) -> HandedRow | None:
         row: HandedRow | None = self._x(self._q["select_suspect"], (first, last, self.now)).fetchone()
@@ -353,9 +378,8 @@ class SqlTransaction(
             self.wake(first_key(queue_id))
         return released
 
-    def session_held_by(self, key: int) -> str | None:
-        row = self._x(self._q["select_session_held_by"], (key,)).fetchone()
-        return row[0] if row else None
+    def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
+        return dict(self._x(self._q["select_sessions_held_by"], (self._ids(keys),)).fetchall())
 
     def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
         values = {"first": first, "last": last, "limit": limit}

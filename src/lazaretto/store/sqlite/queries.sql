@@ -318,6 +318,13 @@ SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, l
        generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
 FROM lazaretto_messages WHERE key = ?
 
+-- name: select_rows
+-- The same of several messages.
+SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+FROM lazaretto_messages WHERE key IN (SELECT value FROM json_each(?))
+
 -- name: select_active
 -- The first active messages of a queue, as the engine decides by them.
 SELECT key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
@@ -363,6 +370,24 @@ SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :
     suspect = :suspect, headers = :headers
 WHERE key = :key
 
+-- name: update_rows
+-- The new standing of several messages, their locks gone.
+WITH new (
+    key, new_key, state, due, expires, enqueued, session_id, deliveries, failures, worker_deaths, lock_expiries,
+    delivery_count, cycle_attempts, cycle, moves, generation, deferred, enqueued_sequence_number,
+    resubmitted_from, suspect, headers
+) AS (VALUES [rows]
+    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE lazaretto_messages AS m
+SET key = n.new_key, state = n.state, due = n.due, expires = n.expires, enqueued = n.enqueued,
+    session_id = n.session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
+    deliveries = n.deliveries, failures = n.failures, worker_deaths = n.worker_deaths,
+    lock_expiries = n.lock_expiries, delivery_count = n.delivery_count, cycle_attempts = n.cycle_attempts,
+    cycle = n.cycle, moves = n.moves, generation = n.generation, deferred = n.deferred,
+    enqueued_sequence_number = n.enqueued_sequence_number, resubmitted_from = n.resubmitted_from,
+    suspect = n.suspect, headers = n.headers
+FROM new n WHERE m.key = n.key
+
 -- name: update_counters
 -- The counters of one message, its lock kept.
 UPDATE lazaretto_messages
@@ -386,14 +411,23 @@ WHERE key IN (SELECT value FROM json_each(:keys)) AND state = 2 AND lock_token =
 SELECT coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
 FROM lazaretto_messages m WHERE key = ?
 
--- name: peek
--- Messages of a subqueue as they stand, from a sequence number on.
+-- part: as_it_stands
+-- Messages as they stand.
 SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
        m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
        enqueued_sequence_number, d.reason, d.description, state, CASE WHEN state = 2 THEN due END
 FROM lazaretto_messages m
 LEFT JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42) AND m.key >> 42 & 3
+
+-- name: peek
+-- Messages of a subqueue as they stand, from a sequence number on.
+[as_it_stands]
 WHERE m.key > ? AND m.key <= ? ORDER BY m.key LIMIT ?
+
+-- name: peek_keys
+-- Messages by key as they stand, whatever their order.
+[as_it_stands]
+WHERE m.key IN (SELECT value FROM json_each(?))
 
 -- name: peek_delayed
 -- The same of the messages that wait for a retry.
@@ -531,9 +565,9 @@ SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
 UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL
 WHERE held_key IN (SELECT value FROM json_each(?)) RETURNING queue_id, session_id
 
--- name: select_session_held_by
--- The session that a message holds back.
-SELECT session_id FROM lazaretto_sessions WHERE held_key = ?
+-- name: select_sessions_held_by
+-- The sessions that messages hold back.
+SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key IN (SELECT value FROM json_each(?))
 
 -- name: select_held_sessions
 -- The sessions of a queue that are held back, by the place of their poison message.
@@ -625,9 +659,15 @@ VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :
 
 -- name: resolve_dead_letters
 -- Dead letters that were dealt with.
-UPDATE lazaretto_dead_letters
-SET resolution = :resolution, resolved = :now, resubmitted_as = :resubmitted_as
+UPDATE lazaretto_dead_letters SET resolution = :resolution, resolved = :now
 WHERE key IN (SELECT value FROM json_each(:keys))
+
+-- name: resubmit_dead_letters
+-- Dead letters that were sent back, and as what.
+WITH sent (key, resubmitted_as, now) AS (VALUES [rows] (?, ?, ?))
+UPDATE lazaretto_dead_letters AS d
+SET resolution = 'resubmitted', resolved = s.now, resubmitted_as = s.resubmitted_as
+FROM sent s WHERE d.key = s.key
 
 -- name: select_dead_letter
 -- One dead letter, or what became of it.
@@ -635,11 +675,14 @@ SELECT key, message_id, reason, description, error_type, error_message, dead_let
        generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
 FROM lazaretto_dead_letters WHERE key = ?
 
--- name: select_dead_letters
+-- name: select_some_dead_letters
+-- Several dead letters, or what became of them.
+SELECT key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
+       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
+FROM lazaretto_dead_letters WHERE key IN (SELECT value FROM json_each(?))
+
+-- part: that_wait
 -- Dead letters that wait, by a filter whose parts are null when not asked for.
-SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
-       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
-       d.subqueue
 FROM lazaretto_dead_letters d
 WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
   AND (:reason IS NULL OR d.reason = :reason)
@@ -651,6 +694,18 @@ WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue 
        OR instr((SELECT coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
                  FROM lazaretto_messages m WHERE m.key = d.key | (d.subqueue << 42)), CAST(:text AS BLOB)))
 ORDER BY d.key LIMIT :limit
+
+-- name: select_dead_letters
+-- What is known of such dead letters.
+SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
+       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
+       d.subqueue
+[that_wait]
+
+-- name: select_dead_letter_keys
+-- Which these are.
+SELECT d.key
+[that_wait]
 
 -- name: group_dead_letters
 -- Dead letters that wait, counted by reason and error type.
@@ -669,10 +724,9 @@ DELETE FROM lazaretto_dead_letters WHERE key IN (SELECT value FROM json_each(?))
 
 -- == events and audit ==
 
--- name: insert_event
--- Something that programs may follow.
-INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail)
-VALUES (:time, :kind, :queue, :sequence_number, :detail)
+-- name: insert_events
+-- What programs may follow.
+INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail) VALUES [rows] (?, ?, ?, ?, ?)
 
 -- name: select_events
 -- Events after a position.

@@ -147,6 +147,7 @@ def _transit_of(
     """Return a message that is stored as one that goes on from where it is."""
     headers = decode_headers(row.headers)
     body = tx.body(row.key)
+    before = resubmitted_from or row.resubmitted_from
     return Transit(
         body=body if row.body_id is None else None,
         body_id=row.body_id,
@@ -160,7 +161,8 @@ def _transit_of(
         hops=headers.hops,
         partition_key=headers.partition_key,
         generation=row.generation,
-        resubmitted_from=resubmitted_from or row.resubmitted_from,
+        resubmitted_from=before,
+        set_aside=before is not None or headers.negative_acknowledgement is not None,
     )
 
 

@@ -8,14 +8,14 @@ import msgspec
 
 from lazaretto.engine.attempts import put_back
 from lazaretto.engine.delivery import dead_letter, release_sessions, resolve
-from lazaretto.engine.forwards import active_due
+from lazaretto.engine.forwards import active_due, touch
 from lazaretto.engine.log import note
+from lazaretto.engine.transit import refusal
 from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, PoisonSession, QueueStatus
+from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
 from lazaretto.failure import Failure
 from lazaretto.headers import (
     MAX_HEADERS_SIZE,
-    Headers,
     NegativeAcknowledgement,
     decode_headers,
     encode_headers,
@@ -160,9 +160,10 @@ def _drop(
     error_type = failure.type if failure else None
     note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
     if row.expires is not None and row.expires <= tx.now:
-        target = _sender_queue(tx, queue, decode_headers(row.headers))
+        target, why = _sender_queue(tx, queue, row)
         if target is not None:
-            return_to_sender(tx, queue, target, row, Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT))
+            expired = Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT)
+            return_to_sender(tx, queue, target, row, expired, why)
             return
     remove(tx, row)
 
@@ -170,14 +171,14 @@ def _drop(
 def _reject(
     tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
 ) -> None:
-    target = _sender_queue(tx, queue, decode_headers(row.headers))
+    target, why = _sender_queue(tx, queue, row)
     if target is None and not in_main(row.key):
         # A dead letter cannot be moved further within its queue, and must not be lost.
         target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
     if target is None:
         dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
     else:
-        return_to_sender(tx, queue, target, row, verdict)
+        return_to_sender(tx, queue, target, row, verdict, why)
 
 
 def reject(
@@ -193,20 +194,45 @@ def reject(
     _reject(tx, queue, row, verdict, failure)
 
 
-def _sender_queue(tx: Transaction, queue: QueueRecord, headers: Headers) -> QueueRecord | None:
-    """Return the queue the sender wants its undeliverable messages in; the system's if it is gone."""
-    if headers.dead_letter_queue is None:
-        return None
-    target = tx.queue(headers.dead_letter_queue.lower())
-    if target is None or target.options.dialogs:
-        target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
-    return None if target is None or target.queue_id == queue.queue_id else target
+def _sender_queue(
+    tx: Transaction, queue: QueueRecord, row: MessageRow
+) -> tuple[QueueRecord | None, str | None]:
+    """Return the queue the sender wants its undeliverable messages in.
+
+    The system's if that one cannot take the message, and why it cannot: the system's takes everything.
+    """
+    wanted = decode_headers(row.headers).dead_letter_queue
+    if wanted is None:
+        return None, None
+    target, why = tx.queue(wanted.lower()), None
+    if wanted.lower() != SYSTEM_DEAD_LETTER_QUEUE:
+        trouble = refusal(tx, wanted, len(tx.body(row.key)) + len(row.headers or b""))
+        if trouble is not None:
+            why = trouble.text
+        elif target is not None and not keeps_rejected(target):
+            why = f"{target.path!r} is no queue that rejected messages can go to."
+        if why is not None:
+            target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    return (None if target is None or target.queue_id == queue.queue_id else target), why
+
+
+def keeps_rejected(target: QueueRecord) -> bool:
+    """Return whether rejected messages can go to an entity: a queue that anybody may receive from."""
+    return target.kind is EntityKind.QUEUE and not target.options.dialogs
 
 
 def return_to_sender(
-    tx: Transaction, queue: QueueRecord, target: QueueRecord, row: MessageRow, verdict: Final
+    tx: Transaction,
+    queue: QueueRecord,
+    target: QueueRecord,
+    row: MessageRow,
+    verdict: Final,
+    instead: str | None = None,
 ) -> None:
-    """Put a message into its sender's dead-letter queue, with a negative acknowledgement."""
+    """Put a message into its sender's dead-letter queue, with a negative acknowledgement.
+
+    `instead`: why it does not go to the one that the sender named.
+    """
     headers = decode_headers(row.headers)
     system = target.path.lower() == SYSTEM_DEAD_LETTER_QUEUE
     returned = _replace(
@@ -243,7 +269,11 @@ def return_to_sender(
         release_sessions(tx, [row.key])
     else:
         resolve(tx, [main_key(row.key)], "rejected")
-    note(tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path)
+    touch(tx, target)
+    instead_of = {} if instead is None else {"instead_of": headers.dead_letter_queue, "because": instead}
+    note(
+        tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path, **instead_of
+    )  # fmt: skip
     if too_large:
         dead_letter(tx, target, moved, HEADERS_REASON, HEADERS_TEXT)
     elif target.options.requires_session and headers.session_id is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.engine.delivery import deliver
-from lazaretto.engine.dispositions import remove
+from lazaretto.engine.dispositions import keeps_rejected, remove
 from lazaretto.engine.forwards import forwards, touch
 from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import refuse_topic, require_queue
@@ -102,10 +102,8 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         if message.headers is not None:
             wanted = decode_headers(message.headers).dead_letter_queue
-            if wanted is not None and tx.queue(wanted.lower()) is None:
-                raise EntityNotFound(
-                    f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
-                )
+            if wanted is not None:
+                _check_sender_queue(tx, wanted)
     most = queue.options.max_size
     if most is not None and tx.size(queue.queue_id) + size > most:
         raise QuotaExceeded(
@@ -114,6 +112,18 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
         )
     touch(tx, queue)
     return queue
+
+
+def _check_sender_queue(tx: Transaction, wanted: str) -> None:
+    """Raise what stands against a message's dead_letter_queue."""
+    target = tx.queue(wanted.lower())
+    if target is None:
+        raise EntityNotFound(
+            f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
+        )
+    if not keeps_rejected(target):
+        kind = "queue of a service" if target.options.dialogs else target.kind.value
+        raise InvalidMessage(f"expected dead_letter_queue to be a queue, got the {kind} {target.path!r}")
 
 
 def _send_new(

@@ -18,6 +18,7 @@ from lazaretto.engine.troubles import (
     NOT_FOUND_REASON,
     SIZE_REASON,
     TOO_FAR,
+    UNMATCHED_REASON,
     Trouble,
     not_taken,
 )
@@ -86,7 +87,8 @@ class Delivery:
         queue = self._tx.queue(destination.lower())
         assert queue is not None
         touch(self._tx, queue)
-        if queue.options.requires_duplicate_detection and self._is_duplicate(queue, transit):
+        detects = queue.options.requires_duplicate_detection and not transit.set_aside
+        if detects and self._is_duplicate(queue, transit):
             return
         owner = self._tx.sized(queue.queue_id)
         if owner is not None:
@@ -96,22 +98,14 @@ class Delivery:
     def hindrance(self, destination: str, transit: Transit) -> Trouble | None:
         """Return what stands against a message going to a destination."""
         queue = self._tx.queue(destination.lower())
-        if queue is None:
-            return not_taken(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
-        if not queue.status.takes:
-            return not_taken(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
-        size, limit = _size(transit), queue.options.max_message_size
-        if size > limit:
-            text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
-            return not_taken(SIZE_REASON, text)
-        most = queue.options.max_size
-        if most is not None:
-            held = self._tx.size(queue.queue_id) + self._growth.get(queue.queue_id, 0)
-            if held + size > most:
-                return not_taken(
-                    FULL_REASON, f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
-                )
-        return None
+        growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
+        trouble = refusal(self._tx, destination, _size(transit), growth)
+        if trouble is None and transit.set_aside and queue is not None and queue.kind is EntityKind.TOPIC:
+            known = self._subscribers_of(queue)
+            if not known.everyone and not self._wanted(known, transit)[0]:
+                # A topic drops what nobody wants, which is not for what was set aside.
+                return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
+        return trouble
 
     def _is_duplicate(self, queue: QueueRecord, transit: Transit) -> bool:
         partition = transit.partition_key or ""
@@ -123,10 +117,10 @@ class Delivery:
     # -- topics ---------------------------------------------------------------------------------
 
     def _publish(self, topic: QueueRecord, transit: Transit) -> None:
-        known = self._subscribers.get(topic.queue_id)
-        if known is None:
-            known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
-        wanted = self._wanted(known, transit) if known.asks else ()
+        known = self._subscribers_of(topic)
+        wanted, ignored = self._wanted(known, transit)
+        for queue, error in ignored:
+            note(self._tx, "filter_failed", queue, transit.origin, error=str(error))
         number = len(known.everyone) + len(wanted)
         if not number:
             self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
@@ -149,13 +143,27 @@ class Delivery:
             else:
                 self.enter(queue, transit)
 
+    def _subscribers_of(self, topic: QueueRecord) -> Subscribers:
+        known = self._subscribers.get(topic.queue_id)
+        if known is None:
+            known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
+        return known
+
     def _wanted(
         self, known: Subscribers, transit: Transit
-    ) -> list[tuple[QueueRecord, Copy | None, FilterError | None]]:
-        """Return the subscriptions whose rules match, with what they get, or why that cannot be said."""
+    ) -> tuple[
+        list[tuple[QueueRecord, Copy | None, FilterError | None]], list[tuple[QueueRecord, FilterError]]
+    ]:
+        """Return the subscriptions whose rules match, with what they get, or why that cannot be said.
+
+        And those that cannot say it and leave such messages out.
+        """
+        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
+        ignored: list[tuple[QueueRecord, FilterError]] = []
+        if not known.asks:
+            return wanted, ignored
         headers = decode_headers(transit.headers)
         view = MessageView(headers, transit.message_id, enqueued=self._tx.now, size=transit.size)
-        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
         for queue, rules in known.concerned(view):
             try:
                 wanted += [(queue, copy, None) for copy in rules.copies(view)]
@@ -163,8 +171,8 @@ class Delivery:
                 if queue.options.dead_letter_on_filter_errors:
                     wanted.append((queue, None, error))
                 else:
-                    note(self._tx, "filter_failed", queue, transit.origin, error=str(error))
-        return wanted
+                    ignored.append((queue, error))
+        return wanted, ignored
 
     def _enter_changed(self, queue: QueueRecord, transit: Transit, changed: MessageView) -> None:
         encoded = encode_headers(changed.headers)
@@ -241,6 +249,28 @@ class Delivery:
         shared = {body_id: count for body_id, count in more.items() if count}
         if shared:
             self._tx.add_uses(shared)
+
+
+def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Trouble | None:
+    """Return why an entity takes no message of so many bytes, None if it does.
+
+    `growth`: bytes that this commit is going to add to it before.
+    """
+    queue = tx.queue(destination.lower())
+    if queue is None:
+        return not_taken(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
+    if not queue.status.takes:
+        return not_taken(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
+    limit, most = queue.options.max_message_size, queue.options.max_size
+    if size > limit:
+        text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
+        return not_taken(SIZE_REASON, text)
+    if most is not None:
+        held = tx.size(queue.queue_id) + growth
+        if held + size > most:
+            text = f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
+            return not_taken(FULL_REASON, text)
+    return None
 
 
 def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition: str, number: int) -> None:

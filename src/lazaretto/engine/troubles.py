@@ -25,6 +25,8 @@ NOT_FOUND_REASON = "MessagingEntityNotFound"
 DISABLED_REASON = "MessagingEntityDisabled"
 FULL_REASON = "QuotaExceeded"
 SIZE_REASON = "MessageSizeExceeded"
+#: Why what was set aside before is not published: a topic drops what no subscription wants.
+UNMATCHED_REASON = "NoMatchingSubscription"
 
 
 class Trouble(msgspec.Struct, frozen=True):

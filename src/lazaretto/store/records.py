@@ -112,6 +112,8 @@ class Transit(msgspec.Struct, frozen=True):
     `body`: None if it stands by itself, under `body_id`. `size`: bytes of the body. `origin`: the
     sequence number where it was submitted; `home`: its key there, where it is known. `hops`: how often
     it was forwarded. `scheduled`: when it becomes active. `generation`, `resubmitted_from`: as a row has.
+    `set_aside`: it was a dead letter or rejected before, and is not dropped as a duplicate, or because
+    nobody wants it.
     """
 
     body: bytes | None
@@ -128,6 +130,7 @@ class Transit(msgspec.Struct, frozen=True):
     partition_key: str | None = None
     generation: int = 0
     resubmitted_from: int | None = None
+    set_aside: bool = False
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

@@ -1089,7 +1089,7 @@ ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, seen = excluded.seen
 -- == the store ==
 
 -- name: select_problems
--- What cannot be: messages without their body, bodies without a message, dead letters without a message.
+-- What cannot be: messages without their body, dead letters without a message, messages that lie in a topic.
 SELECT what, count FROM (
     SELECT 'messages whose body is missing' AS what, count(*) AS count FROM lazaretto_messages m
     WHERE m.body_id IS NOT NULL
@@ -1104,6 +1104,11 @@ SELECT what, count FROM (
     WHERE amount <> (SELECT count(*) FROM lazaretto_messages m
                      WHERE m.key >= r.first AND m.key <= r.last AND m.state = 0
                        AND (m.expires IS NULL OR m.expires > r.locked_at))
+    UNION ALL
+    SELECT 'messages in the topic ' || q.path || ', where nobody can receive them', count(*)
+    FROM lazaretto_queues q
+    JOIN lazaretto_messages m ON m.key > q.queue_id << 44 AND m.key < (q.queue_id + 1) << 44 AND m.state <> 4
+    WHERE q.kind = 'topic' GROUP BY q.path
 ) AS problems WHERE count > 0
 
 -- name: select_now

@@ -125,6 +125,13 @@ SELECT key FROM lazaretto_messages WHERE key > ? AND key <= ? ORDER BY key DESC 
 -- Free the path of a queue; its id is never used again.
 DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 
+-- name: select_problems
+-- What cannot be: messages that lie in a topic and do not wait for their time.
+SELECT 'messages in the topic ' || q.path || ', where nobody can receive them', count(*)
+FROM lazaretto_queues q
+JOIN lazaretto_messages m ON m.key > q.queue_id << 44 AND m.key < q.queue_id + 1 << 44 AND m.state <> 4
+WHERE q.kind = 'topic' GROUP BY q.path
+
 -- name: insert_deleted_queue
 -- Note that a queue's messages are to be removed.
 INSERT INTO lazaretto_deleted_queues (queue_id) VALUES (?)

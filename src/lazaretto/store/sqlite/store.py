@@ -182,10 +182,14 @@ class SqliteStore(SqlStore):
         with translating(self._where):
             connection = connect(self.path, read_only=True, busy=self._busy)
             try:
-                found = [row[0] for row in connection.execute("PRAGMA quick_check")]
+                damage = [row[0] for row in connection.execute("PRAGMA quick_check")]
+                found = [] if damage == ["ok"] else damage
+                if not found:
+                    problems = connection.execute(self.dialect.queries["select_problems"])
+                    found = [f"{what}: {count}" for what, count in problems]
             finally:
                 connection.close()
-        return [] if found == ["ok"] else found
+        return found
 
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""

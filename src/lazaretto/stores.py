@@ -16,6 +16,8 @@ from lazaretto.store.sqlite.store import SqliteStore
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
+#: What was meant as a server's URL, and may hold a password.
+_NEARLY_SERVED = re.compile(r"\s*postgres\w*:", re.IGNORECASE)
 
 
 def is_served(url: object) -> bool:
@@ -44,10 +46,9 @@ def open_store(
             busy=timeout,
             durable_attempts=durable_attempts,
         )
-    _need_psycopg()
+    address, schema = served_at(str(url))
     from lazaretto.store.postgres.store import PostgresStore
 
-    address, schema = served_at(str(url))
     return PostgresStore(
         address,
         schema=schema,
@@ -69,10 +70,9 @@ def migrate_store(url: str | os.PathLike[str], *, after: bool = False) -> list[i
         store = open_store(url, create=False)
         store.close()
         return []
-    _need_psycopg()
+    address, schema = served_at(str(url))
     from lazaretto.store.postgres.schema import migrate_at
 
-    address, schema = served_at(str(url))
     return migrate_at(address, schema, after=after)
 
 
@@ -99,7 +99,8 @@ def copy_store(
 
 def without_password(url: str) -> str:
     """Return a store's URL as it may be shown."""
-    return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:…@", url)
+    url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:…@", url)
+    return re.sub(r"(?<=password=)[^&]*", "…", url)
 
 
 def _need_psycopg() -> None:
@@ -112,19 +113,27 @@ def _need_psycopg() -> None:
 
 
 def served_at(url: str) -> tuple[str, str]:
-    """Return the server's address as libpq takes it, and the schema."""
-    base, _, query = url.partition("?")
-    options = [part for part in query.split("&") if part]
-    schema = [part.removeprefix("schema=") for part in options if part.startswith("schema=")]
-    left = "&".join(part for part in options if not part.startswith("schema="))
-    return f"{base}?{left}" if left else base, schema[-1] if schema else "lazaretto"
+    """Return the server's address as libpq takes it, and the schema. Raises InvalidOption."""
+    _need_psycopg()
+    from lazaretto.store.postgres.address import parse_address
+
+    return parse_address(url)
+
+
+def absolute(url: str) -> str:
+    """Return a store's address that means the same in every folder."""
+    return url if is_served(url) else str(file_of(url))
 
 
 def file_of(url: str | os.PathLike[str]) -> Path:
-    """Return the file that an address names. Raises InvalidOption."""
+    """Return the file that an address names, by its whole path. Raises InvalidOption."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
+    if _NEARLY_SERVED.match(text):
+        raise InvalidOption(
+            "expected a store such as 'postgresql://user@host/database', got one without '://'"
+        )
     if text.startswith(_SQLITE):
         text = text[len(_SQLITE) :]
     elif "://" in text or text.startswith("sqlite:"):
@@ -132,4 +141,4 @@ def file_of(url: str | os.PathLike[str]) -> Path:
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
     if not text or ":memory:" in text or "?" in text or "\0" in text:
         raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
-    return Path(text)
+    return Path(text).absolute()

@@ -12,6 +12,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.options import option_set, refuse_unknown, seconds, shown, whole
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.claims import MOST_SHARDS
+from lazaretto.stores import absolute
 
 #: Options of a stream of claims.
 STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")
@@ -46,6 +47,9 @@ class SparkOptions:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(f"expected option {name} to be text, got {shown(value)}")
+        if not self.store.startswith("env:"):
+            # Tasks, and what is read later, may be in another folder.
+            object.__setattr__(self, "store", absolute(self.store))
         if self.view and self.view not in VIEWS:
             raise InvalidOption(
                 f"expected option view to be one of {', '.join(VIEWS)}, got {shown(self.view)}"
@@ -65,7 +69,7 @@ class SparkOptions:
             raise InvalidOption(
                 f"expected the environment variable {name} to hold a store's URL, it is not set"
             )
-        return url
+        return absolute(url)
 
 
 def _flag(text: str) -> bool:

@@ -28,7 +28,7 @@ from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
-from lazaretto.stores import is_served, without_password
+from lazaretto.stores import absolute, is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
@@ -72,7 +72,11 @@ def process(
         )
     if (results is None) != (schema is None):
         raise InvalidOption("expected results and schema together, got one of them")
-    said = {"store": store, "queue": queue, "consumer": consumer}
+    said = {
+        "store": store if store.startswith("env:") else absolute(store),
+        "queue": queue,
+        "consumer": consumer,
+    }
     stream = _stream(source, said, options)
     function = handler.function if isinstance(handler, Handler) else handler
     made = (

@@ -1,0 +1,136 @@
+"""A server's URL: taken apart and checked here, so that no error can show what stands in it.
+
+libpq takes a password with an unescaped @ or / for a part of the host, and names it when that is not found.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from lazaretto.errors import InvalidOption
+from lazaretto.options import suggestion
+
+#: A server that is gone without a word is noticed by what it no longer answers: in seconds, the last one in
+#: milliseconds.
+_DEFAULTS: dict[str, str] = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+_SCHEMA = "lazaretto"
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_USER = "write @ as %40, : as %3A, / as %2F, ? as %3F and % as %25 in the user's name and the password"
+
+
+class Address(NamedTuple):
+    """Where a store is: a server's database as libpq takes it, and the schema."""
+
+    conninfo: str
+    schema: str
+
+
+def parse_address(url: str) -> Address:
+    """Return what a URL names. Raises InvalidOption, which does not show it: it may hold a password."""
+    if _CONTROL.search(url):
+        raise _malformed("it has a control character")
+    base, _, query = url.partition("://")[2].partition("?")
+    authority, _, database = base.partition("/")
+    if "@" in database or "/" in database:
+        raise _malformed(f"there is an @ or a / behind the host; {_USER}")
+    parameters = _server(authority)
+    if database:
+        parameters["dbname"] = _decoded(database, "the database's name")
+    schema = _SCHEMA
+    for name, value in _options(query):
+        if name == "schema":
+            schema = value
+        else:
+            parameters[name] = value
+    return Address(make_conninfo("", **{**_DEFAULTS, **parameters}), schema)
+
+
+def _malformed(what: str) -> InvalidOption:
+    return InvalidOption(
+        f"expected a store's URL such as postgresql://user:password@host/database, but {what}"
+    )
+
+
+def _decoded(text: str, what: str) -> str:
+    if _BAD_ESCAPE.search(text):
+        raise _malformed(f"{what} has a % that is not followed by two hexadecimal digits; write % as %25")
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise _malformed(f"{what} is not UTF-8 behind its %") from None
+
+
+def _server(authority: str) -> dict[str, str]:
+    """Return the parameters that stand before the database: user, password, hosts and ports."""
+    found: dict[str, str] = {}
+    user, at, hosts = authority.rpartition("@")
+    if "@" in user:
+        raise _malformed(f"there is more than one @; {_USER}")
+    if at:
+        name, colon, password = user.partition(":")
+        if name:
+            found["user"] = _decoded(name, "the user's name")
+        if colon:
+            found["password"] = _decoded(password, "the password")
+    pairs = [_host(each) for each in hosts.split(",")]
+    if any(host for host, _ in pairs):
+        found["host"] = ",".join(host for host, _ in pairs)
+    if any(port for _, port in pairs):
+        found["port"] = ",".join(port for _, port in pairs)
+    return found
+
+
+def _host(text: str) -> tuple[str, str]:
+    """Return a host and a port, each of which may be empty."""
+    if text.startswith("["):
+        inside, closed, rest = text[1:].partition("]")
+        try:
+            ipaddress.IPv6Address(inside.partition("%")[0])
+        except ValueError:
+            closed = ""
+        if not closed or (rest and not rest.startswith(":")):
+            raise _malformed("it has an IPv6 host that is none; write it as [::1] or [::1]:5432")
+        # A zone's % may be written as it is, or escaped.
+        host, port = inside.replace("%25", "%"), rest[1:]
+    else:
+        name, _, port = text.partition(":")
+        host = _decoded(name, "the host")
+        if "[" in host or "]" in host:
+            raise _malformed("it has an IPv6 host that is none; write it as [::1] or [::1]:5432")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise _malformed(f"what follows the host's : is no port; {_USER}")
+    return host, port
+
+
+def _options(query: str) -> list[tuple[str, str]]:
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"schema", "ssl"}
+    found = []
+    for part in query.split("&") if query else ():
+        name, equals, value = part.partition("=")
+        if not equals or "=" in value:
+            raise _malformed("what follows the ? is not name=value&name=value; write = as %3D and & as %26")
+        name = _decoded(name, "a parameter's name")
+        if name not in known:
+            # An unescaped ? or & in a password would stand here, too.
+            hint = suggestion(name, known) if name.isidentifier() and len(name) < 30 else ""
+            raise _malformed(f"it has a parameter that PostgreSQL does not know{hint}")
+        value = _decoded(value, f"the parameter {name}")
+        if name == "ssl":
+            if value != "true":
+                raise _malformed("the parameter ssl is not true; give sslmode")
+            name, value = "sslmode", "require"
+        found.append((name, value))
+    return found

@@ -339,6 +339,12 @@ class StoreNotFound(StoreError, FileNotFoundError):
     code = "store_not_found"
 
 
+class StoreGone(StoreError):
+    """The store's file, or its write-ahead log, was removed or replaced while it was open."""
+
+    code = "store_gone"
+
+
 class StoreCorrupt(StoreError):
     """The file is damaged, or is not a database."""
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from lazaretto.clock import MICROSECONDS, Clock
 from lazaretto.engine.timers import CleanUp, Sweep
 from lazaretto.engine.workers import Beat, BuryWorkers
-from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone
 from lazaretto.store.bell import Bell
 from lazaretto.store.contract import Store
 
@@ -80,9 +80,11 @@ class Keeper:
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
+        gone = False
         while not self._stopping:
             try:
                 self._look(version)
+                gone = False
                 if self._clock.ticks and self._clock.now() >= clean_at:
                     more = self._store.run(CleanUp())
                     clean_at = self._clock.now() + (0 if more else int(_CLEAN_EVERY * MICROSECONDS))
@@ -90,6 +92,13 @@ class Keeper:
                     self._look_for_dead()
             except BrokerClosed:
                 return
+            except StoreGone as error:
+                if not gone:
+                    _log.error("timers are not looked after: %s", error)
+                # Whoever waits finds out by itself.
+                gone = True
+                self._store.bell.ring_all()
+                self._awake.wait(_REST)
             except LazarettoError as error:
                 _log.warning("timers: %s", error)
                 self._awake.wait(_REST)

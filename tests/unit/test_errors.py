@@ -58,6 +58,7 @@ CODES = {
     "StoreError": "store_error",
     "StoreForeign": "store_foreign",
     "StoreFull": "store_full",
+    "StoreGone": "store_gone",
     "StoreIncomplete": "store_incomplete",
     "StoreNotFound": "store_not_found",
     "StoreOutdated": "store_outdated",

@@ -11,6 +11,7 @@ from lazaretto.store.contract import Operation
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 from lazaretto.store.sqlite.connection import translated
+from lazaretto.store.sqlite.file import WatchedFile
 
 T = TypeVar("T")
 
@@ -57,12 +58,14 @@ class SqliteExclusive:
         tx: SqlTransaction,
         memory: Memory,
         where: str,
+        file: WatchedFile,
         ended: Callable[[set[int]], None],
     ) -> None:
         self._connection = connection
         self._tx = tx
         self._memory = memory
         self._where = where
+        self._file = file
         self._ended = ended
         self._users = False
         self._refusal: str | None = None
@@ -115,6 +118,7 @@ class SqliteExclusive:
         try:
             self._refuse_ended()
             answer = operation.run(self._tx)
+            self._file.refuse_gone()
             self._connection.execute("COMMIT")
         except BaseException as error:
             self.rollback()

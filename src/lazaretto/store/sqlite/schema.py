@@ -11,6 +11,7 @@ from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.queries import Migration, load_migrations
 from lazaretto.store.sql.copy import COPYING, unfinished
 from lazaretto.store.sqlite.connection import connect, translating
+from lazaretto.store.sqlite.file import make
 
 #: How long to wait before a file that another process is making a store is looked at again, in seconds.
 _NAP = 0.01
@@ -76,6 +77,7 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
         exists = bool(found)
     if not exists and not create:
         raise StoreNotFound(f"{path}: there is no store here; leave out create=False to make one")
+    make(path)
     with translating(where):
         connection = connect(path, busy=busy)
         try:

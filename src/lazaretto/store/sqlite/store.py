@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from lazaretto.store.sql.store import Connection, SqlStore
 from lazaretto.store.sqlite.connection import connect, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
+from lazaretto.store.sqlite.file import WatchedFile
 from lazaretto.store.sqlite.schema import prepare
 from lazaretto.store.sqlite.tables import SqliteTables
 
@@ -63,10 +65,24 @@ class SqliteStore(SqlStore):
         with translating(where):
             # Opened with patience: another process may just be making the file a store.
             connection = connect(path, busy=busy)
+            # Opens the log, too.
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             connection.execute(_NO_PATIENCE)
+        self._file = WatchedFile(path)
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
+
+    def _connect(self, *, read_only: bool = False) -> sqlite3.Connection:
+        """Return one more connection to the same file. Raises StoreGone if another one is in its place."""
+        self._file.refuse_gone()
+        connection = connect(self.path, read_only=read_only, busy=self._busy)
+        try:
+            self._file.refuse_gone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -105,6 +121,7 @@ class SqliteStore(SqlStore):
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:
+        self._file.refuse_gone()
         self._connection.execute("COMMIT")
 
     def _translated(self, error: Exception) -> LazarettoError:
@@ -115,11 +132,12 @@ class SqliteStore(SqlStore):
 
     def read(self, query: Callable[[Transaction], T]) -> T:
         self._refuse_closed()
+        self._file.refuse_gone()
         with translating(self._where):
             try:
                 connection = self._readers.pop()
             except IndexError:
-                connection = connect(self.path, read_only=True, busy=self._busy)
+                connection = self._connect(read_only=True)
             try:
                 connection.execute("BEGIN")
                 tx = self._transaction(connection, Memory())
@@ -136,14 +154,14 @@ class SqliteStore(SqlStore):
 
     def _open_exclusive(self, memory: Memory) -> SqliteExclusive:
         with translating(self._where):
-            connection = connect(self.path, busy=self._busy)
+            connection = self._connect()
         try:
             with translating(self._where):
                 connection.execute(_NO_PATIENCE)
                 self._begin_alone(connection)
             tx = self._transaction(connection, memory)
             tx.begin(self.clock.now())
-            return SqliteExclusive(connection, tx, memory, self._where, self._end_exclusive)
+            return SqliteExclusive(connection, tx, memory, self._where, self._file, self._end_exclusive)
         except BaseException:
             connection.close()
             raise
@@ -152,9 +170,10 @@ class SqliteStore(SqlStore):
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
         with translating(self._where):
-            connection = connect(self.path, read_only=True, busy=self._busy)
+            connection = self._connect(read_only=True)
 
         def read() -> tuple[int, int]:
+            self._file.refuse_gone()
             try:
                 (version,) = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error as error:
@@ -170,7 +189,7 @@ class SqliteStore(SqlStore):
     @contextmanager
     def tables(self) -> Iterator[Tables]:
         with translating(self._where):
-            connection = connect(self.path, busy=self._busy)
+            connection = self._connect()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 yield SqliteTables(connection)
@@ -180,7 +199,7 @@ class SqliteStore(SqlStore):
     def check(self) -> list[str]:
         """Return what is wrong with the file: nothing, if all is well. Reads the whole file."""
         with translating(self._where):
-            connection = connect(self.path, read_only=True, busy=self._busy)
+            connection = self._connect(read_only=True)
             try:
                 damage = [row[0] for row in connection.execute("PRAGMA quick_check")]
                 found = [] if damage == ["ok"] else damage
@@ -198,7 +217,7 @@ class SqliteStore(SqlStore):
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
         with translating(self._where):
-            connection = connect(self.path, read_only=True, busy=self._busy)
+            connection = self._connect(read_only=True)
             try:
                 meta = dict(connection.execute("SELECT name, value FROM lazaretto_meta"))
                 pages, free, size = pragma("page_count"), pragma("freelist_count"), pragma("page_size")
@@ -218,4 +237,8 @@ class SqliteStore(SqlStore):
         }
 
     def _connections(self) -> list[Connection]:
+        if self._file.gone:
+            # SQLite's last connection removes the log by its name, which may be that of another file now.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            return [*self._readers]
         return [*self._readers, self._connection]

@@ -1,0 +1,63 @@
+"""A store's file in its folder: made for its owner alone, and watched for being removed or replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from lazaretto.errors import StoreGone
+
+Identity = tuple[int, int]
+
+
+def make(path: Path) -> None:
+    """Make an empty file that its owner alone can read, unless there is one; SQLite says what is in the way.
+
+    Its log and the log's index get the same rights from SQLite.
+    """
+    # Never opened here: to close a file drops the locks that another thread has on it.
+    with contextlib.suppress(OSError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+
+
+def identity(path: str | Path) -> Identity | None:
+    """Return what tells a file from every other one, None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - called twice in every commit
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+class WatchedFile:
+    """The file and the log that a store was opened with. Made while a connection has both open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        #: SQLite keeps the log beside the file itself, not beside a link to it.
+        self.log = f"{os.path.realpath(path)}-wal"
+        self._opened = (identity(self._path), identity(self.log))
+
+    def refuse_gone(self) -> None:
+        """Raise StoreGone unless both files are still where they were."""
+        now = (identity(self._path), identity(self.log))
+        if now == self._opened:
+            return
+        which = 0 if now[0] != self._opened[0] else 1
+        name = (self._path, self.log)[which]
+        raise StoreGone(
+            f"store {self._path}: {name} was {'removed or renamed' if now[which] is None else 'replaced'} "
+            "while the store was open. What the call asked for did not happen, and nothing more is written. "
+            "Stop all processes that have the store open, put the right files in place, and connect again"
+        )
+
+    @property
+    def gone(self) -> bool:
+        """Whether one of the files is no longer where it was."""
+        try:
+            self.refuse_gone()
+        except StoreGone:
+            return True
+        return False

@@ -5,23 +5,52 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from types import FrameType
 
+#: What tells a process to end: a supervisor, Control-C, a terminal that is closed.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: A program above this one may pass on the Control-C that the terminal has sent already, in seconds.
+_SAME_PRESS = 0.2
 
-@contextlib.contextmanager
-def on_ending(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` on SIGTERM and SIGINT instead of ending at once; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        callback()
+class Ending:
+    """Whether this process was told to end. It is to be polled: a signal's handler must take no lock."""
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+    def __init__(self) -> None:
+        self._since: float | None = None
+        #: Whether Control-C was pressed again: end at once.
+        self.hurried = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether to end."""
+        return self._since is not None
+
+    def ask(self) -> None:
+        """Have it end; may be called in a signal's handler."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Be asked by SIGTERM, SIGINT and SIGHUP instead of ending at once; in the main thread only."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            again = self._since is not None and time.monotonic() - self._since >= _SAME_PRESS
+            self.hurried = self.hurried or (again and number == signal.SIGINT)
+            self.ask()
+
+        # Under nohup it goes on when the terminal is closed.
+        deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        numbers = [number for number in ENDING if not (deaf and number == signal.SIGHUP)]
+        before = {number: signal.signal(number, on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -10,6 +11,8 @@ import select
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,10 +88,64 @@ class Program:
         return process.wait(_LONGEST_RUN), shown.decode()
 
     @contextlib.contextmanager
+    def terminal(self, *arguments: str) -> Iterator[Terminal]:
+        """Start a run in the foreground of a terminal of its own."""
+        ours, theirs = pty.openpty()
+        process = self.start(
+            *arguments,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        terminal = Terminal(process, ours)
+        try:
+            yield terminal
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+
+    @contextlib.contextmanager
     def broker(self) -> Iterator[lazaretto.Broker]:
         """Open the same store in this process."""
         with lazaretto.connect(self.store) as broker:
             yield broker
+
+
+class Terminal:
+    """A terminal with a program in its foreground."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
+        self.process = process
+        self._fd = fd
+        self.shown = b""
+
+    def type(self, keys: bytes) -> None:
+        """Press keys; b"\\x03" is Control-C, which goes to every process in the foreground."""
+        os.write(self._fd, keys)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process in the foreground."""
+        os.killpg(self.process.pid, number)
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Read what is shown now; return False once the program has ended."""
+        # A terminal whose last user has gone answers with an error instead of an end.
+        with contextlib.suppress(OSError):
+            while select.select([self._fd], [], [], seconds)[0] and (read := os.read(self._fd, 65_536)):
+                self.shown += read
+        return self.process.poll() is None
+
+    def wait(self, seconds: float = _LONGEST_RUN) -> int:
+        """Wait for the program's end; return its exit code."""
+        end = time.monotonic() + seconds
+        while self.read():
+            assert time.monotonic() < end, self.shown.decode()
+        self.read(0.0)
+        return self.process.returncode
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:

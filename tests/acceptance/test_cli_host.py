@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_program import Program, fill, interrupt, set_aside
+from cli_program import Program, Terminal, fill, interrupt, set_aside
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy
@@ -39,6 +39,36 @@ def three(a, b, c):
 
 pair = [book]
 number = 7
+"""
+
+NAPS = """\
+import multiprocessing, subprocess, time
+from lazaretto.host import handler
+
+@handler("naps", deadline=60)
+def nap(message):
+    begin()
+    time.sleep(float(message.body))
+
+@handler("naps", deadline=60, isolation="inline")
+def inline(message):
+    nap.function(message)
+
+@handler("naps", deadline=60)
+def starts(message, context):
+    if message.attempt == 1:
+        begin()
+    own = subprocess.Popen(["sleep", "60"])
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()
+    own.terminate()
+    forked.terminate()
+    forked.join()
+    context.dead_letter(f"{own.wait()} {forked.exitcode}")
+
+def begin():
+    with open("begun", "a") as file:
+        file.write("begun\\n")
 """
 
 
@@ -179,6 +209,87 @@ class TestRun:
         with cli.broker() as broker:
             assert sorted(map(int, booked(broker))) == list(range(2_000))
             assert broker.queue("orders").counts.dead_letter == 0
+
+
+class TestInTheForeground:
+    """What ends a program in a terminal reaches all its processes: the sandbox's too."""
+
+    @pytest.fixture(autouse=True)
+    def _naps(self, cli: Program, tmp_path: Path) -> None:
+        (tmp_path / "naps.py").write_text(NAPS)
+        with cli.broker() as broker:
+            fill(broker, "naps", [b"2", b"0"], policy=PoisonPolicy(receive_retry_count=0))
+
+    def _at_work(self, terminal: Terminal, before: int = 0) -> None:
+        end = time.monotonic() + 60
+        while not (Path("begun").exists() and len(Path("begun").read_text().splitlines()) > before):
+            assert time.monotonic() < end
+            assert terminal.read(), terminal.shown.decode()
+
+    def _nothing_is_charged(self, cli: Program, terminal: Terminal, left: int) -> None:
+        assert b"Traceback" not in terminal.shown
+        assert b"error" not in terminal.shown
+        with cli.broker() as broker:
+            rest = broker.peek("naps", 9)
+            assert [(m.state.value, m.delivery_count) for m in rest] == [("active", 0)] * left
+            assert broker.queue("naps").counts.dead_letter == 0
+
+    @pytest.mark.parametrize("which", ["nap", "inline"])
+    @pytest.mark.parametrize("end", ["control-c", "SIGTERM", "SIGHUP"])
+    def test_the_grace_holds_for_the_whole_group(self, cli: Program, end: str, which: str) -> None:
+        with cli.terminal("run", f"naps:{which}") as terminal:
+            self._at_work(terminal)
+            if end == "control-c":
+                terminal.type(b"\x03")
+            else:
+                terminal.signal(getattr(signal, end))
+            assert terminal.wait() == 0
+        self._nothing_is_charged(cli, terminal, 1)
+
+    def test_four_stops_charge_nothing(self, cli: Program) -> None:
+        for stop in range(4):
+            with cli.terminal("run", "naps:nap", "--grace", "0.1s") as terminal:
+                self._at_work(terminal, stop)
+                terminal.type(b"\x03")
+                assert terminal.wait() == 0
+            self._nothing_is_charged(cli, terminal, 2)
+
+    @pytest.mark.parametrize("which", ["nap", "inline"])
+    def test_a_second_control_c_ends_at_once(self, cli: Program, which: str) -> None:
+        with cli.broker() as broker:
+            broker.delete_queue("naps")
+            broker.create_queue("naps")
+            broker.sender("naps").send([Message(b"60"), Message(b"0")])
+        with cli.terminal("run", f"naps:{which}", "--grace", "60s") as terminal:
+            self._at_work(terminal)
+            terminal.type(b"\x03")
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                assert terminal.read()
+            terminal.type(b"\x03")
+            assert terminal.wait(20) == 0
+        self._nothing_is_charged(cli, terminal, 2)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_stopped_while_the_sandbox_starts(self, cli: Program, tmp_path: Path, number: int) -> None:
+        """Its setup takes for ever here; the host does not wait for it."""
+        (tmp_path / "slow.py").write_text(
+            "import os, pathlib, time\nfrom lazaretto.host import handler\n"
+            "if 'LAZARETTO_SANDBOX' in os.environ:\n"
+            "    pathlib.Path('begun').write_text('begun\\n')\n    time.sleep(60)\n"
+            "@handler('naps')\ndef nap(message): ...\n"
+        )
+        with cli.terminal("run", "slow") as terminal:
+            self._at_work(terminal)
+            terminal.signal(number)
+            assert terminal.wait(20) == 0
+        self._nothing_is_charged(cli, terminal, 2)
+
+    def test_the_signals_end_what_a_handler_starts(self, cli: Program) -> None:
+        with cli.terminal("run", "naps:starts", "--stop-when-idle") as terminal:
+            terminal.wait()
+        with cli.broker() as broker:
+            assert {d.reason for d in broker.dead_letters("naps")} == {"-15 -15"}
 
 
 def children(pid: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from lazaretto.cli import dialog_definitions, output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.conversations import dialog_of
-from lazaretto.signals import on_ending
+from lazaretto.signals import Ending
 
 app = typer.Typer(
     help="Dialogs between services: define them, look into conversations, decide, run readers.",
@@ -257,11 +257,12 @@ def run(
 ) -> None:
     """Start and stop readers of services that name a handler, by load, until SIGTERM or Control-C."""
     call = Call.of(context, store, json)
-    ended = threading.Event()
-    with call.broker() as broker, on_ending(ended.set):
+    ending = Ending()
+    with call.broker() as broker, ending.on_signals():
         with broker.dialogs.activate(*(services or ())) as monitors:
             output.notice(f"reading for {', '.join(m.status().service for m in monitors)}")
-            while not ended.wait(_LOOK):
+            while not ending.asked:
+                time.sleep(_LOOK)
                 if stop_when_idle and not any(monitor.has_work() for monitor in monitors):
                     break
         if call.json:

@@ -14,14 +14,14 @@ from lazaretto.broker import Broker
 from lazaretto.engine.leases import RenewLease
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import QueueOptions, Subqueue
-from lazaretto.errors import HandlerError, InvalidOption, LazarettoError
+from lazaretto.errors import HandlerError, InvalidOption, LazarettoError, SandboxError
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
 from lazaretto.host.runners import runner_of
 from lazaretto.host.slots import Shared, Slot
 from lazaretto.host.tally import HandlerReport, Tally
 from lazaretto.options import seconds, shown
-from lazaretto.signals import on_ending
+from lazaretto.signals import Ending
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ _LOOK = 0.1
 
 #: How long a slot gets to settle what is finished once the grace is over, in seconds.
 _MARGIN = 3.0
+#: How often it is looked whether to end, or to end at once, in seconds.
+_TICK = 0.1
 
 Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
 
@@ -70,6 +72,8 @@ class ServiceHost:
         self._shared: list[Shared] = []
         self._slots: list[Slot] = []
         self._threads: list[threading.Thread] = []
+        self._lifecycle = threading.RLock()
+        self._ending = Ending()
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -77,22 +81,42 @@ class ServiceHost:
     # -- starting -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and return at once."""
-        if self._threads or self._stop.is_set():
-            raise HandlerError("a host can be started once; make another one")
+        """Start, and return at once. Does nothing more if `stop` is called by another thread meanwhile."""
+        with self._lifecycle:
+            if self._threads or self._stop.is_set():
+                raise HandlerError("a host can be started once; make another one")
+            if not self._prepare_all():
+                return
+            for number, slot in enumerate(self._slots):
+                thread = threading.Thread(target=slot.run, name=f"lazaretto-slot-{number}", daemon=True)
+                self._threads.append(thread)
+            self._keeper = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
+            for thread in [*self._threads, self._keeper]:
+                thread.start()
+
+    def _prepare_all(self) -> bool:
+        """Get the slots ready; return whether to go on, False when told to stop."""
         try:
             for handler in self._handlers:
                 self._prepare(handler)
+        except SandboxError:
+            if not self._is_told():
+                self._close_runners()
+                raise
         except BaseException:
-            for slot in self._slots:
-                slot.runner.close()
+            self._close_runners()
             raise
-        for number, slot in enumerate(self._slots):
-            thread = threading.Thread(target=slot.run, name=f"lazaretto-slot-{number}", daemon=True)
-            self._threads.append(thread)
-        self._keeper = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
-        for thread in [*self._threads, self._keeper]:
-            thread.start()
+        if self._is_told():
+            self._close_runners()
+            return False
+        return True
+
+    def _is_told(self) -> bool:
+        return self._ending.asked or self._stop.is_set()
+
+    def _close_runners(self) -> None:
+        for slot in self._slots:
+            slot.runner.close()
 
     def _prepare(self, handler: Handler) -> None:
         path, options = handler.path, handler.options
@@ -106,7 +130,7 @@ class ServiceHost:
         self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
         for _ in range(options.concurrency):
-            runner = runner_of(handler, self._on_output)
+            runner = runner_of(handler, self._on_output, self._is_told)
             self._slots.append(Slot(shared, runner, queue.lock_duration, sessions=sessions))
 
     # -- while it runs --------------------------------------------------------------------------
@@ -141,33 +165,51 @@ class ServiceHost:
     # -- ending ---------------------------------------------------------------------------------
 
     def stop(self, grace: float | None = None) -> None:
-        """Take no more, let running handlers finish within `grace` seconds, give the rest back."""
-        self._stop.set()
-        if not self._threads or self._ended.is_set():
-            return
+        """Take no more, let running handlers finish within `grace` seconds, give the rest back.
+
+        Should it be interrupted by an exception (Control-C in a program that does not use `run`), what
+        runs is given back at once.
+        """
         allowed = self._grace if grace is None else seconds("grace", grace)
+        self._stop.set()
+        with self._lifecycle:
+            if not self._threads or self._ended.is_set():
+                return
+            for slot in self._slots:
+                slot.stop()
+            try:
+                self._await_slots(allowed)
+            except BaseException:
+                self._await_slots(0.0)
+                raise
+            finally:
+                self._ended.set()
+                if self._keeper is not None:
+                    self._keeper.join(10.0)
+                self._close_runners()
+
+    def _await_slots(self, grace: float) -> None:
         for slot in self._slots:
-            slot.stop()
-        for slot in self._slots:
-            slot.runner.stop(allowed)
-        end = time.monotonic() + allowed + _MARGIN
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        self._ended.set()
-        if self._keeper is not None:
-            self._keeper.join(10.0)
-        for slot in self._slots:
-            slot.runner.close()
+            slot.runner.stop(grace)
+        end = time.monotonic() + grace + _MARGIN
+        left = list(zip(self._slots, self._threads, strict=True))
+        while left and time.monotonic() < end:
+            left[0][1].join(_TICK)
+            if grace and self._ending.hurried:
+                self._await_slots(0.0)
+                return
+            left = [(slot, thread) for slot, thread in left if thread.is_alive() and not slot.is_given_up()]
 
     def run(self, *, until: Callable[[], bool] | None = None) -> None:
-        """Start, and work until SIGTERM, SIGINT, `stop` by another thread, or `until` returns True.
+        """Start, and work until SIGTERM, SIGINT, SIGHUP, `stop` or `request_stop`, or `until` returns True.
 
-        `until` is asked a few times a second. Raises what a slot ended with, if one did.
+        `until` is asked a few times a second. A second SIGINT (Control-C) ends the grace. Raises what a
+        slot ended with, if one did.
         """
-        with on_ending(self.request_stop):
+        with self._ending.on_signals():
             self.start()
             try:
-                while self.running and not self._stop.wait(0.1):
+                while self.running and not self._ending.asked and not self._stop.wait(_TICK):
                     if until is not None and until():
                         break
             finally:
@@ -178,7 +220,7 @@ class ServiceHost:
 
     def request_stop(self) -> None:
         """Let `run` return soon; may be called in a signal handler."""
-        self._stop.set()
+        self._ending.ask()
 
     def __enter__(self) -> Self:
         self.start()

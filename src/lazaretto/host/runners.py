@@ -48,10 +48,17 @@ class Runner(Protocol):
 
 
 class ProcessRunner:
-    """Runs handlers in a sandbox. `on_output` gets what they print."""
+    """Runs handlers in a sandbox. `on_output` gets what they print; `stopping`: see Sandbox."""
 
-    def __init__(self, handler: Handler, on_output: Callable[[bytes], object] | None = None) -> None:
-        self.sandbox = Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=on_output)
+    def __init__(
+        self,
+        handler: Handler,
+        on_output: Callable[[bytes], object] | None = None,
+        stopping: Callable[[], bool] | None = None,
+    ) -> None:
+        self.sandbox = Sandbox(
+            SandboxSetup(handler), handler.options.limits(), on_output=on_output, stopping=stopping
+        )
 
     def start(self, handover: Handover) -> None:
         self.sandbox.start(
@@ -131,8 +138,12 @@ class InlineRunner:
             self._call.close()
 
 
-def runner_of(handler: Handler, on_output: Callable[[bytes], object] | None = None) -> Runner:
-    """Return what runs a handler, by its isolation."""
+def runner_of(
+    handler: Handler,
+    on_output: Callable[[bytes], object] | None = None,
+    stopping: Callable[[], bool] | None = None,
+) -> Runner:
+    """Return what runs a handler, by its isolation; `stopping`: see Sandbox."""
     if handler.options.isolation is Isolation.INLINE:
         return InlineRunner(handler)
-    return ProcessRunner(handler, on_output)
+    return ProcessRunner(handler, on_output, stopping)

@@ -97,6 +97,11 @@ class Slot:
         """Take no more."""
         self._stopping.set()
 
+    def is_given_up(self) -> bool:
+        """Whether all that it holds is settled already, because its handler does not come back."""
+        held = list(self.held.values())
+        return bool(held) and all(one.given_up for one in held)
+
     # -- taking ---------------------------------------------------------------------------------
 
     def run(self) -> None:

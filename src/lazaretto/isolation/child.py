@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -41,6 +42,7 @@ from lazaretto.isolation.memory import (
     put_record,
 )
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
+from lazaretto.signals import ENDING
 
 Function = Callable[[bytes], bytes | None]
 
@@ -94,6 +96,8 @@ class Child:
         self._numbers = self._control.numbers()
         self._left: Iterator[tuple[int, bytes]] = iter(())
         self._forked = False
+        #: Whether the fork at hand is our own, not the function's.
+        self._forking = False
 
     # -- the template ---------------------------------------------------------------------------
 
@@ -102,6 +106,9 @@ class Child:
         _die_with(self._start.parent)
         if self._start.guard:
             self._be_guarded()
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_release_signals, after_in_child=self._on_fork
+        )
         faulthandler.enable(file=self._start.stack_fd, all_threads=True)
         try:
             pickled = os.pread(self._start.setup_fd, os.fstat(self._start.setup_fd).st_size, 0)
@@ -120,7 +127,9 @@ class Child:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         while True:
             _flush()
+            self._forking = True
             pid = os.fork()
+            self._forking = False
             if pid == 0:
                 self._run(function)
             self._notify(READY, pid)
@@ -139,7 +148,6 @@ class Child:
         start = self._start
         for fd in (start.command_fd, start.notice_fd, start.control_fd, start.items_fd, start.records_fd):
             os.close(fd)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         code = os.waitstatus_to_exitcode(_bury(pid))
         if code < 0:
@@ -186,7 +194,6 @@ class Child:
 
     def _rounds(self, function: Function) -> int:
         me = os.getpid()
-        os.register_at_fork(after_in_child=self._on_fork)
         threads = threading.active_count()
         self._most_descriptors = _descriptors() + _SPARE_DESCRIPTORS
         left, looked = self._start.refork_every, 0
@@ -255,9 +262,12 @@ class Child:
         return last
 
     def _on_fork(self) -> None:
-        """Take the items that are left from a child that the function forks."""
-        self._forked = True
-        collections.deque(self._left, maxlen=0)
+        """Take the items that are left from a child that the function forks, and let it be ended."""
+        if not self._forking:
+            _heed_signals()
+            self._forked = True
+            collections.deque(self._left, maxlen=0)
+        _release_signals()
 
     def _refuse_forked(self) -> None:
         if self._forked:
@@ -311,6 +321,46 @@ def _die_with(parent: int) -> None:
     if os.getppid() != parent:
         # It died before that was asked for.
         os._exit(0)
+
+
+def _ignore_signals() -> None:
+    """Go on when the whole group is told to end: our parent was told too, and ends us when it is time.
+
+    By a handler, because what the function starts would inherit that they are ignored.
+    """
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+            signal.siginterrupt(number, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def _heed_signals() -> None:
+    for number in ENDING:
+        if signal.getsignal(number) is _do_nothing:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+class _Held(threading.local):
+    """The signals that this thread held back before it forks."""
+
+    before: set[int] | None = None
+
+
+_held = _Held()
+
+
+def _hold_signals() -> None:
+    """Hold signals back until the child that is forked now has set how it takes them."""
+    _held.before = set(signal.pthread_sigmask(signal.SIG_BLOCK, ENDING))
+
+
+def _release_signals() -> None:
+    if _held.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _held.before)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None: ...
 
 
 def _threads() -> int:
@@ -374,4 +424,5 @@ def _children() -> list[int]:
 
 def main() -> None:
     """Be the process that the command line asks for."""
+    _ignore_signals()
     Child(msgspec.json.decode(sys.argv[1], type=Start)).main()

@@ -52,7 +52,8 @@ class Sandbox:
     bytes that is called with each item and returns bytes or None. An item that raises, hangs,
     crashes the process or uses too much memory gets a verdict that says so; the items after it go on
     in a fresh process; no item is run twice. `on_output` gets what is printed there, bounded;
-    without it that goes to standard error.
+    without it that goes to standard error. `stopping` is asked while processes start: once it returns
+    True, that is given up with a SandboxError.
 
     Raises SandboxSetupError when the setup fails, SandboxError when no process can be started.
     """
@@ -63,6 +64,7 @@ class Sandbox:
         options: SandboxOptions | None = None,
         *,
         on_output: Callable[[bytes], object] | None = None,
+        stopping: Callable[[], bool] | None = None,
     ) -> None:
         self._options = options or SandboxOptions()
         if not callable(setup):
@@ -74,6 +76,7 @@ class Sandbox:
         except Exception as error:
             raise SandboxSetupError(f"the setup cannot be sent: {type(error).__name__}: {error}") from error
         self._on_output = on_output or _to_stderr
+        self._stopping = stopping or _never
         self._control = Segment.create(PAGE)
         # The setup by itself, because it is read again whenever a process is started anew.
         self._setup = Segment.create(len(pickled))
@@ -93,7 +96,7 @@ class Sandbox:
         #: How many processes have died at work.
         self.deaths = 0
         try:
-            self._worker = Worker(self._options, self._segments, self._take_output)
+            self._worker = Worker(self._options, self._segments, self._take_output, self._gives_up)
         except BaseException:
             self._close_memory()
             raise
@@ -151,6 +154,9 @@ class Sandbox:
         if not self._closed:
             self._numbers[STOP] = 1
 
+    def _gives_up(self) -> bool:
+        return self._stopping() or (self._stop_at is not None and time.monotonic() >= self._stop_at)
+
     def _next_round(self) -> None:
         """Send as many of the items that are left as fit in one round."""
         first, items = self._base, self._batch
@@ -168,14 +174,24 @@ class Sandbox:
         self._sent = put_items(self._items, items[first:end])
         self._read = self._numbers[END] = 0
         self._numbers[CURSOR] = -1
-        self._command(0)
+        if not self._command(0):
+            self._count = 0
 
-    def _command(self, start: int) -> None:
-        if self._replaced:
-            self._replaced = False
-            self._worker.await_replacement()
+    def _command(self, start: int) -> bool:
+        """Have the items run from `start`; return whether that is so: not if all is to stop."""
+        try:
+            if self._replaced:
+                self._replaced = False
+                self._worker.await_replacement()
+            elif not self._worker.ready:
+                self._worker.recover()
+        except SandboxError:
+            if self._gives_up():
+                return False
+            raise
         self._numbers[NEXT] = start
         self._worker.command(child.COMMAND.pack(self._count, start, self._sent, self._stop_on_failure))
+        return True
 
     def _round(self) -> list[Verdict]:
         """Wait for a round, through the deaths of however many processes."""
@@ -198,13 +214,11 @@ class Sandbox:
                     if culprit not in recorded:
                         verdicts[culprit] = self._blame(death)
                     start = culprit + 1
-                self._worker.recover()
             stopped = self._numbers[STOP] or (
                 self._stop_on_failure and any(v.status is not Status.DONE for v in verdicts[:start])
             )
-            if start >= self._count or stopped:
+            if start >= self._count or stopped or not self._command(start):
                 return verdicts
-            self._command(start)
 
     def _take_records(self, verdicts: list[Verdict]) -> set[int]:
         end, found = self._numbers[END], set()
@@ -299,6 +313,10 @@ def _verdict(record: Record) -> Verdict:
     failure = msgspec.msgpack.decode(record.payload, type=Failure)
     status = Status.MEMORY if record.kind == child.MEMORY else Status.ERROR
     return Verdict(status, None, failure.type, failure.message, failure.stack)
+
+
+def _never() -> bool:
+    return False
 
 
 def _to_stderr(text: bytes) -> None:

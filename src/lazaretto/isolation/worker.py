@@ -22,6 +22,7 @@ from lazaretto.isolation import child
 from lazaretto.isolation.memory import PAGE, Segment
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import Death, blame
+from lazaretto.signals import ENDING
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")
 #: How long a process that is to be killed for its deadline gets to write its stack, in seconds.
@@ -51,7 +52,7 @@ def _start_process(
     """
     global _starter
     if _starter is None or _starter[0] != os.getpid():
-        _starter = (os.getpid(), ThreadPoolExecutor(1, "lazaretto-sandbox-starter"))
+        _starter = (os.getpid(), ThreadPoolExecutor(1, "lazaretto-sandbox-starter", _hold_signals_back))
     started = _starter[1].submit(
         subprocess.Popen,
         words,
@@ -63,6 +64,14 @@ def _start_process(
         env=environment,
     )
     return started.result()
+
+
+def _hold_signals_back() -> None:
+    """Have the processes that this thread starts born with them held back: they ignore them a moment later.
+
+    In this process another thread goes on to get them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
 def _kill_marked(mark: bytes) -> None:
@@ -82,16 +91,22 @@ def _kill_marked(mark: bytes) -> None:
 class Worker:
     """A guard, a template and its runner, or a runner without one. `on_output` gets what they print.
 
-    `segments`: control page, setup, items, records. Raises SandboxSetupError, SandboxError.
+    `segments`: control page, setup, items, records. `stopping`: whether not to wait for a start any more.
+    Raises SandboxSetupError, SandboxError.
     """
 
     def __init__(
-        self, options: SandboxOptions, segments: Sequence[Segment], on_output: Callable[[bytes], object]
+        self,
+        options: SandboxOptions,
+        segments: Sequence[Segment],
+        on_output: Callable[[bytes], object],
+        stopping: Callable[[], bool],
     ) -> None:
         self._options = options
         self._segments = segments
         self._records = segments[-1]
         self._on_output = on_output
+        self._stopping = stopping
         self._mark = uuid.uuid4().hex
         self._stack = Segment.create(PAGE)
         os.ftruncate(self._stack.fd, 0)
@@ -99,6 +114,8 @@ class Worker:
         self._runner: int | None = None
         self._pidfd: int | None = None
         self._gone = False
+        #: Whether there is a runner, as far as is known.
+        self.ready = False
         self._forks = True
         try:
             self._launch()
@@ -136,12 +153,13 @@ class Worker:
             words = os.read(self._notices, child.NOTICE.size)
             if len(words) == child.NOTICE.size:
                 kind, number = child.NOTICE.unpack(words)
+                self.ready = self.ready and kind != child.DIED
                 return kind, number
         if not ready or self._notices in ready:
             assert self._process is not None
             code = self._process.poll()
             if code is not None:
-                self._gone = True
+                self._gone, self.ready = True, False
                 return child.DIED, -code if code < 0 else code << 8
         return b"", 0
 
@@ -224,6 +242,7 @@ class Worker:
                 self._close_pidfd()
                 with contextlib.suppress(AttributeError, OSError):
                     self._pidfd = os.pidfd_open(self._runner)
+                self.ready = True
                 return
             if kind == child.FAILED:
                 self._records.reach(number)
@@ -234,6 +253,8 @@ class Worker:
                 stack = self.take_stack()
                 how = blame(Death.OWN, number, stack, deadline=None, elapsed=0.0).error_message
                 raise SandboxSetupError(f"the setup ended its process: {how}", WORKER_CRASHED, stack)
+            if self._stopping():
+                raise SandboxError("it was stopped before its process was ready")
             if time.monotonic() >= end:
                 timeout = self._options.setup_timeout
                 raise SandboxSetupError(f"the setup took longer than {timeout:g} s", HANDLER_TIMEOUT)

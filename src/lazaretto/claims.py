@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from lazaretto.clock import to_datetime
 from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, summary_of
-from lazaretto.engine.claim_settle import RevokeClaims, SettleClaims, Stage, StagedRows
+from lazaretto.engine.claim_settle import (
+    RevokeClaims,
+    SettleClaims,
+    Stage,
+    StagedRow,
+    StagedRows,
+    staged_rows,
+)
 from lazaretto.engine.claims import (
     Attach,
+    BeginShard,
     Identify,
     MarkStarted,
     RenewClaims,
@@ -24,8 +33,10 @@ from lazaretto.engine.claims import (
 )
 from lazaretto.entities import EntityPath
 from lazaretto.errors import EntityError
+from lazaretto.failure import Failure
 from lazaretto.keys import first_key, sequence_of
 from lazaretto.options import seconds, whole
+from lazaretto.policy import Outcome
 from lazaretto.store.claims import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
 from lazaretto.store.contract import Store, Transaction
 
@@ -126,9 +137,16 @@ class ClaimConsumer:
         """Return a shard, None if its claim has ended."""
         return self._store.read(lambda tx: tx.shard(token))
 
-    def start(self, shard: int, worker: str) -> bool | None:
-        """Begin to read a shard; return whether to go one message at a time, None if it is not open."""
-        return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker))
+    def start(self, shard: int, worker: str, *, begun: bool = True) -> bool | None:
+        """Begin to read a shard; return whether to go one message at a time, None if it is not open.
+
+        `begun`: its messages are worked on, too, and charged if that never ends.
+        """
+        return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker, begun))
+
+    def begin(self, shard: int) -> None:
+        """Note that the messages of a shard that another process reads are worked on."""
+        self._store.run(BeginShard(self.epoch, shard))
 
     def mark(self, shard: int, key: int | None) -> None:
         """Note which message is about to be worked on, where it is one at a time; None when it is done."""
@@ -141,6 +159,21 @@ class ClaimConsumer:
     def settle(self, numbers: Sequence[int], stages: Sequence[str]) -> list[ClaimSummary]:
         """Settle claims by what was staged; those settled before are left as they are."""
         return self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
+
+    def settle_whole(self, number: int, failed: Mapping[int, Failure]) -> ClaimSummary | None:
+        """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
+        stage = uuid.uuid4().hex
+        for _, shard in self.shards(number - 1, number):
+            keys = self._store.read(lambda tx, shard=shard: tx.shard_keys(shard, shard.rows))  # type: ignore[misc]
+            others = [
+                StagedRow(key, Outcome.FAILED.value, failed[sequence_of(key)])
+                for key in keys
+                if sequence_of(key) in failed
+            ]
+            completed = [key for key in keys if sequence_of(key) not in failed]
+            self.stage(stage, staged_rows(shard.token, completed, others, {}))
+        summaries = self.settle([number], [stage])
+        return summaries[0] if summaries else None
 
     def renew(self) -> None:
         """Give a sign of life. Raises ClaimFenced."""

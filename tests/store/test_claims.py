@@ -179,6 +179,18 @@ class TestSettling:
         assert [m.body for m in broker.peek("out")] == [b"hello"]
         assert broker.attempts("work", 1)[0].error_message == "no"
 
+    def test_a_whole_claim_but_what_failed(self, broker: Broker, queue: str) -> None:
+        send(broker, 5)
+        consumer = attached(broker)
+        consumer.take(0, shards=2)
+        summary = consumer.settle_whole(1, {2: FAILED, 5: FAILED, 99: FAILED})
+        assert summary is not None
+        assert summary.outcomes == {"completed": 3, "failed": 2}
+        assert consumer.settle_whole(1, {}) == summary
+        assert consumer.settle_whole(7, {}) is None
+        assert [m.sequence_number for m in broker.peek("work", 9)] == [2, 5]
+        assert {m.delivery_count for m in broker.peek("work", 9)} == {1}
+
     def test_what_cannot_be_sent_is_its_own_messages_failure(self, broker: Broker, queue: str) -> None:
         send(broker, 3)
         consumer = attached(broker)
@@ -323,6 +335,37 @@ class TestDrivers:
         assert consumer.settle([1], ["a"])[0].state == "revoked"
         assert {m.delivery_count for m in broker.peek("work", 999)} == {1}
 
+    def test_one_that_was_only_looked_at_costs_nothing(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        broker.update_queue("work", policy=PoisonPolicy(disable_after_rollbacks=1))
+        send(broker, 4)
+        consumer = attached(broker, lease=60)
+        consumer.take(0, shards=2)
+        one, two = (shard.token for _, shard in consumer.shards(0, 1))
+        consumer.start(one, "w", begun=False)
+        consumer.start(two, "w", begun=False)
+        consumer.begin(two)
+        clock.advance(61)
+        attached(broker)
+        assert [m.delivery_count for m in broker.peek("work", 9)] == [0, 0, 1, 1]
+
+    def test_queries_that_look_and_end_are_no_deaths(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        broker.update_queue("work", policy=PoisonPolicy(disable_after_rollbacks=1))
+        send(broker, 4)
+        for _ in range(9):
+            consumer = attached(broker, lease=60)
+            assert consumer.take(0) == 1
+            assert len(keys_of(broker, consumer, 1)[0]) == 4
+            consumer.start(consumer.shards(0, 1)[0][1].token, "w", begun=False)
+            assert consumer.take(1) is None
+        clock.advance(61)
+        attached(broker)
+        assert {m.delivery_count for m in broker.peek("work", 9)} == {0}
+        assert broker.queue("work").counts.active == 4
+
     def test_revoked_by_an_operator(self, broker: Broker, queue: str) -> None:
         send(broker, 4)
         consumer = attached(broker)
@@ -416,7 +459,7 @@ class TestCrashLoops:
             if killer in keys:
                 # Dead before a task has begun on any message.
                 deaths += 1
-                assert deaths <= 9
+                assert deaths <= 13
                 consumer = attached(broker)
                 if broker.claims("work")[0].state == "revoked" or not keys_of(broker, consumer, number):
                     last = number
@@ -433,6 +476,23 @@ class TestCrashLoops:
         number = consumer.take(last, max_rows=1_000)
         assert number is not None
         assert [len(keys) for keys in keys_of(broker, consumer, number)] == [600]
+
+    def test_when_it_is_over_claims_are_soon_as_large_as_before(self, broker: Broker, queue: str) -> None:
+        send(broker, 100)
+        last = 0
+        consumer = attached(broker)
+        while consumer.take(last) is not None and broker.claims("work")[0].rows > 1:
+            # Whoever reads goes down with it, whatever it reads: a deployment that is broken.
+            for _, shard in consumer.shards(last, last + 1):
+                consumer.start(shard.token, "a task")
+            consumer = attached(broker)
+            last = last if consumer.shards(last, last + 1) else last + 1
+        sizes = []
+        while (number := consumer.take(last)) is not None:
+            stage_all(broker, consumer, number)
+            sizes.append(consumer.settle([number], ["a"])[0].rows)
+            last = number
+        assert sizes == [1, 2, 4, 8, 16, 32, 37]
 
     def test_two_marks_make_suspects_that_nobody_is_charged_for(self, broker: Broker, queue: str) -> None:
         send(broker, 4)

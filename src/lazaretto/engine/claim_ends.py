@@ -75,7 +75,7 @@ def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) ->
 def expire_claims(tx: Transaction, limit: int) -> int:
     """Revoke claims whose lease has run out, a part at a time; return how much was done.
 
-    What was read is charged as a lock that ran out, what was not is given back.
+    What was worked on is charged as a lock that ran out, what was not, or only looked at, is given back.
     """
     done = 0
     for claim in tx.due_claims(limit):
@@ -85,10 +85,11 @@ def expire_claims(tx: Transaction, limit: int) -> int:
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)
             tx.save_claim(claim)
-            note_rollback(tx, queue)
+            if any(_is_charged(shard) for shard in tx.shards(claim.token)):
+                note_rollback(tx, queue)
         left = False
         for shard in tx.shards(claim.token):
-            if not shard.reads:
+            if not _is_charged(shard):
                 done += give_back(tx, shard)
                 continue
             keys = tx.shard_keys(shard, limit)
@@ -104,6 +105,10 @@ def expire_claims(tx: Transaction, limit: int) -> int:
         if done >= limit:
             break
     return done
+
+
+def _is_charged(shard: ShardRecord) -> bool:
+    return shard.reads > 0 and shard.read_epoch is not None
 
 
 def _end(

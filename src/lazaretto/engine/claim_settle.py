@@ -122,13 +122,13 @@ class SettleClaims(Operation[list[ClaimSummary]]):
 
 
 def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled: int) -> None:
-    """Let claims be as large as they are wanted, once all is settled that was too much in one."""
+    """Let claims grow again: twofold with each that goes well, and freely once all is done that did not."""
     if not before.narrow or not settled:
         return
     record = tx.consumer(queue.queue_id, before.consumer)
     assert record is not None
     left = max(record.narrow_left - settled, 0)
-    tx.save_consumer(_replace(record, narrow=record.narrow if left else 0, narrow_left=left))
+    tx.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
 
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:

@@ -193,7 +193,8 @@ class TakeClaim(Operation[int | EntityError | None]):
     """Take the next claim after a number, or find the one that was taken; the answer is its number.
 
     None: there is nothing to take. `last`: the highest sequence number to take. A session stands
-    in one shard as a whole. A suspect is a claim of its own.
+    in one shard as a whole. A suspect is a claim of its own. Who asks is done with all claims up to `after`:
+    one of them that nobody settled was only looked at, and nothing is held against its messages.
     """
 
     path: EntityPath
@@ -215,6 +216,7 @@ class TakeClaim(Operation[int | EntityError | None]):
                 f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, and claims "
                 f"after {self.after} are asked for: the store is older than that, or another one"
             )
+        _pass_over(tx, record)
         refuse_receiving(queue, Subqueue.MAIN)
         touch(tx, queue)
         sweep(tx, SWEEP)
@@ -246,6 +248,16 @@ class TakeClaim(Operation[int | EntityError | None]):
             tx.save_shard(_replace(shard, careful=record.narrow > 0))
         tx.save_consumer(_replace(record, last_claim=claim.number))
         return claim.number
+
+
+def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
+    """Forget that open claims were read: whoever did it lives, and works on none of their messages."""
+    if record.settled == record.last_claim:
+        return
+    for claim in open_claims(tx, record):
+        for shard in tx.shards(claim.token):
+            if shard.reads and shard.read_epoch is None:
+                tx.save_shard(_replace(shard, reads=0))
 
 
 class _Taker:
@@ -378,7 +390,8 @@ class StartShard(Operation[bool | None]):
     """Note that a task reads a shard; the answer is whether it is to go one message at a time.
 
     It is, when the shard was read before: then a message may have taken the reader down. None: the
-    claim is not open any more, and there is nothing to read.
+    claim is not open any more, and there is nothing to read. `begun`: whoever reads works on the
+    messages, too.
     """
 
     path: EntityPath
@@ -386,6 +399,7 @@ class StartShard(Operation[bool | None]):
     epoch: int
     token: int
     worker: str
+    begun: bool = True
 
     durable = False
 
@@ -397,9 +411,25 @@ class StartShard(Operation[bool | None]):
         if shard.started is not None:
             # An earlier attempt of the same task: nothing else was at work on this one.
             _blame(tx, [shard], self.worker, alone=True)
-        tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=self.epoch, started=None))
+        read_epoch = self.epoch if self.begun else shard.read_epoch
+        tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
         first = held_row(tx, shard, shard.first)
         return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
+
+
+@dataclasses.dataclass(slots=True)
+class BeginShard(Operation[None]):
+    """Note that the messages of a shard, read by another process, are worked on from here on."""
+
+    epoch: int
+    token: int
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        shard = tx.shard(self.token)
+        if shard is not None:
+            tx.save_shard(_replace(shard, read_epoch=self.epoch))
 
 
 @dataclasses.dataclass(slots=True)

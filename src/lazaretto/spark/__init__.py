@@ -6,14 +6,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lazaretto.spark.batches import settle
     from lazaretto.spark.datasource import register
     from lazaretto.spark.java import find_java
     from lazaretto.spark.pipeline import process
     from lazaretto.spark.session import spark_session
 
-__all__ = ["find_java", "process", "register", "spark_session"]
+__all__ = ["find_java", "process", "register", "settle", "spark_session"]
 
-_HOMES = {"find_java": "java", "process": "pipeline", "register": "datasource", "spark_session": "session"}
+_HOMES = {
+    "find_java": "java",
+    "process": "pipeline",
+    "register": "datasource",
+    "settle": "batches",
+    "spark_session": "session",
+}
 
 
 def __getattr__(name: str) -> Any:

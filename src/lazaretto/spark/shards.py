@@ -83,7 +83,9 @@ def _run_messages(
                     ended.append({"claim": claim, "epoch": epoch})
                     continue
                 if shard not in tasks:
-                    tasks[shard] = _task(settings, _consumer(settings, store, epoch), claim, shard, careful)
+                    consumer = _consumer(settings, store, epoch)
+                    consumer.begin(shard)
+                    tasks[shard] = _task(settings, consumer, claim, shard, careful)
                 tasks[shard].run(part)
         for task in tasks.values():
             _consumer(settings, store, task.epoch).stage(task.stage, task.finish())

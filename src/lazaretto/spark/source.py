@@ -19,11 +19,12 @@ from pyspark.sql.streaming.datasource import (
 
 import lazaretto
 from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claim_ends import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
-from lazaretto.store.claims import ShardRecord
+from lazaretto.store.claims import OPEN, ShardRecord
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer: ClaimConsumer | None = None
         self._settled = 0
         self._last: int | None = None
+        self._seen = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process begins anew.
@@ -117,10 +119,29 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes = limit.max_bytes
         elif isinstance(limit, ReadAllAvailable):
             max_rows, max_bytes = 10_000_000, 1 << 50
+        self._look_back(self._claim(start))
         taken = self._attached().take(
             self._claim(start), max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
         )
         return start if taken is None else self._offset(taken)
+
+    def _look_back(self, claim: int) -> None:
+        """Say what becomes of messages if nobody has settled a claim that the query is done with."""
+        if claim <= self._seen or self._options.shards_only:
+            return
+        self._seen = claim
+        consumer = self._attached()
+        if any(summary.state == OPEN for summary in consumer.summaries(claim - 1, claim)):
+            # Said once.
+            self._seen = LAST_CLAIM
+            _log.warning(
+                "nobody has settled claim %d of consumer %r of %r: this query only looks. Its messages stay "
+                "locked while it runs; after that they are given back, uncharged. To settle them use "
+                "lazaretto.spark.process, or lazaretto.spark.settle(batch, ...) in foreachBatch",
+                claim,
+                consumer.name,
+                str(consumer.path),
+            )
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         consumer = self._attached()
@@ -181,7 +202,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=partition.epoch)
-            return consumer.start(partition.shard.token, "a task")
+            # Whether anybody works on what is read, is not known here.
+            return consumer.start(partition.shard.token, "a task", begun=False)
 
 
 def _row(values: dict[str, int | None], schema: pa.Schema) -> pa.RecordBatch:

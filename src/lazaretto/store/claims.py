@@ -54,8 +54,9 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 class ShardRecord(msgspec.Struct, frozen=True):
     """What one task reads: the messages between two keys that are locked under `token`.
 
-    `reads`: how often it was read, the last time in `read_epoch`. `started`: the key of the message
-    that is being worked on, where it is one at a time. `careful`: that is so from the first time on.
+    `reads`: how often it was read. `read_epoch`: of the driver whose tasks worked on it last; None: it was
+    only looked at. `started`: the key of the message that is being worked on, where it is one at a time.
+    `careful`: that is so from the first time on.
     """
 
     token: int

@@ -1,0 +1,66 @@
+"""`settle`: for foreachBatch, which hands over the messages of a claim as a table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from lazaretto.claims import ClaimConsumer
+from lazaretto.errors import InvalidOption
+from lazaretto.failure import Failure, failure_of
+from lazaretto.options import shown
+from lazaretto.spark.options import parse
+from lazaretto.spark.stores import broker_at
+from lazaretto.store.claims import REVOKED
+
+_log = logging.getLogger(__name__)
+
+
+def settle(
+    batch: DataFrame,
+    *,
+    store: str,
+    queue: str,
+    consumer: str = "spark",
+    failed: Mapping[int, BaseException] | None = None,
+) -> dict[str, int]:
+    """Settle a micro-batch in foreachBatch, when all is done with it; return its messages by outcome.
+
+    `batch`: as foreachBatch got it. `store`, `queue`, `consumer`: as the stream was loaded with. `failed`:
+    what went wrong, by sequence number: those are failures, for the queue's policy to decide on; all
+    others are completed. A batch that is settled already stays as it is. Raises ClaimFenced: another
+    query has the consumer.
+    """
+    for name in ("claim", "epoch"):
+        if name not in batch.columns:
+            raise InvalidOption(f"the batch lacks the column {name!r}: settle it as foreachBatch got it")
+    options = parse({"store": store, "queue": queue, "consumer": consumer})
+    failures = {number: _failure(number, error) for number, error in (failed or {}).items()}
+    row = batch.select("claim", "epoch").first()
+    if row is None:
+        return {}
+    with broker_at(options.url()) as broker:
+        claims = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=row["epoch"])
+        summary = claims.settle_whole(row["claim"], failures)
+    if summary is None:
+        return {}
+    if summary.state == REVOKED:
+        _log.warning(
+            "claim %d of consumer %r of %r was revoked before it was settled: its messages come again",
+            summary.number,
+            consumer,
+            queue,
+        )
+    return dict(summary.outcomes)
+
+
+def _failure(number: object, error: object) -> Failure:
+    if not isinstance(number, int) or not isinstance(error, BaseException):
+        raise InvalidOption(
+            f"expected failed to be exceptions by sequence number, got {shown(error)} for {shown(number)}"
+        )
+    failure = failure_of(error)
+    assert failure is not None
+    return failure

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lazaretto.engine.breakers import SetBreaker, describe_breaker
 from lazaretto.engine.log import actor_name
 from lazaretto.engine.queues import (
-    CreateQueue,
+    CreateQueues,
     DeleteQueue,
     UpdateQueue,
     describe,
+    describe_all,
     refuse_topic,
     require_queue,
 )
@@ -25,7 +26,9 @@ from lazaretto.engine.topics import (
     TopicDescription,
     UpdateTopic,
     describe_subscription,
+    describe_subscriptions,
     describe_topic,
+    describe_topics,
     require_subscription,
     require_topic,
 )
@@ -60,9 +63,21 @@ class Administration:
 
     def create_queue(self, path: str, options: QueueOptions | None = None) -> QueueDescription:
         """Create a queue. Raises EntityExists, InvalidPath."""
+        return self.create_queues([path], options)[0]
+
+    def create_queues(
+        self, paths: Iterable[str], options: QueueOptions | None = None
+    ) -> list[QueueDescription]:
+        """Create queues with the same options in one commit: all of them, or none.
+
+        Raises EntityExists, InvalidPath.
+        """
+        if isinstance(paths, str) or not isinstance(paths, Iterable):
+            raise InvalidOption(f"expected paths to be several paths, got {shown(paths)}")
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
-        return self._store.run(CreateQueue(EntityPath.parse(path), options or QueueOptions()))
+        parsed = [EntityPath.parse(path) for path in paths]
+        return self._store.run(CreateQueues(parsed, options or QueueOptions()))
 
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
@@ -78,7 +93,7 @@ class Administration:
     def queues(self) -> list[QueueDescription]:
         """Return all queues by path, the system's dead-letter queue among them."""
         return self._store.read(
-            lambda tx: [describe(tx, queue) for queue in tx.queues() if queue.kind is EntityKind.QUEUE]
+            lambda tx: describe_all(tx, [q for q in tx.queues() if q.kind is EntityKind.QUEUE])
         )
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
@@ -136,7 +151,7 @@ class Administration:
     def topics(self) -> list[TopicDescription]:
         """Return all topics by path."""
         return self._store.read(
-            lambda tx: [describe_topic(tx, q) for q in tx.queues() if q.kind is EntityKind.TOPIC]
+            lambda tx: describe_topics(tx, [q for q in tx.queues() if q.kind is EntityKind.TOPIC])
         )
 
     def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
@@ -174,10 +189,7 @@ class Administration:
         """Return a topic's subscriptions by name. Raises EntityNotFound."""
         parsed = EntityPath.parse(topic)
         return self._store.read(
-            lambda tx: [
-                describe_subscription(tx, record)
-                for record in tx.subscriptions(require_topic(tx, parsed).queue_id)
-            ]
+            lambda tx: describe_subscriptions(tx, tx.subscriptions(require_topic(tx, parsed).queue_id))
         )
 
     def update_subscription(

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from lazaretto import Broker, DeadLetterFilter, Message
+from lazaretto import (
+    Broker,
+    DeadLetterFilter,
+    EntityExists,
+    EntityNotFound,
+    InvalidOption,
+    InvalidPath,
+    ManualClock,
+    Message,
+    MessageCounts,
+    NotAllowed,
+    QueueOptions,
+)
+from lazaretto.clock import to_datetime
 from lazaretto.store.sql.transaction import SqlTransaction
 
-from .actions import bodies, create, numbers, set_aside
+from .actions import bodies, create, kinds, numbers, send, set_aside
 from .conftest import Connect
 
 MANY = 1200
@@ -18,13 +33,14 @@ MANY = 1200
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """All statements of the brokers that are opened from now on."""
+    """All statements of this thread, by the brokers that are opened from now on."""
     found: list[str] = []
     begin = SqlTransaction.__init__
 
     def counting(self: SqlTransaction, execute: Callable[..., Any], *others: Any) -> None:
         def run(sql: str, *parameters: Any) -> Any:
-            found.append(sql)
+            if threading.current_thread() is threading.main_thread():
+                found.append(sql)
             return execute(sql, *parameters)
 
         begin(self, run, *others)
@@ -120,3 +136,74 @@ class TestDeadLetters:
         assert [m.edit_of is not None for m in live] == [True, False] * 3
         assert [e.detail["edited"] for e in broker.events(kind="resubmitted")] == [True, False] * 3
         assert broker.check() == []
+
+
+class TestQueues:
+    """Created, described and counted."""
+
+    def test_created_in_one_commit_and_described(self, broker: Broker, statements: list[str]) -> None:
+        statements.clear()
+        created = broker.create_queues([f"Many/{n}" for n in range(MANY)], QueueOptions(lock_duration=5))
+        assert len(statements) < MANY / 20
+        assert [queue.path for queue in created[:2]] == ["Many/0", "Many/1"]
+        assert kinds(broker.events(limit=10_000)) == ["queue_created"] * MANY
+        statements.clear()
+        found = {queue.path: queue for queue in broker.queues()}
+        assert len(statements) < 20
+        assert {queue.path: queue for queue in created}.items() <= found.items()
+        assert {queue.options.lock_duration for queue in created} == {5}
+        assert len(found) == MANY + 1
+
+    def test_all_of_them_or_none(self, broker: Broker) -> None:
+        broker.create_queue("b")
+        for paths, error in (
+            (["a", "B"], EntityExists),
+            (["a", "A"], EntityExists),
+            (["a", "t/subscriptions/s"], InvalidPath),
+            (["a", "c;poison"], NotAllowed),
+            (["a", ""], InvalidPath),
+            ("abc", InvalidOption),
+        ):
+            with pytest.raises(error):
+                broker.create_queues(paths)
+        with pytest.raises(EntityNotFound):
+            broker.create_queues(["a", "c"], QueueOptions(forward_to="nowhere"))
+        assert [queue.path for queue in broker.queues()] == ["$system/deadletter", "b"]
+        assert broker.create_queues([]) == []
+        assert kinds(broker.events()) == ["queue_created"]
+
+    def test_described_as_one_by_one(self, broker: Broker, clock: ManualClock) -> None:
+        """Several queues in every state are described together as each is by itself."""
+        broker.create_queues(["a", "b", "c"], QueueOptions(max_size=100_000))
+        create(broker, "s", requires_session=True, receive_retry_count=0, on_poison_session="block")
+        broker.create_topic("t")
+        broker.create_subscription("t", "one")
+        broker.sender("t").send([Message(b"x"), Message(b"y")])
+        broker.sender("t").schedule(Message(b"later"), to_datetime(clock.now() + 60_000_000))
+        set_aside(broker, b"dead", b"too", path="a")
+        send(broker, b"1", b"2", b"3", path="a")
+        taken = broker.receiver("a").receive(2)
+        broker.receiver("a").defer(taken[0])
+        broker.sender("b").schedule(Message(b"later"), to_datetime(clock.now() + 60_000_000))
+        send(broker, b"short", path="c", time_to_live=1)
+        send(broker, b"x", path="s", session_id="s1")
+        with broker.receiver("s", session="s1") as receiver:
+            receiver.abandon(receiver.receive()[0])
+        held = broker.receiver("c").receive()
+        found = {queue.path: queue for queue in broker.queues()}
+        assert found == {path: broker.queue(path) for path in found}
+        assert found["a"].counts == MessageCounts(active=1, locked=1, deferred=1, dead_letter=2)
+        assert found["b"].counts == MessageCounts(scheduled=1)
+        assert [found[path].size is None for path in "abs"] == [False, False, True]
+        assert (found["c"].counts, len(held)) == (MessageCounts(locked=1), 1)
+        assert found["s"].held_sessions == 1
+        assert broker.topics() == [broker.topic("t")]
+        assert (broker.topic("t").subscriptions, broker.topic("t").scheduled) == (1, 1)
+        assert broker.subscriptions("t") == [broker.subscription("t", "one")]
+        assert broker.subscription("t", "one").queue.counts.active == 2
+
+    def test_made_by_several_threads(self, broker: Broker) -> None:
+        with ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(broker.create_queue, (f"q{n}" for n in range(100))))
+        assert {queue.path for queue in made} == {f"q{n}" for n in range(100)}
+        assert len(broker.queues()) == 101

@@ -301,15 +301,11 @@ class Resubmit(Operation[ResubmitReport]):
         if sent:
             tx.resubmit_dead_letters(sent)
             release_sessions(tx, list(sent))
-            note_all(
-                tx,
-                "resubmitted",
-                queue,
-                [
-                    (sequence_of(old), {"new_sequence_number": sequence_of(new), "edited": new not in plain})
-                    for old, new in sent.items()
-                ],
-            )
+            events = [
+                (sequence_of(old), {"new_sequence_number": sequence_of(new), "edited": new not in plain})
+                for old, new in sent.items()
+            ]
+            note_all(tx, "resubmitted", [(queue, *event) for event in events])
             for new_key in sent.values() if forwards(queue) else ():
                 forwarded = tx.row(new_key)
                 if forwarded is not None:
@@ -464,7 +460,7 @@ class Purge(Operation[list[int]]):
             tx.delete_bodies([row.body_id for row in purged.values() if row.body_id is not None])
             tx.delete_attempts(list(purged))
             resolve(tx, list(purged), "purged")
-            note_all(tx, "purged", queue, [(number, {}) for number in numbers])
+            note_all(tx, "purged", [(queue, number, {}) for number in numbers])
             audit(tx, self.actor, "purge", queue.path, **_named(numbers), **self.detail)
         return numbers
 

@@ -88,16 +88,18 @@ def note(
     tx: Transaction, kind: str, queue: QueueRecord, sequence_number: int | None = None, **detail: Any
 ) -> None:
     """Write an event."""
-    note_all(tx, kind, queue, [(sequence_number, detail)])
+    note_all(tx, kind, [(queue, sequence_number, detail)])
 
 
 def note_all(
-    tx: Transaction, kind: str, queue: QueueRecord, events: Sequence[tuple[int | None, dict[str, Any]]]
+    tx: Transaction, kind: str, events: Sequence[tuple[QueueRecord, int | None, dict[str, Any]]]
 ) -> None:
-    """Write several events of one kind, each with a sequence number and its detail."""
+    """Write several events of one kind, each with its queue, a sequence number and its detail."""
     assert kind in EVENT_KINDS, kind
-    encoded = [(number, msgspec.json.encode(detail).decode()) for number, detail in events]
-    tx.insert_events(kind, queue.path, encoded)
+    encode = msgspec.json.encode
+    tx.insert_events(
+        kind, [(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
+    )
 
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dispositions import culprit_decoder
 from lazaretto.engine.forwards import check_destinations, start_forwarding, touch
-from lazaretto.engine.log import audit, note
+from lazaretto.engine.log import audit, note, note_all
 from lazaretto.entities import (
     FIXED_OPTIONS,
     SYSTEM_DEAD_LETTER_QUEUE,
@@ -30,10 +30,23 @@ from lazaretto.errors import (
     InvalidPath,
     NotAllowed,
 )
-from lazaretto.keys import first_key, last_key
+from lazaretto.keys import first_key
 from lazaretto.options import refuse_unknown, suggestion
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT, QueueRecord
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    QueueRecord,
+    Standing,
+)
+
+#: Queues about which is asked at once.
+_PAGE = 1000
 
 
 def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
@@ -60,13 +73,23 @@ def _shown(halted_by: str | None) -> Culprit | None:
 
 def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
     """Return a queue with its exact counts."""
-    queue_id = queue.queue_id
-    main = tx.count_states(first_key(queue_id), last_key(queue_id))
-    dead, transfer = (
-        sum(tx.count_states(first_key(queue_id, part), last_key(queue_id, part)).values())
-        for part in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
-    )
-    expired, dropped = tx.discarded(queue_id)
+    return describe_all(tx, [queue])[0]
+
+
+def describe_all(tx: Transaction, queues: Sequence[QueueRecord]) -> list[QueueDescription]:
+    """Return queues with their exact counts."""
+    return [_described(queue, standing) for queue, standing in standings(tx, queues)]
+
+
+def standings(tx: Transaction, queues: Sequence[QueueRecord]) -> Iterator[tuple[QueueRecord, Standing]]:
+    """Yield queues, each with how it stands, and ask for a page of them at once."""
+    for start in range(0, len(queues), _PAGE):
+        page = queues[start : start + _PAGE]
+        found = tx.standings([queue.queue_id for queue in page])
+        yield from ((queue, found.get(queue.queue_id, Standing())) for queue in page)
+
+
+def _described(queue: QueueRecord, standing: Standing) -> QueueDescription:
     return QueueDescription(
         path=queue.path,
         options=queue.options,
@@ -74,19 +97,19 @@ def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
         halted_by=_shown(queue.halted_by),
         dead_letter_halted_by=_shown(queue.dead_letter_halted_by),
         counts=MessageCounts(
-            active=main.get(FRESH, 0) + main.get(READY, 0),
-            locked=main.get(LOCKED, 0),
-            deferred=main.get(DEFERRED, 0),
-            scheduled=main.get(SCHEDULED, 0),
-            delayed=main.get(DELAYED, 0),
-            suspect=main.get(SUSPECT, 0),
-            dead_letter=dead,
-            transfer_dead_letter=transfer,
+            active=standing.number(FRESH, READY),
+            locked=standing.number(LOCKED),
+            deferred=standing.number(DEFERRED),
+            scheduled=standing.number(SCHEDULED),
+            delayed=standing.number(DELAYED),
+            suspect=standing.number(SUSPECT),
+            dead_letter=standing.dead_letter,
+            transfer_dead_letter=standing.transfer_dead_letter,
         ),
-        expired=expired,
-        dropped=dropped,
-        held_sessions=tx.count_held_sessions(first_key(queue_id), last_key(queue_id)),
-        size=None if queue.options.max_size is None else tx.size(queue_id),
+        expired=standing.expired,
+        dropped=standing.dropped,
+        held_sessions=standing.held_sessions,
+        size=None if queue.options.max_size is None else standing.size,
         created=to_datetime(queue.created),
         updated=to_datetime(queue.updated),
     )
@@ -111,24 +134,33 @@ class OpenStore(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class CreateQueue(Operation[QueueDescription]):
-    """Create a queue."""
+class CreateQueues(Operation[list[QueueDescription]]):
+    """Create queues with the same options: all of them, or none."""
 
-    path: EntityPath
+    paths: Sequence[EntityPath]
     options: QueueOptions
 
-    def run(self, tx: Transaction) -> QueueDescription:
-        _refuse_subqueue(self.path, "created")
-        if names_subscription(self.path):
-            raise InvalidPath(f"{self.path.queue!r} is the path of a subscription: create_subscription")
-        taken = tx.queue(self.path.key)
-        if taken is not None:
-            raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
-        check_destinations(tx, self.path, self.options)
-        record = tx.insert_queue(self.path.queue, self.options)
-        touch(tx, record)
-        note(tx, "queue_created", record)
-        return describe(tx, record)
+    def run(self, tx: Transaction) -> list[QueueDescription]:
+        seen: set[str] = set()
+        for path in self.paths:
+            _refuse_subqueue(path, "created")
+            if names_subscription(path):
+                raise InvalidPath(f"{path.queue!r} is the path of a subscription: create_subscription")
+            if path.key in seen:
+                raise EntityExists(f"{path.queue!r} is among the paths more than once")
+            seen.add(path.key)
+        records = tx.insert_queues([path.queue for path in self.paths], self.options) if self.paths else []
+        made = {record.path for record in records}
+        for path in self.paths:
+            taken = None if path.queue in made else tx.queue(path.key)
+            if taken is not None:
+                raise EntityExists(f"a {taken.kind.value} exists at {path.queue!r} already")
+            check_destinations(tx, path, self.options)
+        for record in records:
+            touch(tx, record)
+        if records:
+            note_all(tx, "queue_created", [(record, None, {}) for record in records])
+        return [_described(record, Standing()) for record in records]
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from lazaretto.clock import to_datetime
 from lazaretto.engine.forwards import check_destinations, touch
 from lazaretto.engine.log import audit, note
-from lazaretto.engine.queues import change_options, delete, describe, require_queue
+from lazaretto.engine.queues import change_options, delete, describe_all, require_queue, standings
 from lazaretto.entities import (
     TOPIC_OPTIONS,
     EntityKind,
@@ -18,7 +18,6 @@ from lazaretto.entities import (
     QueueDescription,
     QueueOptions,
     QueueStatus,
-    Subqueue,
     TopicOptions,
     refuse_for_subscription,
     subscription_path,
@@ -26,7 +25,6 @@ from lazaretto.entities import (
 from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
 from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
-from lazaretto.keys import first_key, last_key
 from lazaretto.options import refuse_unknown, shown, suggestion
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
@@ -88,27 +86,40 @@ def require_subscription(tx: Transaction, topic: EntityPath, name: str) -> Queue
 
 def describe_topic(tx: Transaction, topic: QueueRecord) -> TopicDescription:
     """Return a topic with its counts."""
-    states = tx.count_states(first_key(topic.queue_id), last_key(topic.queue_id))
-    expired, unmatched = tx.discarded(topic.queue_id)
-    options = topic.options
-    return TopicDescription(
-        path=topic.path,
-        options=TopicOptions(**{name: getattr(options, name) for name in TOPIC_OPTIONS}),
-        status=topic.status,
-        subscriptions=len(tx.subscriptions(topic.queue_id)),
-        scheduled=states.get(SCHEDULED, 0),
-        unmatched=unmatched,
-        expired=expired,
-        size=None if options.max_size is None else tx.size(topic.queue_id),
-        created=to_datetime(topic.created),
-        updated=to_datetime(topic.updated),
-    )
+    return describe_topics(tx, [topic])[0]
+
+
+def describe_topics(tx: Transaction, topics: Sequence[QueueRecord]) -> list[TopicDescription]:
+    """Return topics with their counts."""
+    return [
+        TopicDescription(
+            path=topic.path,
+            options=TopicOptions(**{name: getattr(topic.options, name) for name in TOPIC_OPTIONS}),
+            status=topic.status,
+            subscriptions=standing.subscriptions,
+            scheduled=standing.number(SCHEDULED),
+            unmatched=standing.dropped,
+            expired=standing.expired,
+            size=None if topic.options.max_size is None else standing.size,
+            created=to_datetime(topic.created),
+            updated=to_datetime(topic.updated),
+        )
+        for topic, standing in standings(tx, topics)
+    ]
 
 
 def describe_subscription(tx: Transaction, record: QueueRecord) -> SubscriptionDescription:
     """Return a subscription with its counts and rules."""
-    topic, _, name = record.path.rsplit("/", 2)
-    return SubscriptionDescription(topic, name, describe(tx, record), decode_rules(record.rules))
+    return describe_subscriptions(tx, [record])[0]
+
+
+def describe_subscriptions(tx: Transaction, records: Sequence[QueueRecord]) -> list[SubscriptionDescription]:
+    """Return subscriptions with their counts and rules."""
+    found = []
+    for record, described in zip(records, describe_all(tx, records), strict=True):
+        topic, _, name = record.path.rsplit("/", 2)
+        found.append(SubscriptionDescription(topic, name, described, decode_rules(record.rules)))
+    return found
 
 
 @dataclasses.dataclass(slots=True)
@@ -175,10 +186,9 @@ def end_idle(tx: Transaction, entity: QueueRecord) -> None:
 
 def _waits(tx: Transaction, queue: QueueRecord) -> bool:
     """Return whether an entity has dead letters, or messages that somebody will come back to."""
-    states = tx.count_states(first_key(queue.queue_id), last_key(queue.queue_id))
-    end = last_key(queue.queue_id, Subqueue.TRANSFER_DEAD_LETTER)
-    dead = tx.count_states(last_key(queue.queue_id), end)
-    return bool(dead) or any(states.get(state) for state in (LOCKED, SCHEDULED, DEFERRED))
+    ((_, standing),) = standings(tx, [queue])
+    dead = standing.dead_letter + standing.transfer_dead_letter
+    return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED))
 
 
 @dataclasses.dataclass(slots=True)

@@ -76,8 +76,8 @@ class HistoryTransaction(Protocol):
         """Forget old events, resolved dead letters and message ids; return whether there may be more."""
         ...
 
-    def insert_events(self, kind: str, queue: str, events: Sequence[tuple[int | None, str]]) -> None:
-        """Add to the event log; each has a sequence number and a detail."""
+    def insert_events(self, kind: str, events: Sequence[tuple[str, int | None, str]]) -> None:
+        """Add to the event log; each has a queue, a sequence number and a detail."""
         ...
 
     def events(

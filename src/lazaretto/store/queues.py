@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from lazaretto.entities import EntityKind, QueueOptions
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.records import QueueRecord, Standing
 
 
 class QueueTransaction(Protocol):
@@ -34,6 +35,10 @@ class QueueTransaction(Protocol):
         """Add a queue, topic or subscription."""
         ...
 
+    def insert_queues(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
+        """Add queues at those of the paths at which nothing is, and return them."""
+        ...
+
     def save_queue(self, record: QueueRecord) -> QueueRecord:
         """Store a queue's options, status and culprits; return it with the time of the change."""
         ...
@@ -46,12 +51,8 @@ class QueueTransaction(Protocol):
         """Remove up to `limit` messages of a deleted queue; return whether there may be more."""
         ...
 
-    def count_states(self, first: int, last: int) -> dict[int, int]:
-        """Return exact numbers of messages by state between two keys."""
-        ...
-
-    def discarded(self, queue_id: int) -> tuple[int, int]:
-        """Return how many messages of the queue expired and were dropped."""
+    def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
+        """Return how queues stand, with exact numbers of messages."""
         ...
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:

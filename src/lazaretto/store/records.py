@@ -43,6 +43,27 @@ class QueueRecord:
     rules: bytes | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """How a queue stands: `states` is the number of messages in the queue itself by their state.
+
+    `size`: bytes, where it is kept. `subscriptions`: of a topic.
+    """
+
+    expired: int = 0
+    dropped: int = 0
+    size: int = 0
+    subscriptions: int = 0
+    held_sessions: int = 0
+    dead_letter: int = 0
+    transfer_dead_letter: int = 0
+    states: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def number(self, *states: int) -> int:
+        """Return the number of messages in the queue itself that are in one of the states."""
+        return sum(self.states.get(state, 0) for state in states)
+
+
 class MessageRow(msgspec.Struct):
     """All that the engine decides by of one message; not its body. Times in microseconds.
 

@@ -59,10 +59,6 @@ class SessionTransaction(Protocol):
         """Return session id and JSON of sessions held back by messages between two keys."""
         ...
 
-    def count_held_sessions(self, first: int, last: int) -> int:
-        """Return how many sessions are held back by messages between two keys."""
-        ...
-
     def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
         """Return key and state of every message of a session, in order."""
         ...

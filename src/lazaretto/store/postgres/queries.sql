@@ -7,7 +7,23 @@
 -- name: insert_queue
 -- A new queue; its id.
 INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
-VALUES (%(path)s, %(path_key)s, %(options)s, %(now)s, %(now)s, %(kind)s, %(topic_id)s, %(rules)s) RETURNING queue_id
+VALUES (%(path)s, %(path_key)s, %(options)s, %(created)s, %(updated)s, %(kind)s, %(topic_id)s, %(rules)s) RETURNING queue_id
+
+-- name: insert_queues
+-- New queues at those of these paths at which nothing is.
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
+VALUES [rows] (%s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (path_key) DO NOTHING
+
+-- name: last_queue
+-- The highest id of a queue.
+SELECT coalesce(max(queue_id), 0) FROM lazaretto_queues
+
+-- name: select_queues_after
+-- The queues behind an id, in the order in which they came.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
+FROM lazaretto_queues WHERE queue_id > %s ORDER BY queue_id
 
 -- name: select_queue
 -- One queue by path.
@@ -92,10 +108,6 @@ UPDATE lazaretto_messages SET due = %(now)s WHERE key = (
     SELECT key FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s AND state IN (0, 1, 6)
     ORDER BY key LIMIT 1)
 
--- name: select_discarded
--- The numbers of messages discarded by expiry and by disposition.
-SELECT expired, dropped FROM lazaretto_queues WHERE queue_id = %s
-
 -- name: count_discarded
 -- Add to the numbers of messages discarded.
 UPDATE lazaretto_queues SET expired = expired + %(expired)s, dropped = dropped + %(dropped)s
@@ -168,13 +180,28 @@ DELETE FROM lazaretto_sessions WHERE queue_id = %s
 -- The duplicate history of a deleted queue.
 DELETE FROM lazaretto_message_ids WHERE queue_id = %s
 
--- name: count_states
--- Exact numbers of messages by state within a subqueue.
-SELECT state, sum(n)::bigint FROM (
-    SELECT state, count(*) AS n FROM lazaretto_messages WHERE key > %(first)s AND key <= %(last)s GROUP BY state
-    UNION ALL SELECT unnest(ARRAY[2, 0]), unnest(ARRAY[amount, -amount]) FROM lazaretto_range_locks
-    WHERE last > %(first)s AND last <= %(last)s
-) AS counted GROUP BY state HAVING sum(n) > 0
+-- name: select_standings
+-- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
+-- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
+SELECT q.queue_id, expired, dropped, size,
+       (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
+       (SELECT count(*) FROM lazaretto_sessions s
+        WHERE s.held_key > q.queue_id << 44 AND s.held_key < q.queue_id + 1 << 44),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > (q.queue_id << 2 | 1) << 42 AND m.key < (q.queue_id << 2 | 2) << 42),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > (q.queue_id << 2 | 2) << 42 AND m.key < q.queue_id + 1 << 44),
+       state, amount
+FROM lazaretto_queues q LEFT JOIN LATERAL (
+    SELECT state, sum(n)::bigint AS amount FROM (
+        SELECT state, count(*) AS n FROM lazaretto_messages
+        WHERE key > q.queue_id << 44 AND key < (q.queue_id << 2 | 1) << 42 GROUP BY state
+        UNION ALL
+        SELECT unnest(ARRAY[2, 0]), unnest(ARRAY[r.amount, -r.amount])
+        FROM lazaretto_range_locks r WHERE last > q.queue_id << 44 AND last < (q.queue_id << 2 | 1) << 42
+    ) AS counted GROUP BY state HAVING sum(n) > 0
+) AS counts ON true
+WHERE q.queue_id = ANY(%(ids)s)
 
 -- == messages ==
 
@@ -709,10 +736,6 @@ SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key = ANY(%s)
 -- The sessions of a queue that are held back, by the place of their poison message.
 SELECT session_id, held_by FROM lazaretto_sessions
 WHERE held_key > %(first)s AND held_key <= %(last)s ORDER BY held_key LIMIT %(limit)s
-
--- name: count_held_sessions
--- How many sessions of a queue are held back.
-SELECT count(*) FROM lazaretto_sessions WHERE held_key > %s AND held_key <= %s
 
 -- name: select_session_keys
 -- Every message of a session.

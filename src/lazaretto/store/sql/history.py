@@ -58,14 +58,14 @@ class HistoryTables:
         return {row[0]: DeadLetterRecord(*row) for row in rows}
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        rows = self._x(self._q["select_dead_letters"], self._values_of(criteria, limit))
+        rows = self._x(self._q["select_dead_letters"], self._criteria_values(criteria, limit))
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
-        rows = self._x(self._q["select_dead_letter_keys"], self._values_of(criteria, limit))
+        rows = self._x(self._q["select_dead_letter_keys"], self._criteria_values(criteria, limit))
         return [key for (key,) in rows]
 
-    def _values_of(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
+    def _criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
         keys = None if criteria.keys is None else self._ids(criteria.keys)
         return {**msgspec.structs.asdict(criteria), "keys": keys, "limit": limit}
 
@@ -95,8 +95,8 @@ class HistoryTables:
 
     # -- events and audit -----------------------------------------------------------------------
 
-    def insert_events(self, kind: str, queue: str, events: Sequence[tuple[int | None, str]]) -> None:
-        values = [value for number, detail in events for value in (self.now, kind, queue, number, detail)]
+    def insert_events(self, kind: str, events: Sequence[tuple[str, int | None, str]]) -> None:
+        values = [value for event in events for value in (self.now, kind, *event)]
         self._insert("insert_events", values, len(events))
         self.wake(0)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from lazaretto.entities import EntityKind, QueueOptions
 from lazaretto.errors import StoreError
 from lazaretto.keys import LAST_QUEUE, first_key, queue_of
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.records import QueueRecord, Standing
 from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
+
+_COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")
 
 
 class QueueTables:
@@ -17,6 +20,7 @@ class QueueTables:
     _x: Callable[..., Cursor]
     _q: Mapping[str, str]
     _ids: Callable[[Iterable[int]], object]
+    _insert: Callable[[str, list[Any], int], None]
     _memory: Memory
     delete_bodies: Callable[[Sequence[int]], None]
     delete_consumers: Callable[[int], None]
@@ -47,22 +51,36 @@ class QueueTables:
         topic_id: int | None = None,
         rules: bytes | None = None,
     ) -> QueueRecord:
-        values = {
-            "path": path,
-            "path_key": path.lower(),
-            "options": encode_options(options),
-            "now": self.now,
-            "kind": kind.value,
-            "topic_id": topic_id,
-            "rules": rules,
-        }
+        values = dict(zip(_COLUMNS, self._values_of(path, options, kind, topic_id, rules), strict=True))
         (queue_id,) = self._x(self._q["insert_queue"], values).fetchone()
-        if queue_id > LAST_QUEUE:
-            raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
-        self._memory.forget_queues()
+        self._check_ids(queue_id)
         record = self.queue_by_id(queue_id)
         assert record is not None
         return record
+
+    def insert_queues(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
+        (last,) = self._x(self._q["last_queue"]).fetchone()
+        values = [v for path in paths for v in self._values_of(path, options, EntityKind.QUEUE)]
+        self._insert("insert_queues", values, len(paths))
+        added = [queue_record(row) for row in self._x(self._q["select_queues_after"], (last,))]
+        self._check_ids(*(record.queue_id for record in added))
+        return added
+
+    def _values_of(
+        self,
+        path: str,
+        options: QueueOptions,
+        kind: EntityKind,
+        topic_id: int | None = None,
+        rules: bytes | None = None,
+    ) -> tuple[object, ...]:
+        """Return the columns of a new queue."""
+        return (path, path.lower(), encode_options(options), self.now, self.now, kind.value, topic_id, rules)
+
+    def _check_ids(self, *queue_ids: int) -> None:
+        if max(queue_ids, default=0) > LAST_QUEUE:
+            raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
+        self._memory.forget_queues()
 
     def save_queue(self, record: QueueRecord) -> QueueRecord:
         self._x(
@@ -112,12 +130,14 @@ class QueueTables:
             self._x(self._q["delete_deleted_queue"], (queue_id,))
         return True
 
-    def count_states(self, first: int, last: int) -> dict[int, int]:
-        return dict(self._x(self._q["count_states"], {"first": first, "last": last}).fetchall())
-
-    def discarded(self, queue_id: int) -> tuple[int, int]:
-        expired, dropped = self._x(self._q["select_discarded"], (queue_id,)).fetchone()
-        return expired, dropped
+    def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
+        found: dict[int, Standing] = {}
+        values = {"ids": self._ids(queue_ids)}
+        for queue_id, *known, state, amount in self._x(self._q["select_standings"], values):
+            standing = found.setdefault(queue_id, Standing(*known))
+            if amount is not None:
+                standing.states[state] = amount
+        return found
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
         self._x(self._q["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})

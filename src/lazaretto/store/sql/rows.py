@@ -61,6 +61,7 @@ class Inserts:
 
 #: What is given many rows at once.
 _INSERTS = (
+    "insert_queues",
     "insert_messages",
     "insert_transits",
     "insert_bodies",

@@ -385,9 +385,6 @@ class SqlTransaction(
         values = {"first": first, "last": last, "limit": limit}
         return self._x(self._q["select_held_sessions"], values).fetchall()
 
-    def count_held_sessions(self, first: int, last: int) -> int:
-        return int(self._x(self._q["count_held_sessions"], (first, last)).fetchone()[0])
-
     def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
         return self._x(self._q["select_session_keys"], (queue_id, session_id)).fetchall()
 

@@ -6,7 +6,23 @@
 -- name: insert_queue
 -- A new queue; its id.
 INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
-VALUES (:path, :path_key, :options, :now, :now, :kind, :topic_id, :rules) RETURNING queue_id
+VALUES (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules) RETURNING queue_id
+
+-- name: insert_queues
+-- New queues at those of these paths at which nothing is.
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
+VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (path_key) DO NOTHING
+
+-- name: last_queue
+-- The highest id of a queue.
+SELECT coalesce(max(queue_id), 0) FROM lazaretto_queues
+
+-- name: select_queues_after
+-- The queues behind an id, in the order in which they came.
+SELECT queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
+FROM lazaretto_queues WHERE queue_id > ? ORDER BY queue_id
 
 -- name: select_queue
 -- One queue by path.
@@ -91,10 +107,6 @@ UPDATE lazaretto_messages SET due = :now WHERE key = (
     SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last AND state IN (0, 1, 6)
     ORDER BY key LIMIT 1)
 
--- name: select_discarded
--- The numbers of messages discarded by expiry and by disposition.
-SELECT expired, dropped FROM lazaretto_queues WHERE queue_id = ?
-
 -- name: count_discarded
 -- Add to the numbers of messages discarded.
 UPDATE lazaretto_queues SET expired = expired + :expired, dropped = dropped + :dropped
@@ -164,9 +176,23 @@ DELETE FROM lazaretto_sessions WHERE queue_id = ?
 -- The duplicate history of a deleted queue.
 DELETE FROM lazaretto_message_ids WHERE queue_id = ?
 
--- name: count_states
--- Exact numbers of messages by state within a subqueue.
-SELECT state, count(*) FROM lazaretto_messages WHERE key > :first AND key <= :last GROUP BY state
+-- name: select_standings
+-- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
+-- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
+SELECT q.queue_id, expired, dropped, size,
+       (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
+       (SELECT count(*) FROM lazaretto_sessions s
+        WHERE s.held_key > q.queue_id << 44 AND s.held_key < q.queue_id + 1 << 44),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > (q.queue_id << 2 | 1) << 42 AND m.key < (q.queue_id << 2 | 2) << 42),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > (q.queue_id << 2 | 2) << 42 AND m.key < q.queue_id + 1 << 44),
+       state, amount
+FROM lazaretto_queues q LEFT JOIN (
+    SELECT i.value AS queue_id, state, count(*) AS amount FROM json_each(:ids) i CROSS JOIN lazaretto_messages m
+    WHERE m.key > i.value << 44 AND m.key < (i.value << 2 | 1) << 42 GROUP BY 1, 2
+) AS counts ON counts.queue_id = q.queue_id
+WHERE q.queue_id IN (SELECT value FROM json_each(:ids))
 
 -- == messages ==
 
@@ -580,10 +606,6 @@ SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key IN (SELECT va
 -- The sessions of a queue that are held back, by the place of their poison message.
 SELECT session_id, held_by FROM lazaretto_sessions
 WHERE held_key > :first AND held_key <= :last ORDER BY held_key LIMIT :limit
-
--- name: count_held_sessions
--- How many sessions of a queue are held back.
-SELECT count(*) FROM lazaretto_sessions WHERE held_key > ? AND held_key <= ?
 
 -- name: select_session_keys
 -- Every message of a session.

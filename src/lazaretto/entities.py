@@ -283,6 +283,11 @@ class QueueOptions:
                 )
             set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
 
+    @property
+    def whole_sessions(self) -> bool:
+        """Whether each of its sessions is one unit: handed out, completed and set aside as one."""
+        return self.on_poison_session is PoisonSession.WHOLE and not self.dialogs
+
     def policy_of(self, subqueue: Subqueue) -> PoisonPolicy | None:
         """Return the policy for reading a subqueue; None counts nothing there."""
         if subqueue is Subqueue.DEAD_LETTER:

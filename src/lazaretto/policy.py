@@ -259,7 +259,7 @@ def decide(
         return Final(
             policy.on_poison, WORKER_CRASHED, f"{counters.worker_deaths} workers died holding the message."
         )
-    if counters.cycle_attempts <= policy.receive_retry_count:
+    if counters.cycle_attempts <= policy.receive_retry_count and counters.cycle <= policy.max_retry_cycles:
         return Retry()
     if counters.cycle < policy.max_retry_cycles:
         delay = policy.retry_cycle_delay

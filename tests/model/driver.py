@@ -19,6 +19,7 @@ import lazaretto
 from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, TopicOptions
 from lazaretto.broker import Broker
 from lazaretto.clock import MICROSECONDS, to_datetime
+from lazaretto.entities import PoisonSession
 from lazaretto.errors import LazarettoError
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import UNLIMITED, Backoff, Disposition, Growth, Outcome
@@ -75,6 +76,12 @@ QUEUES = {
         default_time_to_live=60,
         policy=_wcf("fault", 0, disable_after_rollbacks=3),
     ),
+    "units": QueueOptions(
+        lock_duration=20,
+        requires_session=True,
+        on_poison_session=PoisonSession.WHOLE,
+        policy=_wcf("move", 1, 10.0),
+    ),
     "unique": QueueOptions(requires_duplicate_detection=True, duplicate_detection_window=40),
     "expiring": QueueOptions(lock_duration=20, default_time_to_live=50, dead_letter_on_expiration=True),
     "rollbacks": QueueOptions(
@@ -97,7 +104,7 @@ SUBSCRIPTIONS: dict[str, tuple[list[Rule], Callable[[Draft], bool]]] = {
         lambda draft: draft.message_id is not None and int(draft.message_id[1:]) % 2 == 0,
     ),
 }
-SESSIONS = ("sessions", "strict-sessions")
+SESSIONS = ("sessions", "strict-sessions", "units")
 OUTCOMES = {
     "complete": Outcome.COMPLETED,
     "abandon": Outcome.FAILED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from lazaretto.entities import MessageState, QueueOptions, QueueStatus
+from lazaretto.entities import MessageState, PoisonSession, QueueOptions, QueueStatus
 from lazaretto.policy import Outcome, PoisonPolicy
 
 SYSTEM = "$system/deadletter"
@@ -95,6 +95,9 @@ class Past:
         return (self.before.whole() if self.before else []) + self.attempts
 
 
+CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
+
+
 @dataclasses.dataclass
 class Copy:
     """A message as it stands in a queue, or in its dead-letter subqueue (`dead`)."""
@@ -117,6 +120,13 @@ class Copy:
     edited: bool = False
     returned_by: tuple[str, int] | None = None
     sender_queue: str | None = SYSTEM
+
+    @property
+    def failures_in_cycle(self) -> int:
+        """How many of its tries have failed: deferring counts as a try, but is no failure."""
+        charged = [o for _, o, _ in self.past.attempts if o in CHARGED]
+        tries = charged[-self.counts.tries :] if self.counts.tries else []
+        return sum(outcome is not Outcome.DEFERRED for outcome in tries)
 
     @property
     def due(self) -> int | None:
@@ -196,6 +206,11 @@ class Queue:
 
     def of_session(self, name: str) -> list[Copy]:
         return [c for c in self.part(False) if c.draft.session_id == name]
+
+    @property
+    def units(self) -> bool:
+        """Whether each session is one unit."""
+        return self.options.on_poison_session is PoisonSession.WHOLE
 
     def session_names(self) -> list[str]:
         """Return the sessions that have messages, a lock or a state."""

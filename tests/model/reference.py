@@ -156,6 +156,8 @@ class Model:
         queue = self._open(path, dead, session)
         if session is not None:
             self._session(session)
+        if session is not None and queue.units:
+            return self._hand_over(queue, self._unit(queue, session.name, limit), session)
         found: list[Copy] = []
         for one in queue.of_session(session.name) if session else queue.part(dead):
             if session is not None and one.state is DELAYED:
@@ -173,6 +175,21 @@ class Model:
             if len(found) == limit:
                 break
         return self._hand_over(queue, found, session)
+
+    def _unit(self, queue: Queue, name: str, limit: int) -> list[Copy]:
+        """Return all of a session that is one unit, once none of it waits or is held."""
+        while True:
+            copies = queue.of_session(name)
+            if any(c.state in (DELAYED, LOCKED) for c in copies):
+                return []
+            unit = [c for c in copies if c.state is ACTIVE]
+            if len(unit) > limit:
+                raise Refused("NotAllowed")
+            over = next((c for c in unit if self._exhausted(queue, c)), None)
+            if over is None:
+                return unit
+            self._judge(queue, over, None, None)
+            self._refuse_stopped(queue, False)
 
     def _hand_over(self, queue: Queue, found: Iterable[Copy], session: SessionHandle | None) -> list[Handle]:
         token = session.token if session else self._token()
@@ -196,10 +213,21 @@ class Model:
     ) -> list[Handle]:
         """Lock deferred messages: all, or none."""
         queue = self._open(path, dead, session)
-        found = [queue.copies.get((dead, n)) for n in sorted(set(numbers))]
-        ready = [c for c in found if c is not None and c.state is DEFERRED]
-        if len(ready) < len(found) or (session and any(c.draft.session_id != session.name for c in ready)):
-            raise Refused("MessageNotFound")
+        while True:
+            found = [queue.copies.get((dead, n)) for n in sorted(set(numbers))]
+            ready = [c for c in found if c is not None and c.state is DEFERRED]
+            strange = session and any(c.draft.session_id != session.name for c in ready)
+            if len(ready) < len(found) or strange:
+                raise Refused("MessageNotFound")
+            # Deferring counts as an attempt, but is none that failed.
+            over = [c for c in ready if self._exhausted(queue, c, c.failures_in_cycle)]
+            if not over:
+                break
+            for one in over:
+                self._judge(queue, one, None, None, tries=one.failures_in_cycle)
+                self._refuse_stopped(queue, dead)
+                if session is not None:
+                    break
         if session is not None:
             self._session(session)
         return self._hand_over(queue, ready, session)
@@ -226,9 +254,13 @@ class Model:
         if queue.dead_culprit if dead else queue.culprit:
             raise Refused("PoisonMessageError")
 
-    def _exhausted(self, queue: Queue, one: Copy) -> bool:
+    def _exhausted(self, queue: Queue, one: Copy, tries: int | None = None) -> bool:
         policy = queue.policy(one.dead)
-        return policy is not None and one.counts.tries > policy.receive_retry_count
+        if policy is None:
+            return False
+        cycles = 0 if one.dead else policy.max_retry_cycles
+        tries = one.counts.tries if tries is None else tries
+        return tries > policy.receive_retry_count or one.counts.cycle > cycles
 
     # -- settling -------------------------------------------------------------------------------
 
@@ -247,7 +279,9 @@ class Model:
         """Settle messages: all, or none."""
         self._check_settle(entries)
         for handle, settlement in entries:
-            self._settle_one(self.queues[handle.queue], self.copy(handle), settlement)
+            # One that was poison may have taken its session along.
+            if (handle.dead, handle.number) in self.queues[handle.queue].copies:
+                self._settle_one(self.queues[handle.queue], self.copy(handle), settlement)
         for path in dict.fromkeys(h.queue for h, _ in entries if not h.dead):
             queue = self.queues[path]
             outcomes = {s.outcome for h, s in entries if h.queue == path and not h.dead}
@@ -271,6 +305,19 @@ class Model:
                 raise Refused("MessageLockLost")
             if first.dead and any(s.outcome is Outcome.DEAD_LETTERED for _, s in group):
                 raise Refused("NotAllowed")
+            if first.session is not None and self._leaves_part(self.queues[first.queue], group):
+                raise Refused("NotAllowed")
+
+    def _leaves_part(self, queue: Queue, group: Sequence[tuple[Handle, Settlement]]) -> bool:
+        """Return whether some messages of a session that is one unit are completed, but not all."""
+        outcomes = {settlement.outcome for _, settlement in group}
+        if not queue.units or Outcome.COMPLETED not in outcomes:
+            return False
+        settled = {handle.number for handle, _ in group}
+        others = [c for c in queue.of_session(group[0][0].session or "") if c.number not in settled]
+        # What was sent meanwhile was never tried.
+        left = [c for c in others if c.state in (LOCKED, DELAYED) or (c.state is ACTIVE and c.past.attempts)]
+        return bool(left or outcomes - {Outcome.COMPLETED, Outcome.DEFERRED})
 
     def _settle_one(self, queue: Queue, one: Copy, settlement: Settlement) -> None:
         match settlement.outcome:
@@ -287,7 +334,11 @@ class Model:
                 self._put_back(one)
             case Outcome.DEAD_LETTERED:
                 self._close_attempt(one, settlement)
-                self._bury(queue, one, settlement.reason, settlement.description, settlement.error)
+
+                def bury(one: Copy) -> None:
+                    self._bury(queue, one, settlement.reason, settlement.description, settlement.error)
+
+                self._set_aside(queue, one, bury, Disposition.MOVE, settlement.reason)
             case _:
                 self.fail(queue, one, settlement)
 
@@ -322,7 +373,13 @@ class Model:
         self._judge(queue, one, settlement.outcome, settlement.error, settlement.delay)
 
     def _judge(
-        self, queue: Queue, one: Copy, outcome: Outcome | None, error: str | None, delay: int | None = None
+        self,
+        queue: Queue,
+        one: Copy,
+        outcome: Outcome | None,
+        error: str | None,
+        delay: int | None = None,
+        tries: int | None = None,
     ) -> None:
         policy = queue.policy(one.dead)
         assert policy is not None
@@ -330,7 +387,7 @@ class Model:
         if outcome is Outcome.INVALID:
             text = "The message can never be processed."
             self._dispose(queue, one, policy.on_invalid, "InvalidMessage", text, error)
-        elif one.counts.tries <= policy.receive_retry_count:
+        elif not self._exhausted(queue, one, tries):
             self._put_back(one, delay)
         elif one.counts.cycle < cycles:
             one.counts.cycle += 1
@@ -343,7 +400,34 @@ class Model:
             text = f"Message could not be consumed after {one.counts.delivery_count} delivery attempts."
             self._dispose(queue, one, policy.on_poison, "MaxDeliveryCountExceeded", text, error)
 
+    def _set_aside(
+        self, queue: Queue, one: Copy, act: Callable[[Copy], None], shared: Disposition, reason: str | None
+    ) -> None:
+        """Set a message aside; what else there is of a session that is one unit shares its fate, in order."""
+        if not queue.units or one.dead or one.draft.session_id is None:
+            act(one)
+            return
+        text = f"Message {one.number} of its session was poison: {reason}."
+        for other in queue.of_session(one.draft.session_id):
+            if other is one:
+                act(one)
+            elif other.state is not SCHEDULED:
+                if other.state is LOCKED:
+                    self._close_attempt(other, Settlement(Outcome.RELEASED))
+                self._dispose_one(queue, other, shared, "SessionPoisoned", text, None)
+
     def _dispose(
+        self, queue: Queue, one: Copy, how: Disposition, reason: str, text: str, error: str | None
+    ) -> None:
+        def act(one: Copy) -> None:
+            self._dispose_one(queue, one, how, reason, text, error)
+
+        if how is Disposition.FAULT:
+            act(one)
+        else:
+            self._set_aside(queue, one, act, how, reason)
+
+    def _dispose_one(
         self, queue: Queue, one: Copy, how: Disposition, reason: str, text: str, error: str | None
     ) -> None:
         sender_queue = self._sender_queue(queue, one)
@@ -516,7 +600,8 @@ class Model:
         for name in [n for n in names if n > last] + [n for n in names if n <= last]:
             first = next((c for c in queue.of_session(name) if c.state in (ACTIVE, DELAYED)), None)
             free = queue.sessions.get(name, Session()).token is None
-            if free and first is not None and first.state is ACTIVE:
+            waits = queue.units and any(c.state is DELAYED for c in queue.of_session(name))
+            if free and first is not None and first.state is ACTIVE and not waits:
                 return name
         return None
 
@@ -550,7 +635,8 @@ class Model:
         if held and outcome is Outcome.EXPIRED:
             self.count_rollback(queue)
         for one in held:
-            self._settle_one(queue, one, Settlement(outcome))
+            if queue.copies.get((False, one.number)) is one and one.state is LOCKED:
+                self._settle_one(queue, one, Settlement(outcome))
         session = queue.sessions[name]
         session.token = None
         if session.state is None:

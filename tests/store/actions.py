@@ -17,6 +17,8 @@ from lazaretto import (
     QueueOptions,
     ReceivedMessage,
 )
+from lazaretto.engine.workers import bury
+from lazaretto.store.contract import Operation, Transaction
 
 
 def create(broker: Broker, path: str = "q", **options: Any) -> None:
@@ -102,3 +104,10 @@ def in_sql(broker: Broker, text: str) -> str:
     if is_sqlite(broker):
         return text
     return re.sub(r":(\w+)", r"%(\1)s", text).replace("?", "%s")
+
+
+class Die(Operation[None]):
+    """Let the worker that this process is be dead, with all that it was handed as a service host."""
+
+    def run(self, tx: Transaction) -> None:
+        bury(tx, tx.worker)

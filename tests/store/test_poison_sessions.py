@@ -1,4 +1,4 @@
-"""What becomes of a session with a poison message: skip, block, park, whole."""
+"""What becomes of a session with a poison message: skip, block, park. For whole see test_whole_sessions."""
 
 from __future__ import annotations
 
@@ -235,49 +235,6 @@ class TestPark:
         assert broker.queue(QUEUE).held_sessions == 6
         broker.resubmit(QUEUE, DeadLetterFilter())
         assert work_off(broker) == [body for s in b"abcdef" for body in (b"bad", bytes([s]))]
-
-
-class TestWhole:
-    def test_the_session_dies_as_one(self, broker: Broker) -> None:
-        make(broker, "whole")
-        numbers = send(broker, "a", b"1", b"2", b"3")
-        send(broker, "b", b"4")
-        assert work_off(broker, b"2") == [b"1", b"4"]
-        dead = list(broker.dead_letters(QUEUE))
-        assert [(d.sequence_number, d.reason) for d in dead] == [
-            (numbers[1], "MaxDeliveryCountExceeded"),
-            (numbers[2], "SessionPoisoned"),
-        ]
-        assert f"Message {numbers[1]} of its session was poison" in (dead[1].description or "")
-
-    def test_held_and_deferred_messages_go_with_it(self, broker: Broker) -> None:
-        make(broker, "whole")
-        send(broker, "a", b"1", b"2", b"3", b"4")
-        with broker.receiver(QUEUE, session="a") as receiver:
-            first, second, third = receiver.receive(3)
-            receiver.defer(third)
-            receiver.abandon(first)
-            with pytest.raises(lazaretto.MessageLockLost):
-                receiver.complete(second)
-        assert broker.queue(QUEUE).counts.dead_letter == 4
-
-    def test_settled_together_with_the_rest_it_takes_them_along(self, broker: Broker) -> None:
-        make(broker, "whole")
-        send(broker, "a", b"1", b"2", b"3")
-        with broker.receiver(QUEUE, session="a") as receiver:
-            receiver.abandon(receiver.receive(3))
-        assert [d.reason for d in broker.dead_letters(QUEUE)] == [
-            "MaxDeliveryCountExceeded",
-            "SessionPoisoned",
-            "SessionPoisoned",
-        ]
-
-    def test_what_is_sent_later_is_a_new_unit(self, broker: Broker) -> None:
-        make(broker, "whole")
-        send(broker, "a", b"1", b"2")
-        assert work_off(broker, b"1") == []
-        send(broker, "a", b"3")
-        assert work_off(broker) == [b"3"]
 
 
 def test_a_queue_without_sessions_takes_no_mode(broker: Broker) -> None:

@@ -13,13 +13,14 @@ from lazaretto import (
     Growth,
     InvalidMessage,
     ManualClock,
+    MessageNotFound,
     MessageState,
     PoisonMessageError,
     PoisonPolicy,
     QueueStatus,
 )
 
-from .actions import bodies, create, fail, kinds, numbers, peek_one, send, states, take
+from .actions import Die, bodies, create, fail, kinds, numbers, peek_one, send, states, take
 from .conftest import Connect
 
 SYSTEM = "$system/deadletter"
@@ -276,6 +277,74 @@ class TestLoweredLimits:
         assert broker.queue("q").counts.dead_letter == 0
         fail(broker)
         assert broker.queue("q").counts.dead_letter == 1
+
+    @pytest.mark.parametrize("retries", [0, 2])
+    def test_of_cycles_while_it_waits_for_one(self, broker: Broker, clock: ManualClock, retries: int) -> None:
+        """The message that waits in `;retry` has begun a cycle that there is no longer."""
+        create(broker, receive_retry_count=retries, max_retry_cycles=3, retry_cycle_delay=60)
+        number = send(broker, b"x")
+        for _ in range(retries + 1):
+            fail(broker)
+        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=retries, max_retry_cycles=0))
+        clock.advance(61)
+        assert broker.receiver("q").receive() == []
+        letter = broker.dead_letter("q", number)
+        assert (letter.reason, letter.counters.failures) == ("MaxDeliveryCountExceeded", retries + 1)
+
+    def test_of_cycles_within_one(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, receive_retry_count=1, max_retry_cycles=2, retry_cycle_delay=60)
+        send(broker, b"x")
+        fail(broker)
+        fail(broker)
+        clock.advance(61)
+        message = take(broker)
+        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=1))
+        broker.receiver("q").abandon(message)
+        assert broker.queue("q").counts.dead_letter == 1
+
+    def test_of_a_deferred_message(self, broker: Broker) -> None:
+        create(broker, receive_retry_count=5)
+        bad, good = send(broker, b"bad", b"good")
+        receiver = broker.receiver("q")
+        receiver.defer(receiver.receive(2))
+        for _ in range(2):
+            receiver.abandon(receiver.receive_deferred(bad))
+        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=1))
+        with pytest.raises(MessageNotFound, match=f"no deferred message {bad} "):
+            receiver.receive_deferred([bad, good])
+        assert numbers(broker.dead_letters("q")) == [bad]
+        assert numbers(receiver.receive_deferred(good)) == [good]
+
+    def test_deferring_alone_uses_no_limit_up(self, broker: Broker) -> None:
+        create(broker, receive_retry_count=0)
+        number = send(broker, b"x")
+        receiver = broker.receiver("q")
+        receiver.defer(receiver.receive())
+        for _ in range(3):
+            receiver.defer(receiver.receive_deferred(number))
+        receiver.complete(receiver.receive_deferred(number))
+
+    def test_halting_for_a_deferred_message(self, broker: Broker) -> None:
+        create(broker, receive_retry_count=5, on_poison=FAULT)
+        number = send(broker, b"x")
+        receiver = broker.receiver("q")
+        receiver.defer(receiver.receive())
+        receiver.abandon(receiver.receive_deferred(number))
+        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=0, on_poison=FAULT))
+        with pytest.raises(PoisonMessageError):
+            receiver.receive_deferred(number)
+        broker.resume_queue("q", "retry")
+        assert numbers(receiver.receive_deferred(number)) == [number]
+
+    def test_of_worker_deaths(self, broker: Broker) -> None:
+        create(broker, receive_retry_count=9, max_worker_deaths=3)
+        number = send(broker, b"x")
+        for _ in range(2):
+            assert broker.receiver("q").take(1, 0.0) is not None
+            broker._store.run(Die())
+        broker.update_queue("q", policy=PoisonPolicy(max_worker_deaths=2))
+        assert broker.receiver("q").receive() == []
+        assert broker.dead_letter("q", number).reason == "WorkerCrashed"
 
 
 def test_an_invalid_message_in_the_loop_halts_it_when_the_policy_says_fault(broker: Broker) -> None:

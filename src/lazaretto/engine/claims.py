@@ -87,6 +87,11 @@ class Attach(Operation[Attached]):
 
     def run(self, tx: Transaction) -> Attached:
         queue = require_claims(tx, self.path)
+        if queue.options.whole_sessions:
+            raise NotAllowed(
+                f"sessions of {queue.path!r} are one unit each (on_poison_session=whole), and claims are "
+                "settled message by message: receive from it, or set another on_poison_session"
+            )
         before = _identified(tx, queue, self.consumer)
         sweep(tx, SWEEP)
         record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import msgspec
 
-from lazaretto.engine.attempts import put_back
+from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.delivery import dead_letter, release_sessions, resolve
 from lazaretto.engine.forwards import active_due, touch
 from lazaretto.engine.log import note
@@ -21,11 +22,13 @@ from lazaretto.headers import (
     encode_headers,
 )
 from lazaretto.keys import in_main, main_key, sequence_of
-from lazaretto.policy import Counters, Disposition, Final
+from lazaretto.policy import Counters, Disposition, Final, Outcome
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
     FRESH,
+    LOCKED,
     READY,
+    SCHEDULED,
     DeadLetterRecord,
     MessageRow,
     QueueRecord,
@@ -57,6 +60,8 @@ _replace = msgspec.structs.replace
 EXPIRED_REASON = "TTLExpiredException"
 
 EXPIRED_TEXT = "The message expired and was dead lettered."
+
+SESSION_POISONED = "SessionPoisoned"
 
 #: The code of a rejection by policy, in MSMQ's negative class.
 REJECTED_CODE = 0xC004
@@ -288,9 +293,54 @@ DISPOSITION_ACTIONS = {
 }
 
 
+def in_unit(queue: QueueRecord, row: MessageRow) -> bool:
+    """Return whether a message belongs to a session that is one unit."""
+    return queue.options.whole_sessions and row.session_id is not None and in_main(row.key)
+
+
+def set_aside(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    act: Callable[[MessageRow], None],
+    shared: Disposition,
+    reason: str | None,
+) -> None:
+    """Set a message aside by `act`; what else there is of a session that is one unit goes with it, in order.
+
+    `shared`: what is done to the others.
+    """
+    if not in_unit(queue, row):
+        act(row)
+        return
+    assert row.session_id is not None
+    text = f"Message {sequence_of(row.key)} of its session was poison: {reason}."
+    verdict = Final(shared, SESSION_POISONED, text)
+    for key, state in tx.session_keys(queue.queue_id, row.session_id):
+        if key == row.key:
+            act(row)
+        elif state != SCHEDULED and (other := tx.row(key)) is not None:
+            if state == LOCKED:
+                other = end_attempt(tx, other, Outcome.RELEASED)
+            DISPOSITION_ACTIONS[shared](tx, queue, other, verdict, None)
+
+
+def conclude(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None = None
+) -> None:
+    """Do to a message, and to its session if that is one unit, what a final verdict says."""
+
+    def act(row: MessageRow) -> None:
+        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+
+    if verdict.disposition is Disposition.FAULT:
+        act(row)
+    else:
+        set_aside(tx, queue, row, act, verdict.disposition, verdict.reason)
+
+
 def dispose(
     tx: Transaction, queue: QueueRecord, row: MessageRow, disposition: Disposition, reason: str
 ) -> None:
     """Do one of the dispositions to a message because an operator says so."""
-    verdict = Final(disposition, reason, "By an operator's verdict.")
-    DISPOSITION_ACTIONS[disposition](tx, queue, row, verdict, None)
+    conclude(tx, queue, row, Final(disposition, reason, "By an operator's verdict."))

@@ -83,7 +83,7 @@ class Take(Operation[Handover | EntityError | None]):
             if queue.options.breaker is not None:
                 save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
         past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
-        return Handover(lock, found, past, found[0].suspect > 0, outage)
+        return Handover(lock, found, past, any(m.suspect for m in found), outage)
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
 from lazaretto.keys import first_key, in_main, last_key, main_key, subqueue_of
-from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
 from lazaretto.policy import Outcome, Retry, decide
 from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import (
@@ -30,6 +31,7 @@ from lazaretto.store.records import (
     SCHEDULED,
     SUSPECT,
     HandedRow,
+    MessageRow,
     QueueRecord,
 )
 
@@ -42,6 +44,9 @@ STATES = {
     DELAYED: MessageState.DELAYED,
     SUSPECT: MessageState.SUSPECT,
 }
+
+_CYCLE = StoredMessage.__struct_fields__.index("cycle")
+_CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
 
 #: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
 #: because finding out may itself have changed something that must be kept.
@@ -128,18 +133,17 @@ class Receive(Operation[Found]):
     ) -> list[HandedRow] | EntityError:
         first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
         first = max(first, self.after)
-        suspect = tx.select_suspect(first, last)
-        if suspect is not None:
+        while True:
             # Suspects keep their place: what stands before them goes first, what is behind waits.
-            last = suspect[0]
-        rows = tx.select_ready(first, last, self.limit)
-        while rows and dispose_of_exhausted(tx, queue, rows):
+            suspect = tx.select_suspect(first, last)
+            rows = tx.select_ready(first, last if suspect is None else suspect[0], self.limit)
+            if suspect is not None and not rows:
+                rows = [suspect]
+            if not rows or not dispose_of_exhausted(tx, queue, rows):
+                break
             halted = look_again(tx, self.path)
             if halted is not None:
                 return halted
-            rows = tx.select_ready(first, last, self.limit)
-        if suspect is not None and not rows:
-            rows = [suspect]
         if rows:
             tx.lock([row[0] for row in rows], token, until)
         if suspect is None and len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
@@ -150,32 +154,53 @@ class Receive(Operation[Found]):
         self, tx: Transaction, queue: QueueRecord, session: Lock
     ) -> list[HandedRow] | EntityError:
         assert session.session_id is not None
+        select = self._unit if queue.options.whole_sessions else self._next_of_session
         while True:
             record = tx.session(queue.queue_id, session.session_id)
             if record is not None and record.held_by is not None:
                 return held_error(queue, session.session_id, record.held_by)
-            # A message that waits for its retry holds back the rest of its session.
-            before = tx.first_delayed(queue.queue_id, session.session_id) or last_key(queue.queue_id)
-            suspect = tx.select_session_messages(queue.queue_id, session.session_id, SUSPECT, before, 1)
-            if suspect:
-                before = suspect[0][0]
-            rows: list[HandedRow] = []
-            for state in (READY, FRESH):
-                left = self.limit - len(rows)
-                if left:
-                    rows += tx.select_session_messages(
-                        queue.queue_id, session.session_id, state, before, left
-                    )
+            rows = select(tx, queue, session.session_id)
             if not rows or not dispose_of_exhausted(tx, queue, rows):
                 break
             halted = look_again(tx, self.path)
             if halted is not None:
                 return halted
-        if not rows and suspect:
-            rows = [(*suspect[0][:-1], None)]
         if rows:
             tx.lock([row[0] for row in rows], session.token, None)
         return rows
+
+    def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+        """Return the next messages of a session, or a suspect alone."""
+        # A message that waits for its retry holds back the rest of its session.
+        before = tx.first_delayed(queue.queue_id, session_id) or last_key(queue.queue_id)
+        suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
+        if suspect:
+            before = suspect[0][0]
+        rows: list[HandedRow] = []
+        for state in (READY, FRESH):
+            left = self.limit - len(rows)
+            if left:
+                rows += tx.select_session_messages(queue.queue_id, session_id, state, before, left)
+        return rows or [(*row[:-1], None) for row in suspect]
+
+    def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+        """Return all messages of a session that is one unit, once none of them waits or is held."""
+        queue_id, last = queue.queue_id, last_key(queue.queue_id)
+        if tx.first_delayed(queue_id, session_id) is not None or tx.session_held(queue_id, session_id):
+            return []
+        rows: list[HandedRow] = []
+        for state in (READY, FRESH, SUSPECT):
+            found = tx.select_session_messages(queue_id, session_id, state, last, self.limit + 1)
+            rows += found
+        if found:
+            # One suspect makes a suspect of the unit.
+            rows = [(*row[:-1], None) for row in rows]
+        if len(rows) > self.limit:
+            raise NotAllowed(
+                f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole) of more "
+                f"messages than the {self.limit} asked for: receive more at once (max_messages)"
+            )
+        return sorted(rows, key=operator.itemgetter(0))
 
 
 def _answering(taken: Callable[[], list[HandedRow] | None], lock: Lock) -> Callable[[], Found | Again]:
@@ -194,8 +219,9 @@ def handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[Recei
     messages = _messages(rows, lock)
     if rows[0][-1] is None:
         # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
-        row = tx.row(messages[0].key)
-        messages[0].suspect = row.suspect if row else 0
+        for message in messages:
+            row = tx.row(message.key)
+            message.suspect = row.suspect if row else 0
     return messages
 
 
@@ -258,7 +284,7 @@ def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> Non
 
 
 @dataclasses.dataclass(slots=True)
-class ReceiveDeferred(Operation[Found]):
+class ReceiveDeferred(Operation[Found | MessageNotFound]):
     """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
 
     path: EntityPath
@@ -267,7 +293,7 @@ class ReceiveDeferred(Operation[Found]):
 
     durable = False
 
-    def run(self, tx: Transaction) -> Found:
+    def run(self, tx: Transaction) -> Found | MessageNotFound:
         queue = receivable(tx, self.path, self.session is not None)
         sweep(tx, SWEEP)
         halted = look_again(tx, self.path)
@@ -275,16 +301,23 @@ class ReceiveDeferred(Operation[Found]):
             return halted
         first = first_key(queue.queue_id, self.path.subqueue)
         keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
-        rows = tx.select_messages(keys, DEFERRED)
-        missing = sorted({key - first for key in keys} - {row[0] - first for row in rows})
-        if not missing and self.session is not None:
-            held = (tx.row(row[0]) for row in rows)
-            missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
-        if missing:
-            raise MessageNotFound(
-                f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
-                "nothing was locked"
-            )
+        while True:
+            rows = tx.select_messages(keys, DEFERRED)
+            missing = sorted({key - first for key in keys} - {row[0] - first for row in rows})
+            if not missing and self.session is not None:
+                held = (tx.row(row[0]) for row in rows)
+                missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
+            if missing:
+                # Returned, not raised, because one may have been set aside only just now.
+                return MessageNotFound(
+                    f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
+                    "nothing was locked"
+                )
+            if not dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = look_again(tx, self.path)
+            if halted is not None:
+                return halted
         if self.session is None:
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             lock = Lock(self.path, tx.random_token(), until)
@@ -330,11 +363,18 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Han
     found = False
     for row in rows:
         policy = queue.options.policy_of(subqueue_of(row[0]))
-        if policy is None or row[-1] <= policy.receive_retry_count:
+        if policy is None:
+            continue
+        tries, cycle = row[-1], row[_CYCLE]
+        if tries is not None and tries <= policy.receive_retry_count and cycle <= policy.max_retry_cycles:
             continue
         full = tx.row(row[0])
         assert full is not None
-        verdict = decide(policy, full.counters, Outcome.FAILED, tx.random_fraction())
+        counters = full.counters
+        if full.state == DEFERRED:
+            # Deferring counts as an attempt, but is none that failed.
+            counters = counters._replace(cycle_attempts=_failures(tx, full))
+        verdict = decide(policy, counters, Outcome.FAILED, tx.random_fraction())
         if isinstance(verdict, Retry) and not verdict.new_cycle:
             continue
         carry_out(tx, queue, full, verdict)
@@ -344,6 +384,14 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Han
             # whoever called looks before the next message is judged.
             break
     return found
+
+
+def _failures(tx: Transaction, row: MessageRow) -> int:
+    """Return how many attempts of a message's cycle have failed."""
+    outcomes = [Outcome(attempt.outcome) for attempt in tx.attempts(main_key(row.key))]
+    charged = [outcome for outcome in outcomes if outcome in _CHARGED]
+    tries = charged[max(0, len(charged) - row.cycle_attempts) :]
+    return sum(outcome is not Outcome.DEFERRED for outcome in tries)
 
 
 def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:

@@ -9,7 +9,7 @@ from lazaretto.clock import to_datetime
 from lazaretto.engine.receive import STATES, dispose_of_exhausted, handed, look_again, receivable
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.entities import EntityPath, PoisonSession, Subqueue
+from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
 from lazaretto.keys import dead_key, first_key, main_key, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
@@ -43,7 +43,7 @@ class ReceiveByNumber(Operation[Chosen]):
 
     def run(self, tx: Transaction) -> Chosen:
         queue = receivable(tx, self.path, self.session is not None)
-        if queue.options.on_poison_session is PoisonSession.WHOLE and self.path.subqueue is Subqueue.MAIN:
+        if queue.options.whole_sessions and self.path.subqueue is Subqueue.MAIN:
             raise NotAllowed(
                 f"the sessions of {queue.path!r} are processed whole (on_poison_session): "
                 "no message of one can be received by itself"
@@ -60,8 +60,7 @@ class ReceiveByNumber(Operation[Chosen]):
                 if hindrance is not None:
                     return hindrance
             rows = _active(tx, keys)
-            # A suspect has none too many: it would not be one.
-            if not dispose_of_exhausted(tx, queue, [row for row in rows if row[-1] is not None]):
+            if not dispose_of_exhausted(tx, queue, rows):
                 break
         if self.session is None:
             until = tx.now + round(queue.options.lock_duration * 1_000_000)

@@ -97,9 +97,15 @@ class AcceptSession(Operation[Lock | EntityError | None]):
                     return None
                 start, wrapped = "", True
                 continue
-            if tx.first_receivable(queue.queue_id, found) is not None and _free(tx, queue, found):
+            if _receivable(tx, queue, found) and _free(tx, queue, found):
                 return found
             start = found
+
+
+def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
+    """Return whether something of a session can be received; a unit waits as one for its retry."""
+    waits = queue.options.whole_sessions and tx.first_delayed(queue.queue_id, session_id) is not None
+    return not waits and tx.first_receivable(queue.queue_id, session_id) is not None
 
 
 def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from lazaretto.engine import conversations
 from lazaretto.engine.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
 from lazaretto.engine.delivery import dead_letter
-from lazaretto.engine.dispositions import reject, remove
+from lazaretto.engine.dispositions import reject, remove, set_aside
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
@@ -28,9 +28,9 @@ from lazaretto.headers import (
 )
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Final, Outcome, Verdict
+from lazaretto.policy import Disposition, Final, Outcome, Verdict
 from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, MessageRow, QueueRecord
+from lazaretto.store.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -138,6 +138,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
                 if others:
                     finals += _settle_others(tx, queue, path, token, others)
+        if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
+            _refuse_part(tx, queue, entries)
         return finals
 
     def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:
@@ -207,7 +209,8 @@ def settle_row(
         encoded = encode_headers(msgspec.structs.replace(headers, properties=properties))
         if len(encoded) > MAX_HEADERS_SIZE and in_main(row.key):
             row = end_attempt(tx, row, settlement.outcome, settlement.failure)
-            dead_letter(tx, queue, row, HEADERS_REASON, HEADERS_TEXT, settlement.failure)
+            large = Settlement(Outcome.DEAD_LETTERED, settlement.failure, None, HEADERS_REASON, HEADERS_TEXT)
+            _set_aside(tx, queue, row, large)
             return None
         row = msgspec.structs.replace(row, headers=encoded)
     match settlement.outcome:
@@ -223,13 +226,42 @@ def settle_row(
             if not in_main(row.key):
                 raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is a dead letter already")
             row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
-            act = reject if settlement.reject else dead_letter
-            act(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+            _set_aside(tx, queue, row, settlement)
             if queue.options.dialogs:
                 conversations.went_aside(tx, queue, row, settlement.reason)
         case outcome:
             return fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
     return None
+
+
+def _set_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement) -> None:
+    """Set a message aside as its receiver says, or return it to its sender."""
+    put = reject if settlement.reject else dead_letter
+
+    def act(row: MessageRow) -> None:
+        put(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+
+    shared = Disposition.REJECT if settlement.reject else Disposition.MOVE
+    set_aside(tx, queue, row, act, shared, settlement.reason)
+
+
+def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]) -> None:
+    """Raise NotAllowed where some messages of a session that is one unit were completed, but not all.
+
+    What was sent since they were handed over is of no account, nor is what was deferred on purpose.
+    """
+    session_id = entries[0].lock.session_id
+    if session_id is None or all(e.settlement.outcome is not Outcome.COMPLETED for e in entries):
+        return
+    left = [
+        s for _, s in tx.session_keys(queue.queue_id, session_id) if s not in (FRESH, DEFERRED, SCHEDULED)
+    ]
+    others = [e for e in entries if e.settlement.outcome not in (Outcome.COMPLETED, Outcome.DEFERRED)]
+    if left or others:
+        raise NotAllowed(
+            f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole): "
+            "complete all messages that were received of it in one call, or none. Nothing was changed"
+        )
 
 
 def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:

@@ -133,7 +133,11 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
         if worker is not None and tx.worker_died(worker):
             blame(tx, worker, rows, alone=len(rows) == 1)
             return
-    for row in rows:
+    for held in rows:
+        # One that was poison may have taken its session along.
+        row = tx.row(held.key)
+        if row is None or row.state != LOCKED:
+            continue
         if outcome is Outcome.EXPIRED:
             fail(tx, queue, row, outcome)
         else:

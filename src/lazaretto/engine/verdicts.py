@@ -6,22 +6,15 @@ import msgspec
 
 from lazaretto.engine import conversations
 from lazaretto.engine.attempts import end_attempt, put_back
-from lazaretto.engine.dispositions import DISPOSITION_ACTIONS, hold_session
+from lazaretto.engine.dispositions import conclude, hold_session
 from lazaretto.entities import PoisonSession
 from lazaretto.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
-from lazaretto.keys import dead_key, in_main, sequence_of, subqueue_of
+from lazaretto.keys import dead_key, in_main, subqueue_of
 from lazaretto.policy import Disposition, Final, Outcome, Retry, Verdict, decide
 from lazaretto.store.contract import Transaction
-from lazaretto.store.records import (
-    LOCKED,
-    SCHEDULED,
-    MessageRow,
-    QueueRecord,
-)
+from lazaretto.store.records import MessageRow, QueueRecord
 
 _replace = msgspec.structs.replace
-
-SESSION_POISONED = "SessionPoisoned"
 
 #: Errors that are a dead letter's reason by themselves, when the last attempt ended with one.
 REASONS = (WORKER_CRASHED, HANDLER_TIMEOUT, OUT_OF_MEMORY)
@@ -81,34 +74,18 @@ def _finish(
     if in_session and queue.options.dialogs and verdict.reason == conversations.INVALID_REASON:
         # What can never be processed is answered at once, however poison is dealt with.
         mode = PoisonSession.END
-    if not in_session or mode is PoisonSession.SKIP or verdict.disposition is Disposition.FAULT:
-        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
-        if in_session and queue.options.dialogs and verdict.disposition is not Disposition.FAULT:
-            conversations.went_aside(tx, queue, row, verdict.reason)
-    elif mode is PoisonSession.BLOCK:
+    if in_session and mode is PoisonSession.BLOCK and verdict.disposition is not Disposition.FAULT:
         put_back(tx, row)
         hold_session(tx, queue, row, mode, verdict.reason)
-    elif mode is PoisonSession.PARK:
-        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+        return
+    conclude(tx, queue, row, verdict, failure)
+    if not in_session or verdict.disposition is Disposition.FAULT:
+        return
+    if mode is PoisonSession.PARK:
         # What was dropped or returned will not come back, so that there is nothing to wait for.
         if tx.row(dead_key(row.key)) is not None:
             hold_session(tx, queue, row, mode, verdict.reason)
     elif mode is PoisonSession.END:
-        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
         conversations.end_poisoned(tx, queue, row, verdict)
-    else:
-        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
-        _take_along(tx, queue, row, verdict)
-
-
-def _take_along(tx: Transaction, queue: QueueRecord, culprit: MessageRow, verdict: Final) -> None:
-    """Let the rest of a session share the fate of its poison message."""
-    assert culprit.session_id is not None
-    text = f"Message {sequence_of(culprit.key)} of its session was poison: {verdict.reason}."
-    shared = Final(verdict.disposition, SESSION_POISONED, text)
-    for key, state in tx.session_keys(queue.queue_id, culprit.session_id):
-        row = tx.row(key)
-        if row is not None and state != SCHEDULED:
-            if state == LOCKED:
-                row = end_attempt(tx, row, Outcome.RELEASED)
-            DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, shared, None)
+    elif queue.options.dialogs:
+        conversations.went_aside(tx, queue, row, verdict.reason)

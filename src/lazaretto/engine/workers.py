@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.attempts import note_rollback, put_back, record_attempt
+from lazaretto.engine.dispositions import in_unit
 from lazaretto.engine.log import note
 from lazaretto.engine.verdicts import fail
 from lazaretto.failure import WORKER_CRASHED, Failure
@@ -33,7 +34,10 @@ def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bo
         if queue is None:
             # The queue was deleted; its messages go in chunks.
             continue
-        if alone:
+        if alone or (len(by_queue) == 1 and _are_one_unit(queue, group)):
+            for row in group[1:]:
+                record_attempt(tx, row, Outcome.RELEASED)
+                put_back(tx, msgspec.structs.replace(row, suspect=1))
             _condemn(tx, queue, group[0], worker)
             continue
         text = f"{worker} died while it held {len(rows)} messages"
@@ -41,6 +45,11 @@ def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bo
             record_attempt(tx, row, Outcome.LOST, Failure(WORKER_CRASHED, text))
             put_back(tx, msgspec.structs.replace(row, suspect=max(row.suspect, 1) + 1))
         note(tx, "suspects_held", queue, worker=worker, messages=len(group))
+
+
+def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:
+    """Return whether these messages are one session that is one unit."""
+    return all(in_unit(queue, row) for row in rows) and len({row.session_id for row in rows}) == 1
 
 
 def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> None:

@@ -1,0 +1,328 @@
+"""Sessions that are one unit (on_poison_session=whole): handed out, completed and set aside as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lazaretto
+from lazaretto import (
+    NEXT_SESSION,
+    Backoff,
+    Broker,
+    ManualClock,
+    Message,
+    NotAllowed,
+    PoisonMessageError,
+    PoisonPolicy,
+    QueueOptions,
+    Receiver,
+)
+from lazaretto.claims import ClaimConsumer
+
+from .actions import Die, bodies, create
+
+QUEUE = "steps"
+SYSTEM = "$system/deadletter"
+
+
+def make(broker: Broker, **options: Any) -> None:
+    create(
+        broker,
+        QUEUE,
+        requires_session=True,
+        on_poison_session="whole",
+        **{"receive_retry_count": 0, **options},
+    )
+
+
+def send(broker: Broker, session: str, *bodies: bytes, **fields: Any) -> list[int]:
+    return broker.sender(QUEUE).send([Message(body, session_id=session, **fields) for body in bodies])
+
+
+def letters(broker: Broker, path: str = QUEUE) -> list[tuple[bytes, str | None]]:
+    found = broker.dead_letters(path)
+    return [(letter.message.body, letter.reason) for letter in found if letter.message is not None]
+
+
+def next_session(broker: Broker) -> Receiver:
+    return broker.receiver(QUEUE, session=NEXT_SESSION)
+
+
+def work_off(broker: Broker, bad: bytes) -> list[list[bytes]]:
+    """Work off every session that can be had, as a unit; return what was completed together."""
+    done: list[list[bytes]] = []
+    while True:
+        with next_session(broker) as receiver:
+            messages = receiver.receive(100)
+            if not messages:
+                return done
+            culprits = [m for m in messages if m.body == bad]
+            if culprits:
+                receiver.abandon(culprits, error="ValueError: bad")
+            else:
+                receiver.complete(messages)
+                done.append(bodies(messages))
+
+
+class TestHandOver:
+    def test_all_of_it_at_once(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2", b"3")
+        with next_session(broker) as receiver:
+            with pytest.raises(NotAllowed, match="more messages than the 2 asked for"):
+                receiver.receive(2)
+            assert bodies(receiver.receive(3)) == [b"1", b"2", b"3"]
+
+    def test_what_is_sent_meanwhile_is_the_next_unit(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2")
+        with next_session(broker) as receiver:
+            unit = receiver.receive(10)
+            send(broker, "a", b"3")
+            assert receiver.receive(10) == []
+            receiver.complete(unit)
+            assert bodies(receiver.receive(10)) == [b"3"]
+
+    def test_received_and_deleted(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2")
+        with broker.receiver(QUEUE, session="a", mode="receive_and_delete") as receiver:
+            with pytest.raises(NotAllowed):
+                receiver.receive()
+            assert bodies(receiver.receive(2)) == [b"1", b"2"]
+
+    def test_no_claims(self, broker: Broker) -> None:
+        make(broker)
+        with pytest.raises(NotAllowed, match="one unit each"):
+            ClaimConsumer(broker._store, QUEUE, "c").attach()
+
+
+class TestComplete:
+    def test_part_of_it_is_refused(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2", b"3")
+        with next_session(broker) as receiver:
+            unit = receiver.receive(10)
+            with pytest.raises(
+                NotAllowed, match="complete all messages that were received of it in one call"
+            ):
+                receiver.complete(unit[:2])
+            receiver.complete(unit)
+        assert broker.queue(QUEUE).counts.total == 0
+
+    def test_the_rest_of_what_failed_is_refused(self, broker: Broker) -> None:
+        make(broker, receive_retry_count=5)
+        send(broker, "a", b"1", b"2")
+        with next_session(broker) as receiver:
+            first, second = receiver.receive(10)
+            receiver.abandon(first)
+            with pytest.raises(NotAllowed):
+                receiver.complete(second)
+
+    def test_some_and_others_fail_in_one_transaction(self, broker: Broker) -> None:
+        make(broker, receive_retry_count=5)
+        send(broker, "a", b"1", b"2")
+        with next_session(broker) as receiver:
+            first, second = receiver.receive(10)
+            tx = broker.transaction()
+            tx.complete(first)
+            tx.dead_letter(second)
+            with pytest.raises(NotAllowed):
+                tx.commit()
+        assert broker.session(QUEUE, "a").messages == {"active": 2}
+
+    def test_without_what_was_deferred_on_purpose(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2")
+        with next_session(broker) as receiver:
+            first, second = receiver.receive(10)
+            receiver.defer(second)
+            receiver.complete(first)
+        assert broker.session(QUEUE, "a").messages == {"deferred": 1}
+
+
+class TestRetry:
+    @pytest.mark.parametrize("delay", [0.5, Backoff(initial=0.5, jitter=0.5)])
+    def test_it_waits_as_one(self, broker: Broker, clock: ManualClock, delay: Any) -> None:
+        """Nothing of it is handed out while one of its messages waits for its retry cycle."""
+        make(broker, max_retry_cycles=1, retry_cycle_delay=delay)
+        send(broker, "a", b"0", b"bad", b"2")
+        send(broker, "b", b"3")
+        assert work_off(broker, b"bad") == [[b"3"]]
+        with broker.receiver(QUEUE, session="a") as receiver:
+            assert receiver.receive(10) == []
+        clock.advance(1)
+        with broker.receiver(QUEUE, session="a") as receiver:
+            assert bodies(receiver.receive(10)) == [b"0", b"bad", b"2"]
+        assert work_off(broker, b"bad") == []
+        assert letters(broker) == [
+            (b"0", "SessionPoisoned"),
+            (b"bad", "MaxDeliveryCountExceeded"),
+            (b"2", "SessionPoisoned"),
+        ]
+
+    def test_a_delay_that_the_receiver_asks_for(self, broker: Broker, clock: ManualClock) -> None:
+        make(broker, receive_retry_count=5)
+        send(broker, "a", b"0", b"1", b"2")
+        with next_session(broker) as receiver:
+            receiver.abandon(receiver.receive(10)[1], delay=10)
+        with next_session(broker) as receiver:
+            assert receiver.receive(10) == []
+        clock.advance(11)
+        with next_session(broker) as receiver:
+            assert bodies(receiver.receive(10)) == [b"0", b"1", b"2"]
+
+    @pytest.mark.parametrize("verdict", ["move", "reject", "drop", "retry"])
+    def test_wcf_halts_and_the_verdict_is_for_all_of_it(
+        self, broker: Broker, clock: ManualClock, verdict: str
+    ) -> None:
+        broker.create_queue(
+            QUEUE,
+            QueueOptions(requires_session=True, on_poison_session="whole", policy=PoisonPolicy.wcf()),  # type: ignore[arg-type]
+        )
+        send(broker, "a", b"0", b"bad", b"2")
+        tries = 0
+        with pytest.raises(PoisonMessageError):
+            while True:
+                with next_session(broker) as receiver:
+                    messages = receiver.receive(10)
+                    if messages:
+                        assert bodies(messages) == [b"0", b"bad", b"2"]
+                        receiver.abandon(messages[1])
+                        tries += 1
+                clock.advance(0 if messages else 1801)
+        assert tries == 18
+        broker.resume_queue(QUEUE, verdict)
+        left = [b"0", b"bad", b"2"]
+        found = {
+            "move": [body for body, _ in letters(broker)],
+            "reject": bodies(broker.peek(SYSTEM, 10)),
+            "drop": left if broker.queue(QUEUE).dropped == 3 else [],
+            "retry": bodies(broker.peek(QUEUE, 10)),
+        }
+        assert found == {**{key: [] for key in found}, verdict: left}
+
+
+class TestEnd:
+    """It is set aside as one, in order, whoever says so."""
+
+    def test_moved(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"a0", b"a1", b"a2")
+        assert work_off(broker, b"a1") == []
+        assert letters(broker) == [
+            (b"a0", "SessionPoisoned"),
+            (b"a1", "MaxDeliveryCountExceeded"),
+            (b"a2", "SessionPoisoned"),
+        ]
+        number = broker.peek(f"{QUEUE};poison", 3)[1].sequence_number
+        first = next(iter(broker.dead_letters(QUEUE)))
+        assert f"Message {number} of its session was poison: MaxDelivery" in (first.description or "")
+
+    def test_rejected(self, broker: Broker) -> None:
+        make(broker, on_poison="reject")
+        create(broker, "mine")
+        send(broker, "a", b"a0", b"a1", b"a2", dead_letter_queue="mine")
+        assert work_off(broker, b"a1") == []
+        assert bodies(broker.peek("mine", 10)) == [b"a0", b"a1", b"a2"]
+
+    def test_forwarded(self, broker: Broker) -> None:
+        create(broker, "errors", requires_duplicate_detection=True)
+        make(broker, forward_dead_lettered_messages_to="errors")
+        send(broker, "a", b"a0", b"a1", b"a2", message_id="same")
+        assert work_off(broker, b"a1") == []
+        assert bodies(broker.peek("errors", 10)) == [b"a0", b"a1", b"a2"]
+
+    def test_by_its_receiver(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"a0", b"a1", b"a2")
+        with next_session(broker) as receiver:
+            receiver.dead_letter(receiver.receive(10)[1], reason="mine")
+        assert letters(broker) == [(b"a0", "SessionPoisoned"), (b"a1", "mine"), (b"a2", "SessionPoisoned")]
+
+    def test_by_headers_that_grow(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"a0", b"a1")
+        big = dict.fromkeys("abc", "x" * 32_000)
+        with next_session(broker) as receiver:
+            receiver.abandon(receiver.receive(10)[1], properties=big)
+        assert letters(broker) == [(b"a0", "SessionPoisoned"), (b"a1", "HeaderSizeExceeded")]
+
+    def test_held_and_deferred_messages_go_with_it(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2", b"3")
+        with broker.receiver(QUEUE, session="a") as receiver:
+            first, second, third = receiver.receive(10)
+            send(broker, "a", b"4")
+            receiver.defer(third)
+            receiver.abandon(first)
+            with pytest.raises(lazaretto.MessageLockLost):
+                receiver.complete(second)
+        assert broker.queue(QUEUE).counts.dead_letter == 4
+
+    def test_settled_together_with_the_rest_it_takes_them_along(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2", b"3")
+        with broker.receiver(QUEUE, session="a") as receiver:
+            receiver.abandon(receiver.receive(3))
+        reasons = [reason for _, reason in letters(broker)]
+        assert reasons == ["MaxDeliveryCountExceeded", "SessionPoisoned", "SessionPoisoned"]
+
+    @pytest.mark.parametrize("on_poison", ["move", "reject"])
+    def test_a_lock_that_runs_out(self, broker: Broker, clock: ManualClock, on_poison: str) -> None:
+        make(broker, on_poison=on_poison)
+        send(broker, "a", b"1", b"2", b"3")
+        receiver = next_session(broker)
+        receiver.receive(10)
+        clock.advance(61)
+        with next_session(broker) as other:
+            assert other.receive(10) == []
+        assert broker.queue(QUEUE).counts.total == (3 if on_poison == "move" else 0)
+        place = f"{QUEUE};poison" if on_poison == "move" else SYSTEM
+        assert bodies(broker.peek(place, 10)) == [b"1", b"2", b"3"]
+        assert len(broker.events(kind="dead_lettered" if on_poison == "move" else "rejected")) == 3
+
+    def test_what_is_sent_later_is_a_new_unit(self, broker: Broker) -> None:
+        make(broker)
+        send(broker, "a", b"1", b"2")
+        assert work_off(broker, b"1") == []
+        send(broker, "a", b"3")
+        assert work_off(broker, b"1") == [[b"3"]]
+
+
+class TestWorkerDeaths:
+    def test_it_is_blamed_and_handed_out_as_one(self, broker: Broker) -> None:
+        make(broker, receive_retry_count=9, max_worker_deaths=2)
+        send(broker, "a", b"1", b"2", b"3")
+        for death in (1, 2):
+            handover = next_session(broker).take(100, 0.0)
+            assert handover is not None
+            assert bodies(handover.messages) == [b"1", b"2", b"3"]
+            assert handover.alone == (death > 1)
+            broker._store.run(Die())
+        assert letters(broker) == [
+            (b"1", "WorkerCrashed"),
+            (b"2", "SessionPoisoned"),
+            (b"3", "SessionPoisoned"),
+        ]
+
+    def test_of_several_none_is_charged_and_each_is_tried_alone(self, broker: Broker) -> None:
+        make(broker, receive_retry_count=9, max_worker_deaths=2)
+        send(broker, "a", b"1", b"2")
+        send(broker, "b", b"3", b"4")
+        for _ in range(2):
+            assert next_session(broker).take(100, 0.0) is not None
+        broker._store.run(Die())
+        with next_session(broker) as receiver:
+            unit = receiver.take(100, 0.0)
+            assert unit is not None
+            assert unit.alone
+            assert bodies(unit.messages) == [b"1", b"2"]
+            receiver.complete(unit.messages)
+        unit = next_session(broker).take(100, 0.0)
+        assert unit is not None
+        assert bodies(unit.messages) == [b"3", b"4"]
+        broker._store.run(Die())
+        assert letters(broker) == [(b"3", "WorkerCrashed"), (b"4", "SessionPoisoned")]

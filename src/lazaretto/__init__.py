@@ -7,6 +7,7 @@ from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
 from lazaretto.engine.log import AuditEntry, Event
+from lazaretto.engine.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
 from lazaretto.entities import (
     BreakerDescription,
@@ -135,6 +136,7 @@ __all__ = [
     "MessageNotReceivable",
     "MessageState",
     "MessageTooLarge",
+    "MoveReport",
     "NegativeAcknowledgement",
     "NotAllowed",
     "Outcome",
@@ -149,6 +151,7 @@ __all__ = [
     "QuotaExceeded",
     "ReceivedMessage",
     "Receiver",
+    "RepublishReport",
     "ResubmitReport",
     "Rule",
     "SandboxError",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,22 +14,11 @@ from lazaretto.administration import Administration
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.clock import Clock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
+from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
 from lazaretto.engine.claim_settle import RevokeClaims
 from lazaretto.engine.dead_letters import (
-    DeadLetterFilter,
-    DeadLetterGroup,
-    Edit,
-    Purge,
-    Resubmit,
-    ResubmitReport,
-    check_numbers,
-    dead_letter_path,
-    group_dead_letters,
     history,
-    list_dead_letters,
-    match_dead_letters,
-    show_dead_letter,
 )
 from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
 from lazaretto.engine.log import AuditEntry, Event, actor_name, read_audit, read_events
@@ -46,20 +34,13 @@ from lazaretto.entities import (
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.keeper import Keeper
 from lazaretto.keys import LAST_SEQUENCE, first_key
-from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.messages import Attempt, PeekedMessage
 from lazaretto.options import seconds, shown, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
 from lazaretto.store.sql.store import SqlStore
 from lazaretto.stores import open_store
 from lazaretto.transaction import BrokerTransaction
-
-#: Dead letters of one commit when many are sent back or purged.
-_CHUNK = 500
-#: Dead letters that are read at once with their messages, whose bodies are in memory then.
-_MESSAGES = 100
-
-Which = DeadLetterFilter | int | Iterable[int]
 
 
 def connect(
@@ -93,7 +74,7 @@ def connect(
     return Broker(store)
 
 
-class Broker(Administration):
+class Broker(Administration, DeadLetterDesk):
     """A store and everything it offers. Threads may share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
@@ -243,106 +224,6 @@ class Broker(Administration):
             return found
 
         return self._store.read(find)
-
-    # -- dead letters ---------------------------------------------------------------------------
-
-    def dead_letters(
-        self,
-        path: str,
-        which: DeadLetterFilter | None = None,
-        *,
-        limit: int | None = None,
-        messages: bool = True,
-    ) -> Iterator[DeadLetter]:
-        """Yield the dead letters that wait in a queue, by sequence number, without their attempts.
-
-        `messages=False`: without the messages either, whose bodies may be large; `message` is then None.
-        """
-        parsed = dead_letter_path(EntityPath.parse(path))
-        if which is not None and not isinstance(which, DeadLetterFilter):
-            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
-        if limit is not None:
-            whole("limit", limit, 0, 1 << 62)
-        return self._dead_letters(parsed, which or DeadLetterFilter(), limit, messages)
-
-    def _dead_letters(
-        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None, messages: bool
-    ) -> Iterator[DeadLetter]:
-        after = 0
-        page = _MESSAGES if messages else _CHUNK
-        while left is None or left > 0:
-            size = page if left is None else min(page, left)
-            found = self._store.read(
-                functools.partial(
-                    list_dead_letters, path=parsed, which=given, limit=size, after=after, messages=messages
-                )
-            )
-            yield from found
-            if len(found) < size:
-                return
-            after = found[-1].sequence_number
-            left = None if left is None else left - len(found)
-
-    def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
-        """Return one dead letter with its whole history, or what became of it."""
-        parsed = dead_letter_path(EntityPath.parse(path))
-        number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
-        return self._store.read(lambda tx: show_dead_letter(tx, parsed, number))
-
-    def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
-        """Return the dead letters that wait in a queue, counted by reason and error type."""
-        parsed = dead_letter_path(EntityPath.parse(path))
-        return self._store.read(lambda tx: group_dead_letters(tx, parsed))
-
-    def resubmit(
-        self,
-        path: str,
-        which: Which,
-        *,
-        edit: Edit | None = None,
-        actor: str | None = None,
-        on_chunk: Callable[[int, int], object] | None = None,
-    ) -> ResubmitReport:
-        """Send dead letters back to the queue they came from: some by number, or all a filter means.
-
-        In one commit per 500: dead letter gone, live message there, audit written. `edit` is called
-        with each dead letter and returns the Message to send instead (or None: as it is). The set
-        is fixed before the first is sent. `on_chunk` is called with how many are done, of how many.
-        """
-        parsed, numbers, detail = self._which(path, which)
-        report = ResubmitReport({}, [])
-        for start in range(0, len(numbers), _CHUNK):
-            chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Resubmit(parsed, chunk, actor or actor_name(), detail, edit))
-            report.resubmitted.update(done.resubmitted)
-            report.skipped.extend(done.skipped)
-            if on_chunk is not None:
-                on_chunk(start + len(chunk), len(numbers))
-        return report
-
-    def purge(
-        self, path: str, which: Which, *, everything: bool = False, actor: str | None = None
-    ) -> list[int]:
-        """Delete dead letters for good; return their sequence numbers.
-
-        An empty filter is refused unless `everything` says that all are meant.
-        """
-        if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
-            raise InvalidOption("an empty filter means every dead letter; say everything=True to delete all")
-        parsed, numbers, detail = self._which(path, which)
-        purged: list[int] = []
-        for start in range(0, len(numbers), _CHUNK):
-            chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Purge(parsed, chunk, actor or actor_name(), detail))
-            purged += done
-        return purged
-
-    def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
-        parsed = dead_letter_path(EntityPath.parse(path))
-        if isinstance(which, DeadLetterFilter):
-            numbers = self._store.read(lambda tx: match_dead_letters(tx, parsed, which))
-            return parsed, numbers, {"filter": which.as_detail()}
-        return parsed, check_numbers(which), {}
 
     # -- logs -----------------------------------------------------------------------------------
 

@@ -239,9 +239,10 @@ class Attempt:
 class DeadLetter:
     """A message that was set aside: what it is, why, and what was tried.
 
-    `resolution` is None while it waits, then "resubmitted", "purged" or "completed" (by a
+    `resolution` is None while it waits, then "resubmitted", "moved", "purged" or "completed" (by a
     receiver of the dead-letter subqueue), with `resolved`, the time; `message` is None then.
-    `resubmitted_as` is the sequence number of the live message. `attempts` is the whole history,
+    `resubmitted_as` is the sequence number of the live message, in the queue `moved_to` if it was moved.
+    `attempts` is the whole history,
     earlier generations included, oldest first; listings leave it empty.
     """
 
@@ -261,3 +262,4 @@ class DeadLetter:
     resolved: datetime | None = None
     resubmitted_as: int | None = None
     attempts: tuple[Attempt, ...] = ()
+    moved_to: str | None = None

@@ -1,7 +1,8 @@
-"""`lazaretto dead-letters`: list, show, groups, resubmit, purge."""
+"""`lazaretto dead-letters`: list, show, groups, resubmit, move, republish, purge."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -153,3 +154,84 @@ def test_many_dead_letters(tmp_path: Path) -> None:
     assert code == 0
     assert "resubmitting to orders" in shown
     assert "resubmitted 1200 dead letters" in shown
+
+
+def test_move_to_another_queue(cli: Program) -> None:
+    cli.ok("queue", "create", "desk", "--requires-duplicate-detection")
+    assert _numbers(cli, "move", "orders", "--to", "desk", "--error-type", "KeyError", "--dry-run") == [2, 4]
+    moved = cli.ok("dead-letters", "move", "orders", "--to", "desk", "--error-type", "KeyError")
+    assert moved.out == "moved 2 dead letters to desk\n"
+    assert cli.ok("dead-letters", "move", "orders", "5", "--to", "desk").out.endswith("to desk: 5 as 3\n")
+    assert _numbers(cli, "list", "orders") == [1, 3]
+    peeked = cli.ok("peek", "desk", "--json").json
+    assert [(m["body"], m["dead_letter_source"]) for m in peeked] == [
+        ("two: no", "orders"),
+        ("four: no", "orders"),
+        ("five", "orders"),
+    ]
+    shown = cli.ok("dead-letters", "show", "orders", "4").out
+    assert re.search(r"became +moved\n", shown)
+    assert re.search(r"as message +2\n *in +desk\n", shown)
+    assert cli.ok("audit", "--json").json[0]["action"] == "move"
+
+
+def test_a_move_names_what_stays(cli: Program) -> None:
+    cli.ok("queue", "create", "desk")
+    refused = cli.fails(1, "not_moved", "dead-letters", "move", "orders", "1", "99", "--to", "desk")
+    assert "99 (not found)" in refused
+    cli.fails(3, "not_moved", "dead-letters", "move", "orders", "99", "--to", "desk")
+    cli.fails(2, "usage", "dead-letters", "move", "orders", "1")
+    cli.fails(2, "usage", "dead-letters", "move", "orders", "--to", "desk")
+    cli.fails(3, "entity_not_found", "dead-letters", "move", "orders", "2", "--to", "nowhere")
+    cli.fails(1, "not_allowed", "dead-letters", "move", "orders", "2", "--to", "orders")
+    assert _numbers(cli, "list", "orders") == [2, 3, 4, 5]
+
+
+@pytest.fixture
+def topic(cli: Program) -> str:
+    """The subscription `all` of a topic, with dead letters 1 and 2; `red` wants the first alone."""
+    cli.ok("topic", "create", "t")
+    cli.ok("subscription", "create", "t", "all")
+    cli.ok("subscription", "create", "t", "red", "--filter", "colour = 'red'")
+    for colour in ("red", "blue"):
+        cli.ok("send", "t", colour, "--property", f"colour={colour}")
+    cli.ok("receive", "t/subscriptions/all", "-n", "2", "--dead-letter")
+    cli.ok("receive", "t/subscriptions/red")
+    return "t/subscriptions/all"
+
+
+def test_republish_counts_first(cli: Program, topic: str) -> None:
+    counted = """2 dead letters to t: 3 messages in 2 subscriptions
+  2 to t/subscriptions/all
+  1 to t/subscriptions/red
+"""
+    assert cli.ok("dead-letters", "republish", topic, "--all", "--dry-run").out == counted
+    refused = cli("dead-letters", "republish", topic, "--all")
+    assert (refused.code, refused.out) == (2, counted)
+    assert "needs --yes" in refused.err
+    assert _numbers(cli, "list", topic) == [1, 2]
+    done = cli.ok("dead-letters", "republish", topic, "--all", "--yes").out
+    assert done == counted + "republished 2 dead letters\n"
+    assert _numbers(cli, "list", topic) == []
+    assert [m["body"] for m in cli.ok("peek", "t/subscriptions/red", "--json").json] == ["red"]
+
+
+def test_republish_asks_a_person(cli: Program, topic: str) -> None:
+    code, shown = cli.on_terminal("dead-letters", "republish", topic, "1", typed=b"n\n")
+    assert (code, "2 messages in 2 subscriptions" in shown) == (1, True)
+    assert "Publish 1 dead letter anew?" in shown
+    assert _numbers(cli, "list", topic) == [1, 2]
+    assert cli.on_terminal("dead-letters", "republish", topic, "1", typed=b"y\n")[0] == 0
+    assert _numbers(cli, "list", topic) == [2]
+
+
+def test_republish_leaves_what_nobody_wants(cli: Program, topic: str) -> None:
+    cli.ok("topic", "create", "picky")
+    cli.ok("subscription", "create", "picky", "red", "--filter", "colour = 'red'")
+    result = cli("dead-letters", "republish", topic, "--all", "--topic", "picky", "--yes", "--json")
+    assert (result.code, result.json["published"]) == (1, {"1": 1})
+    assert "2 (No subscription of the topic 'picky' wants it.)" in result.err
+    assert _numbers(cli, "list", topic) == [2]
+    assert "name the topic" in cli.fails(
+        1, "not_allowed", "dead-letters", "republish", "orders", "1", "--yes"
+    )

@@ -20,6 +20,7 @@ from lazaretto.cli import (
     logs,
     queues,
     receive,
+    rerouting,
     rules,
     send,
     sessions,
@@ -77,6 +78,7 @@ app.add_typer(topics.subscriptions, name="subscription")
 app.add_typer(rules.app, name="rule")
 send.add_to(app)
 receive.add_to(app)
+rerouting.add_to(dead_letters.app)
 app.add_typer(dead_letters.app, name="dead-letters")
 host.add_to(app)
 app.add_typer(breaker.app, name="breaker")

@@ -11,12 +11,13 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.broker import Broker, Which
+from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import past
-from lazaretto.engine.dead_letters import DeadLetterFilter, check_numbers
+from lazaretto.dead_letters import Which
+from lazaretto.engine.dead_letters import DeadLetterFilter, Skipped, check_numbers
 from lazaretto.entities import EntityPath
 from lazaretto.messages import Attempt, DeadLetter, Message
 
@@ -45,7 +46,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which o
 _COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
 
 
-def _chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: bool) -> Which:
+def chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: bool) -> Which:
     """Return what a changing command is about: numbers, a filter, or all; never all by accident."""
     given = bool(numbers) + (not which.is_empty) + everything
     if given > 1:
@@ -57,7 +58,8 @@ def _chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: 
     return list(dict.fromkeys(check_numbers(numbers))) if numbers else which
 
 
-def _print_matching(call: Call, broker: Broker, queue: str, which: Which) -> None:
+def print_matching(call: Call, broker: Broker, queue: str, which: Which) -> None:
+    """Print the dead letters that a changing command would be about."""
     if isinstance(which, list):
         which = DeadLetterFilter(sequence_numbers=tuple(which))
     assert isinstance(which, DeadLetterFilter)
@@ -158,6 +160,7 @@ def _facts(letter: DeadLetter) -> list[tuple[str, object]]:
         ("became", letter.resolution),
         ("at", letter.resolved and output.shown_time(letter.resolved)),
         ("as message", letter.resubmitted_as),
+        ("in", letter.moved_to),
     ]
     if message is not None:
         names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
@@ -239,13 +242,13 @@ def resubmit(
     """
     call = Call.of(context, store, json)
     given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
-    which = _chosen(numbers, given, everything)
+    which = chosen(numbers, given, everything)
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
     body = None if edit_body is None else _read(edit_body)
     with call.broker() as broker:
         if dry_run:
-            _print_matching(call, broker, queue, which)
+            print_matching(call, broker, queue, which)
             return
         edit = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
@@ -257,11 +260,16 @@ def resubmit(
         how = f": {sent[0][0]} as {sent[0][1]}" if len(sent) == 1 else ""
         where = output.safe(EntityPath.parse(queue).queue)
         output.line(f"resubmitted {output.plural(len(sent), 'dead letter')} to {where}{how}")
-    if report.skipped:
-        named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(report.skipped, 10))
-        more = f" and {len(report.skipped) - 10} more" if len(report.skipped) > 10 else ""
-        missing = not report.resubmitted and all(s.why == "not found" for s in report.skipped)
-        raise _left("resubmitted", f"{named}{more}", missing)
+    refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
+
+
+def refuse_skipped(done: str, skipped: Sequence[Skipped], any_done: bool) -> None:
+    """Raise CommandError that names the dead letters which were left where they are."""
+    if skipped:
+        named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(skipped, 10))
+        more = f" and {len(skipped) - 10} more" if len(skipped) > 10 else ""
+        missing = not any_done and all(s.why == "not found" for s in skipped)
+        raise _left(done, f"{named}{more}", missing)
 
 
 def _left(done: str, named: str, missing: bool) -> CommandError:
@@ -319,10 +327,10 @@ def purge(
     """
     call = Call.of(context, store, json)
     given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
-    which = _chosen(numbers, given, everything)
+    which = chosen(numbers, given, everything)
     with call.broker() as broker:
         if dry_run:
-            _print_matching(call, broker, queue, which)
+            print_matching(call, broker, queue, which)
             return
         with output.progress(f"purging {queue}"):
             purged = broker.purge(queue, which, everything=everything)

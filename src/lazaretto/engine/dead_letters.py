@@ -31,6 +31,7 @@ from lazaretto.keys import (
     last_key,
     main_key,
     place_of,
+    queue_of,
     sequence_of,
 )
 from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage
@@ -221,7 +222,10 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
     found = _dead_letter(queue, record, _messages(tx, [record]).get(record.key))
-    return dataclasses.replace(found, attempts=history(tx, record.key))
+    went = record.resubmitted_as
+    target = None if went is None or record.resolution != "moved" else tx.queue_by_id(queue_of(went))
+    moved_to = None if target is None else target.path
+    return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
 
 
 def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
@@ -274,7 +278,7 @@ class Resubmit(Operation[ResubmitReport]):
         plain: dict[int, MessageRow] = {}
         for key in keys:
             row, record = rows.get(dead_key(key, self.path.subqueue)), records.get(key)
-            why = _hindrance(row, record)
+            why = hindrance(row, record)
             if why is None:
                 assert row is not None
                 assert record is not None
@@ -299,7 +303,7 @@ class Resubmit(Operation[ResubmitReport]):
             tx.save_rows(plain)
         report = ResubmitReport({sequence_of(old): sequence_of(new) for old, new in sent.items()}, skipped)
         if sent:
-            tx.resubmit_dead_letters(sent)
+            tx.send_dead_letters(sent, "resubmitted")
             release_sessions(tx, list(sent))
             events = [
                 (sequence_of(old), {"new_sequence_number": sequence_of(new), "edited": new not in plain})
@@ -310,7 +314,7 @@ class Resubmit(Operation[ResubmitReport]):
                 forwarded = tx.row(new_key)
                 if forwarded is not None:
                     pass_on(tx, queue, forwarded)
-            audit(tx, self.actor, "resubmit", queue.path, **_named(report.resubmitted), **self.detail)
+            audit(tx, self.actor, "resubmit", queue.path, **name_numbers(report.resubmitted), **self.detail)
         return report
 
     def _edited(
@@ -409,7 +413,7 @@ def _replace(tx: Transaction, dead: MessageRow, live: MessageRow, body: bytes) -
     tx.insert_row(live, body)
 
 
-def _named(numbers: Iterable[int]) -> dict[str, Any]:
+def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
     """Return how the audit log names messages: how many, and their numbers, runs of them as "first-last"."""
     given = sorted(numbers)
     runs: list[list[int]] = []
@@ -427,7 +431,8 @@ def _named(numbers: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def _hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
+def hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
+    """Return why nothing can be done with a dead letter, None if something can."""
     if record is None:
         return "not found"
     if record.resolution is not None or row is None:
@@ -452,7 +457,7 @@ class Purge(Operation[list[int]]):
         purged = {
             key: row
             for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
-            if row is not None and _hindrance(row, records.get(key)) is None
+            if row is not None and hindrance(row, records.get(key)) is None
         }
         numbers = [sequence_of(key) for key in purged]
         if purged:
@@ -461,7 +466,7 @@ class Purge(Operation[list[int]]):
             tx.delete_attempts(list(purged))
             resolve(tx, list(purged), "purged")
             note_all(tx, "purged", [(queue, number, {}) for number in numbers])
-            audit(tx, self.actor, "purge", queue.path, **_named(numbers), **self.detail)
+            audit(tx, self.actor, "purge", queue.path, **name_numbers(numbers), **self.detail)
         return numbers
 
 

@@ -122,7 +122,7 @@ def _forward_dead_letter(
         # It is a dead letter already, and this is the place for those that go no further.
         note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
         return
-    transit = _transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
+    transit = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
     delivery = Delivery(tx)
     trouble = delivery.hindrance(destination, transit)
     if trouble is not None:
@@ -141,7 +141,7 @@ def _forward_dead_letter(
 # -- messages on their way -----------------------------------------------------------------------
 
 
-def _transit_of(
+def transit_of(
     tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
 ) -> Transit:
     """Return a message that is stored as one that goes on from where it is."""
@@ -180,14 +180,14 @@ def _hand_on(
         delivery.enter(queue, transit)
     else:
         delivery.forward(queue, destination, transit)
-    _finish(tx, delivery)
+    finish(tx, delivery)
     if row.body_id is not None:
         tx.delete_bodies([row.body_id])
 
 
 def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     """Let an active message go on from the forwarding queue that it is in."""
-    _hand_on(tx, Delivery(tx), queue, row, None, _transit_of(tx, row))
+    _hand_on(tx, Delivery(tx), queue, row, None, transit_of(tx, row))
     if row.deliveries:
         tx.delete_attempts([row.key])
 
@@ -206,11 +206,11 @@ def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> N
     """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
     key = tx.take_key(topic.queue_id)
     tx.keep_sequence(key)
-    transit = _replace(_transit_of(tx, row, origin=sequence_of(key)), home=key)
+    transit = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
     _hand_on(tx, Delivery(tx), topic, row, None, transit)
 
 
-def _finish(tx: Transaction, delivery: Delivery) -> None:
+def finish(tx: Transaction, delivery: Delivery) -> None:
     """Store what came to rest, and set aside what could not."""
     for queue, transit, trouble in delivery.commit():
         _set_aside(tx, queue, transit, trouble)
@@ -236,6 +236,21 @@ def _set_aside(tx: Transaction, queue: QueueRecord, transit: Transit, trouble: T
     dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
 
 
+def revived(tx: Transaction, row: MessageRow) -> Transit:
+    """Return a dead letter as a message of a new generation, which goes elsewhere than back."""
+    transit = transit_of(tx, row, origin=sequence_of(row.key), resubmitted_from=main_key(row.key))
+    headers = decode_headers(row.headers)
+    life = headers.time_to_live
+    return _replace(
+        transit,
+        expires=None if life is None else tx.now + life,
+        headers=encode_headers(_replace(headers, hops=0)),
+        home=None,
+        hops=0,
+        generation=row.generation + 1,
+    )
+
+
 def deliver(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
 ) -> list[int]:
@@ -244,5 +259,5 @@ def deliver(
     first = tx.take_key(queue.queue_id, len(messages))
     for key, message in enumerate(messages, first):
         delivery.accept(queue, key, message, destination)
-    _finish(tx, delivery)
+    finish(tx, delivery)
     return [sequence_of(key) for key in range(first, first + len(messages))]

@@ -40,6 +40,8 @@ EVENT_KINDS = {
     "dead_lettered": "A message was set aside. Detail: reason, error type; the subqueue, if not the usual.",
     "dropped": "A message was deleted by the disposition drop. Detail: reason, error type.",
     "rejected": "A message was returned to its sender. Detail: reason, the queue it went to.",
+    "moved": "A dead letter was moved to another queue. Detail: to, its new sequence number there.",
+    "republished": "A dead letter was published to a topic anew. Detail: topic, how many copies.",
     "resubmitted": "A dead letter was sent back. Detail: its new sequence number, whether edited.",
     "suspects_held": "A worker died holding several messages. Detail: worker, how many of this queue.",
     "killer_found": "A worker died holding this message alone. Detail: worker, deaths charged.",

@@ -48,6 +48,8 @@ class Delivery:
         self._subscribers: dict[int, Subscribers] = {}
         self._unmatched: dict[int, int] = {}
         self._growth: dict[int, int] = {}
+        #: Under which key dead letters came to rest, by the one they had; of several copies, one.
+        self.rested: dict[int | None, int] = {}
 
     # -- ways in --------------------------------------------------------------------------------
 
@@ -86,14 +88,24 @@ class Delivery:
             return
         queue = self._tx.queue(destination.lower())
         assert queue is not None
-        touch(self._tx, queue)
         detects = queue.options.requires_duplicate_detection and not transit.set_aside
         if detects and self._is_duplicate(queue, transit):
             return
+        self._let_in(queue, _replace(transit, hops=transit.hops + 1, home=None))
+
+    def admit(self, queue: QueueRecord, transit: Transit) -> None:
+        """Let a message enter that was set aside elsewhere, and never is a duplicate."""
+        if queue.options.requires_duplicate_detection:
+            # What is sent under its id from now on is.
+            self._is_duplicate(queue, transit)
+        self._let_in(queue, transit)
+
+    def _let_in(self, queue: QueueRecord, transit: Transit) -> None:
+        touch(self._tx, queue)
         owner = self._tx.sized(queue.queue_id)
         if owner is not None:
             self._growth[owner] = self._growth.get(owner, 0) + _size(transit)
-        self.enter(queue, _replace(transit, hops=transit.hops + 1, home=None))
+        self.enter(queue, transit)
 
     def hindrance(self, destination: str, transit: Transit) -> Trouble | None:
         """Return what stands against a message going to a destination."""
@@ -142,6 +154,11 @@ class Delivery:
                 self._enter_changed(queue, transit, copy.changed)
             else:
                 self.enter(queue, transit)
+
+    def recipients(self, topic: QueueRecord, transit: Transit) -> list[QueueRecord]:
+        """Return the subscriptions that get a message by their rules, each once for every copy."""
+        known = self._subscribers_of(topic)
+        return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, transit)[0])]
 
     def _subscribers_of(self, topic: QueueRecord) -> Subscribers:
         known = self._subscribers.get(topic.queue_id)
@@ -233,7 +250,12 @@ class Delivery:
                 self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + 1
         self._keep_bodies()
         for queues, transits in self._resting.values():
-            first = tx.insert_transits(queues[0], transits)[0]
+            keys = tx.insert_transits(queues[0], transits)
+            first = keys[0]
+            if transits[0].set_aside:
+                self.rested.update(
+                    (one.resubmitted_from, key) for one, key in zip(transits, keys, strict=True)
+                )
             for queue in queues[1:]:
                 tx.repeat_transits(queue, first, len(transits))
         return self._troubles

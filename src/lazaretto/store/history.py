@@ -68,8 +68,8 @@ class HistoryTransaction(Protocol):
         """Record what became of dead letters."""
         ...
 
-    def resubmit_dead_letters(self, sent: Mapping[int, int]) -> None:
-        """Record under which keys dead letters were sent back."""
+    def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
+        """Record what became of dead letters that were sent back or elsewhere, and under which keys."""
         ...
 
     def forget_history(self, before: int, limit: int) -> bool:

@@ -827,11 +827,12 @@ ON CONFLICT (key) DO UPDATE SET message_id = excluded.message_id, reason = exclu
 -- Dead letters that were dealt with.
 UPDATE lazaretto_dead_letters SET resolution = %(resolution)s, resolved = %(now)s WHERE key = ANY(%(keys)s)
 
--- name: resubmit_dead_letters
--- Dead letters that were sent back, and as what.
-WITH sent (key, resubmitted_as, now) AS (VALUES [rows] (%s::bigint, %s::bigint, %s::bigint))
+-- name: send_dead_letters
+-- Dead letters that were sent back or elsewhere, and as what.
+WITH sent (key, resubmitted_as, now, resolution) AS (
+    VALUES [rows] (%s::bigint, %s::bigint, %s::bigint, %s::text))
 UPDATE lazaretto_dead_letters AS d
-SET resolution = 'resubmitted', resolved = s.now, resubmitted_as = s.resubmitted_as
+SET resolution = s.resolution, resolved = s.now, resubmitted_as = s.resubmitted_as
 FROM sent s WHERE d.key = s.key AND d.key = ANY(ARRAY(SELECT key FROM sent))
 
 -- name: select_dead_letter

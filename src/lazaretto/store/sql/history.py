@@ -78,9 +78,9 @@ class HistoryTables:
         values = {"keys": self._ids(keys), "resolution": resolution, "now": self.now}
         self._x(self._q["resolve_dead_letters"], values)
 
-    def resubmit_dead_letters(self, sent: Mapping[int, int]) -> None:
-        values = [value for pair in sent.items() for value in (*pair, self.now)]
-        self._insert("resubmit_dead_letters", values, len(sent))
+    def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
+        values = [value for pair in sent.items() for value in (*pair, self.now, resolution)]
+        self._insert("send_dead_letters", values, len(sent))
 
     def forget_history(self, before: int, limit: int) -> bool:
         events = self._x(self._q["delete_old_events"], (before, limit)).rowcount

@@ -68,7 +68,7 @@ _INSERTS = (
     "insert_events",
     "add_uses",
     "update_rows",
-    "resubmit_dead_letters",
+    "send_dead_letters",
 )
 
 

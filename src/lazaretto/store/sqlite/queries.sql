@@ -691,11 +691,11 @@ VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :
 UPDATE lazaretto_dead_letters SET resolution = :resolution, resolved = :now
 WHERE key IN (SELECT value FROM json_each(:keys))
 
--- name: resubmit_dead_letters
--- Dead letters that were sent back, and as what.
-WITH sent (key, resubmitted_as, now) AS (VALUES [rows] (?, ?, ?))
+-- name: send_dead_letters
+-- Dead letters that were sent back or elsewhere, and as what.
+WITH sent (key, resubmitted_as, now, resolution) AS (VALUES [rows] (?, ?, ?, ?))
 UPDATE lazaretto_dead_letters AS d
-SET resolution = 'resubmitted', resolved = s.now, resubmitted_as = s.resubmitted_as
+SET resolution = s.resolution, resolved = s.now, resubmitted_as = s.resubmitted_as
 FROM sent s WHERE d.key = s.key
 
 -- name: select_dead_letter

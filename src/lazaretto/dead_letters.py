@@ -1,0 +1,215 @@
+"""The part of a broker that looks after dead letters: shown, sent back or elsewhere, purged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from lazaretto.engine.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterGroup,
+    Edit,
+    Purge,
+    Resubmit,
+    ResubmitReport,
+    check_numbers,
+    dead_letter_path,
+    group_dead_letters,
+    list_dead_letters,
+    match_dead_letters,
+    show_dead_letter,
+)
+from lazaretto.engine.log import actor_name
+from lazaretto.engine.rerouting import (
+    MoveDeadLetters,
+    MoveReport,
+    Republish,
+    RepublishReport,
+    check_target,
+    count_republished,
+    find_topic,
+)
+from lazaretto.entities import EntityPath
+from lazaretto.errors import InvalidOption
+from lazaretto.keys import LAST_SEQUENCE
+from lazaretto.messages import DeadLetter
+from lazaretto.options import shown, whole
+from lazaretto.store.contract import Store
+
+#: Dead letters of one commit when many are sent back or purged.
+_CHUNK = 500
+#: Dead letters that are read at once with their messages, whose bodies are in memory then.
+_MESSAGES = 100
+
+Which = DeadLetterFilter | int | Iterable[int]
+
+
+def _chunks(numbers: Sequence[int], on_chunk: Callable[[int, int], object] | None) -> Iterator[Sequence[int]]:
+    """Yield the numbers for one commit each, and say after each how many are done, of how many."""
+    for start in range(0, len(numbers), _CHUNK):
+        chunk = numbers[start : start + _CHUNK]
+        yield chunk
+        if on_chunk is not None:
+            on_chunk(start + len(chunk), len(numbers))
+
+
+class DeadLetterDesk:
+    """Looks after the dead letters of queues and subscriptions."""
+
+    _store: Store
+
+    def dead_letters(
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        limit: int | None = None,
+        messages: bool = True,
+    ) -> Iterator[DeadLetter]:
+        """Yield the dead letters that wait in a queue, by sequence number, without their attempts.
+
+        `messages=False`: without the messages either, whose bodies may be large; `message` is then None.
+        """
+        parsed = dead_letter_path(EntityPath.parse(path))
+        if which is not None and not isinstance(which, DeadLetterFilter):
+            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+        if limit is not None:
+            whole("limit", limit, 0, 1 << 62)
+        return self._dead_letters(parsed, which or DeadLetterFilter(), limit, messages)
+
+    def _dead_letters(
+        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None, messages: bool
+    ) -> Iterator[DeadLetter]:
+        after = 0
+        page = _MESSAGES if messages else _CHUNK
+        while left is None or left > 0:
+            size = page if left is None else min(page, left)
+            found = self._store.read(
+                functools.partial(
+                    list_dead_letters, path=parsed, which=given, limit=size, after=after, messages=messages
+                )
+            )
+            yield from found
+            if len(found) < size:
+                return
+            after = found[-1].sequence_number
+            left = None if left is None else left - len(found)
+
+    def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
+        """Return one dead letter with its whole history, or what became of it."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
+        return self._store.read(lambda tx: show_dead_letter(tx, parsed, number))
+
+    def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
+        """Return the dead letters that wait in a queue, counted by reason and error type."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._store.read(lambda tx: group_dead_letters(tx, parsed))
+
+    def resubmit(
+        self,
+        path: str,
+        which: Which,
+        *,
+        edit: Edit | None = None,
+        actor: str | None = None,
+        on_chunk: Callable[[int, int], object] | None = None,
+    ) -> ResubmitReport:
+        """Send dead letters back to the queue they came from: some by number, or all a filter means.
+
+        In one commit per 500: dead letter gone, live message there, audit written. `edit` is called
+        with each dead letter and returns the Message to send instead (or None: as it is). The set
+        is fixed before the first is sent. `on_chunk` is called with how many are done, of how many.
+        """
+        parsed, numbers, detail = self._which(path, which)
+        report = ResubmitReport({}, [])
+        for start in range(0, len(numbers), _CHUNK):
+            chunk = numbers[start : start + _CHUNK]
+            done = self._store.run(Resubmit(parsed, chunk, actor or actor_name(), detail, edit))
+            report.resubmitted.update(done.resubmitted)
+            report.skipped.extend(done.skipped)
+            if on_chunk is not None:
+                on_chunk(start + len(chunk), len(numbers))
+        return report
+
+    def move_dead_letters(
+        self,
+        path: str,
+        which: Which,
+        to: str,
+        *,
+        actor: str | None = None,
+        on_chunk: Callable[[int, int], object] | None = None,
+    ) -> MoveReport:
+        """Move dead letters to another queue, where they are new messages: by number, or all a filter means.
+
+        In one commit per 500. Each keeps its id, properties and body, its history is found from there, and
+        its `dead_letter_source` and `dead_letter_reason` say where it comes from and why. What that queue
+        cannot take stays. Raises EntityNotFound, QueueDisabled, NotAllowed.
+        """
+        parsed, numbers, detail = self._which(path, which)
+        target, who, report = EntityPath.parse(to), actor or actor_name(), MoveReport({}, [])
+        self._store.read(lambda tx: check_target(tx, parsed, target))
+        for chunk in _chunks(numbers, on_chunk):
+            done = self._store.run(MoveDeadLetters(parsed, chunk, target, who, detail))
+            report.moved.update(done.moved)
+            report.skipped.extend(done.skipped)
+        return report
+
+    def count_republished(self, path: str, which: Which, *, topic: str | None = None) -> RepublishReport:
+        """Return what `republish` would publish, to how many subscriptions, and what it would skip."""
+        parsed, numbers, _ = self._which(path, which)
+        to = None if topic is None else EntityPath.parse(topic)
+        report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
+        for chunk in _chunks(numbers, None):
+            report.add(
+                self._store.read(functools.partial(count_republished, path=parsed, numbers=chunk, to=to))
+            )
+        return report
+
+    def republish(
+        self,
+        path: str,
+        which: Which,
+        *,
+        topic: str | None = None,
+        actor: str | None = None,
+        on_chunk: Callable[[int, int], object] | None = None,
+    ) -> RepublishReport:
+        """Publish dead letters to a topic anew: every subscription whose rules match gets a copy of each.
+
+        `topic`: by default the one of the subscription that they are in. In one commit per 500. What no
+        subscription wants stays. See first what `count_republished` says; `resubmit` sends them back to the
+        one subscription instead. Raises EntityNotFound, QueueDisabled, NotAllowed.
+        """
+        parsed, numbers, detail = self._which(path, which)
+        to, who = None if topic is None else EntityPath.parse(topic), actor or actor_name()
+        report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
+        for chunk in _chunks(numbers, on_chunk):
+            report.add(self._store.run(Republish(parsed, chunk, to, who, detail)))
+        return report
+
+    def purge(
+        self, path: str, which: Which, *, everything: bool = False, actor: str | None = None
+    ) -> list[int]:
+        """Delete dead letters for good; return their sequence numbers.
+
+        An empty filter is refused unless `everything` says that all are meant.
+        """
+        if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
+            raise InvalidOption("an empty filter means every dead letter; say everything=True to delete all")
+        parsed, numbers, detail = self._which(path, which)
+        purged: list[int] = []
+        for start in range(0, len(numbers), _CHUNK):
+            chunk = numbers[start : start + _CHUNK]
+            done = self._store.run(Purge(parsed, chunk, actor or actor_name(), detail))
+            purged += done
+        return purged
+
+    def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
+        parsed = dead_letter_path(EntityPath.parse(path))
+        if isinstance(which, DeadLetterFilter):
+            numbers = self._store.read(lambda tx: match_dead_letters(tx, parsed, which))
+            return parsed, numbers, {"filter": which.as_detail()}
+        return parsed, check_numbers(which), {}

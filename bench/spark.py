@@ -28,6 +28,7 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_settle import staged_rows
 from lazaretto.spark import process, spark_session
 from lazaretto.spark.columns import MESSAGE, read_shard
+from lazaretto.spark.reading import BATCH_ROWS
 
 _SIZE = 1_024
 _CLAIM = 100_000
@@ -177,7 +178,7 @@ def reading(store: Path, rows: int) -> tuple[float, float, float]:
 
     def ours() -> None:
         for shard in shards:
-            for _ in read_shard(str(store), shard, columns):
+            for _ in read_shard(str(store), shard, columns, BATCH_ROWS):
                 pass
 
     def theirs() -> None:

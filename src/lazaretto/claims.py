@@ -133,10 +133,6 @@ class ClaimConsumer:
 
         return self._store.read(find)
 
-    def shard(self, token: int) -> ShardRecord | None:
-        """Return a shard, None if its claim has ended."""
-        return self._store.read(lambda tx: tx.shard(token))
-
     def start(self, shard: int, worker: str, *, begun: bool = True) -> bool | None:
         """Begin to read a shard; return whether to go one message at a time, None if it is not open.
 

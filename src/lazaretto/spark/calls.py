@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.engine.leases import Past
@@ -13,15 +13,20 @@ from lazaretto.host.calls import SandboxSetup
 from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.messages import ReceivedMessage
 
+#: Bytes of results after which a sandbox leaves the rest of its batch for later.
+MOST_HELD = 16 * 1024 * 1024
+#: What stands for the result of a message that was left for later.
+LATER = b"l"
+
 
 class HandlerSetup(SandboxSetup):
     """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
 
-    def call(self) -> Callable[[tuple[Any, ...]], tuple[Effects | None, Any]]:
+    def call(self) -> Callable[[Sequence[Any]], tuple[Effects | None, Any]]:
         """Return the function that runs the handler on the fields of a message."""
         call = self.caller()
 
-        def run(fields: tuple[Any, ...]) -> tuple[Effects | None, Any]:
+        def run(fields: Sequence[Any]) -> tuple[Effects | None, Any]:
             message = ReceivedMessage(*fields)
             past = Past(0) if message.deliveries > 1 else None
             effects = call(message, past)
@@ -33,14 +38,28 @@ class HandlerSetup(SandboxSetup):
 
     def __call__(self) -> Callable[[bytes], bytes | None]:
         run = self.call()
+        held = 0
 
         def run_bytes(item: bytes) -> bytes | None:
-            effects, result = run(marshal.loads(item))  # noqa: S302 - from our parent
+            nonlocal held
+            first, *fields = marshal.loads(item)  # noqa: S302 - from our parent
+            if first:
+                held = 0
+            elif held >= MOST_HELD:
+                return LATER
+            effects, result = run(fields)
             if effects is None and result is None:
                 return None
-            return pack_result(effects, result)
+            packed = pack_result(effects, result)
+            held += len(packed)
+            return packed
 
         return run_bytes
+
+
+def pack_fields(fields: Sequence[tuple[Any, ...]]) -> list[bytes]:
+    """Return the items of one batch, made of the fields of messages."""
+    return [marshal.dumps((index == 0, *one)) for index, one in enumerate(fields)]
 
 
 def pack_result(effects: Effects | None, result: Any) -> bytes:

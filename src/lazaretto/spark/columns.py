@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lazaretto.clock import LAST_MOMENT
 from lazaretto.keys import LAST_SEQUENCE
-from lazaretto.spark.reading import SQL, select
-from lazaretto.store.claims import ShardRecord
+from lazaretto.spark.reading import BATCH_ROWS, SQL, select
+from lazaretto.store.claims import ClaimRecord, ShardRecord
 from lazaretto.stores import is_served
 
 
@@ -30,6 +30,8 @@ class Column(NamedTuple):
 
 
 LONG, INT, TEXT, BYTES = pa.int64(), pa.int32(), pa.string(), pa.binary()
+#: Bytes of bodies that are read at once, about.
+_MOST_BYTES = 32 * 1024 * 1024
 TIME = pa.timestamp("us", tz="UTC")
 NUMBER = f"m.key & {LAST_SEQUENCE}"
 #: What a stream of messages has, after what tells its claim. Whatever users made is bytes.
@@ -65,7 +67,12 @@ def schema_of(columns: Mapping[str, Column], names: Iterable[str]) -> pa.Schema:
     return pa.schema([(name, columns[name].kind) for name in names])
 
 
-def read_shard(url: str, shard: ShardRecord, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield what a shard holds, in order, with these columns of a message."""
+def rows_at_once(claim: ClaimRecord) -> int:
+    """Return how many messages of a claim are read at once, by their mean size."""
+    return max(1, min(BATCH_ROWS, _MOST_BYTES * claim.rows // max(claim.bytes, 1)))
+
+
+def read_shard(url: str, shard: ShardRecord, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield what a shard holds, in order, so many rows at once, with these columns of a message."""
     sql = SQL["shard_messages"].replace("[columns]", selected(url, MESSAGE, names))
-    yield from select(url, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names))
+    yield from select(url, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names), rows)

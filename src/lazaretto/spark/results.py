@@ -15,7 +15,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.failure import Failure, failure_of
 from lazaretto.store.claims import MOST_SHARDS
 
-_GROUP = 50_000
+#: Results that are kept until they are written: rows, and bytes.
+_GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024
 #: Where the folder says whose it is. Readers of Parquet pass over a name like this one.
 _OWNERS = "_lazaretto"
 _CLAIM = "claim="
@@ -178,7 +179,7 @@ class Results:
         self._struct = pa.struct(list(schema))
         self._part = sink.open(self._schema, claim, shard % MOST_SHARDS)
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
 
     @classmethod
     def of(cls, sink: ResultSink | None, schema: bytes | None, claim: int, shard: int) -> Results | None:
@@ -229,13 +230,14 @@ class Results:
     def _keep(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
         self._rows += batch.num_rows
-        if self._rows >= _GROUP:
+        self._bytes += batch.nbytes
+        if self._rows >= _GROUP or self._bytes >= _GROUP_BYTES:
             self._write()
 
     def _write(self) -> None:
         if self._waiting:
             self._part.write(pa.concat_batches(self._waiting))
-        self._waiting, self._rows = [], 0
+        self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
         """Write what is left, and have it seen."""

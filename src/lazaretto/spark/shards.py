@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazaretto.claims import ClaimConsumer
-from lazaretto.spark.columns import MESSAGE, read_shard
+from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, Outage, ShardTask, TaskSettings
 from lazaretto.store.contract import Store
@@ -50,12 +50,13 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
     with broker_at(url) as broker:
         consumer = _consumer(settings, broker._store, epoch)
         careful = None if token is None else consumer.start(token, "a task")
-        shard = None if token is None else consumer.shard(token)
-        if careful is None or shard is None:
+        found = next((pair for pair in consumer.shards(claim - 1, claim) if pair[1].token == token), None)
+        if careful is None or found is None:
             # The claim has ended: there is nothing to do.
             return {"claim": claim, "epoch": epoch}
+        record, shard = found
         task = _task(settings, consumer, claim, shard.token, careful)
-        batches = read_shard(url, shard, list(MESSAGE))
+        batches = read_shard(url, shard, list(MESSAGE), rows_at_once(record))
         if careful:
             staged = task.work(batches)
             if staged is not None:

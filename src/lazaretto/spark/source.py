@@ -21,7 +21,7 @@ import lazaretto
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_ends import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
-from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard
+from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.claims import OPEN, ShardRecord
@@ -34,12 +34,13 @@ Offset = dict[str, int]
 
 
 class ShardPartition(InputPartition):
-    """What one task reads. `shard`: None where the claim has ended, and there is nothing to read."""
+    """What one task reads, so many rows at once. `shard`: None where the claim has ended: nothing to read."""
 
-    def __init__(self, claim: int, epoch: int, shard: ShardRecord | None) -> None:
+    def __init__(self, claim: int, epoch: int, shard: ShardRecord | None = None, rows: int = 1) -> None:
         self.claim = claim
         self.epoch = epoch
         self.shard = shard
+        self.rows = rows
 
 
 class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -148,11 +149,11 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._claim(start), self._claim(end)
         found = consumer.shards(first, last)
         parts: list[InputPartition] = [
-            ShardPartition(claim.number, consumer.epoch, shard) for claim, shard in found
+            ShardPartition(claim.number, consumer.epoch, shard, rows_at_once(claim)) for claim, shard in found
         ]
         left = {claim.number for claim, _ in found}
         parts += [
-            ShardPartition(number, consumer.epoch, None)
+            ShardPartition(number, consumer.epoch)
             for number in range(first + 1, last + 1)
             if number not in left
         ]
@@ -182,7 +183,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "careful": careful,
             }
             wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
-            for batch in read_shard(self._options.url(), partition.shard, wanted):
+            for batch in read_shard(self._options.url(), partition.shard, wanted, partition.rows):
                 found = True
                 arrays = [
                     batch.column(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import marshal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lazaretto.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.engine.claim_settle import StagedRow, StagedRows, staged_rows
@@ -20,7 +20,7 @@ from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.policy import Outcome
-from lazaretto.spark.calls import HandlerSetup, unpack_result
+from lazaretto.spark.calls import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
@@ -29,6 +29,8 @@ from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 _COMPLETED = Outcome.COMPLETED.value
 #: Messages that the sandbox is given at once.
 _CHUNK = 2_000
+#: Bytes of bodies that are taken out of a batch at once.
+_MOST_BYTES = 16 * 1024 * 1024
 #: What a task tells the settling sink of each shard: where its outcomes stand, and how many there were.
 TOLD = pa.schema(
     [
@@ -115,9 +117,13 @@ class ShardTask:
 
     def run(self, batch: pa.RecordBatch) -> None:
         """Run a batch of messages."""
-        if isinstance(self._settings.setup, VectorSetup):
-            self._run_vectors(batch)
-            return
+        for part in bounded(batch, _MOST_BYTES):
+            if isinstance(self._settings.setup, VectorSetup):
+                self._run_vectors(part)
+            else:
+                self._run_messages(part)
+
+    def _run_messages(self, batch: pa.RecordBatch) -> None:
         keys, fields, sessions = _messages(batch, self._base)
         self.rows += len(keys)
         step = 1 if self._mark else _CHUNK
@@ -181,14 +187,17 @@ class ShardTask:
         self._seconds["handler"] += time.monotonic() - begun
 
     def _run_some(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
-        """Return how messages ended and what the handler returned: of all, or up to the first failure."""
+        """Return how messages ended and what the handler returned: of all, or up to the first failure.
+
+        Or of as many as results can be held of.
+        """
         if self._inline is not None:
             return self._run_inline(fields, in_order)
         assert self._sandbox is not None
-        verdicts = self._sandbox.run([marshal.dumps(one) for one in fields], stop_on_failure=in_order)
+        verdicts = self._sandbox.run(pack_fields(fields), stop_on_failure=in_order)
         ends = []
         for verdict in verdicts:
-            if verdict.status is Status.NOT_RUN:
+            if verdict.status is Status.NOT_RUN or verdict.result == LATER:
                 break
             if verdict.status is Status.DONE and verdict.result is not None:
                 effects, result = unpack_result(verdict.result)
@@ -200,13 +209,15 @@ class ShardTask:
     def _run_inline(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
         assert self._inline is not None
         ends: list[tuple[Ended, Any]] = []
+        held = 0
         for one in fields:
             try:
                 effects, result = self._inline(one)
                 ends.append((ended_with(effects), result))
+                held += _size(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
-            if in_order and ends[-1][0].settlement.failure is not None:
+            if held >= MOST_HELD or (in_order and ends[-1][0].settlement.failure is not None):
                 break
         return ends
 
@@ -310,6 +321,30 @@ def _staged(key: int, ended: Ended) -> StagedRow:
         settlement.reject,
         list(effects.sends) if effects is not None else [],
     )
+
+
+def _size(result: object) -> int:
+    """Return about how many bytes a handler's result has."""
+    if isinstance(result, str | bytes):
+        return len(result)
+    if isinstance(result, dict):
+        return sum(_size(value) for value in result.values())
+    return sum(_size(value) for value in result) if isinstance(result, list | tuple) else 8
+
+
+def bounded(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts whose bodies have so many bytes at most, or that are one message."""
+    bodies = batch.column("body")
+    if bodies.nbytes <= most:
+        yield batch
+        return
+    start = held = 0
+    for index, size in enumerate(pc.binary_length(bodies).to_pylist()):
+        if index > start and held + (size or 0) > most:
+            yield batch.slice(start, index - start)
+            start, held = index, 0
+        held += size or 0
+    yield batch.slice(start)
 
 
 def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[Any, ...]], list[str | None]]:

@@ -1,0 +1,94 @@
+"""What a task holds in memory while it works on a shard: bounded in bytes, whatever the messages are."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lazaretto.host.handlers import Handler
+from lazaretto.isolation import SandboxOptions
+from lazaretto.spark.calls import MOST_HELD, HandlerSetup
+from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of
+from lazaretto.spark.options import SparkOptions
+from lazaretto.spark.results import ParquetResults, Results
+from lazaretto.spark.task import ShardTask, TaskSettings, bounded
+from lazaretto.store.claims import OPEN, ClaimRecord
+
+MIB = 1024 * 1024
+SCHEMA = pa.schema([("text", pa.string())])
+
+
+def batch_of(bodies: list[bytes], sessions: int = 0) -> pa.RecordBatch:
+    row: dict[str, Any] = dict.fromkeys(MESSAGE, 0) | {
+        "message_id": "x",
+        "enqueued_time": datetime.datetime.now(datetime.UTC),
+        "expires_at": None,
+        "headers": None,
+        "session_id": None,
+    }
+    rows = [
+        row | {"sequence_number": n, "body": body, "session_id": f"s{n % sessions}" if sessions else None}
+        for n, body in enumerate(bodies, 1)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=schema_of(MESSAGE, list(MESSAGE)))
+
+
+def grow(message: Any) -> Any:
+    if message.body == b"raise":
+        raise ValueError("no")
+    return {"text": "x" * int(message.body)}
+
+
+@pytest.mark.parametrize("sessions", [0, 3])
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_large_results_are_held_a_part_at_a_time(
+    tmp_path: Path, isolation: str, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    add = Results.add
+
+    def note(self: Results, numbers: Any, results: Any) -> Any:
+        held.append(sum(len(result["text"]) for result in results))
+        return add(self, numbers, results)
+
+    monkeypatch.setattr(Results, "add", note)
+    settings = TaskSettings(
+        options=SparkOptions(store="x", queue="work"),
+        setup=HandlerSetup(Handler("work", grow)),
+        limits=SandboxOptions(),
+        inline=isolation == "inline",
+        results=ParquetResults(str(tmp_path)),
+        schema=SCHEMA.serialize().to_pybytes(),
+        breaker=None,
+    )
+    bodies = [b"%d" % MIB] * 50 + [b"raise"] + [b"1"] * 30
+    task = ShardTask(settings, 1, 0, 1, 0, None)
+    task.run(batch_of(bodies, sessions))
+    staged = task.finish()
+    done = staged.completed_keys()
+    # Message 51 fails, and the rest of its session is left.
+    left = {51, *range(51, 82, 3)} if sessions else {51}
+    assert sorted(done) == [n for n in range(1, 82) if n not in left]
+    assert {row.key for row in staged.others} == left
+    assert max(held) <= MOST_HELD + MIB
+    (file,) = tmp_path.glob("claim=*/part-*")
+    table = pq.read_table(file, partitioning=None)
+    assert sorted(table.column("sequence_number").to_pylist()) == sorted(done)
+    assert pq.ParquetFile(file).num_row_groups > 1
+
+
+def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:
+    bodies = [b"x" * size for size in (3, 3, 3, 50, 1, 1, 0, 9)]
+    parts = [part.column("sequence_number").to_pylist() for part in bounded(batch_of(bodies), 10)]
+    assert parts == [[1, 2, 3], [4], [5, 6, 7], [8]]
+    assert [part.num_rows for part in bounded(batch_of([b"x"] * 5), 1_000)] == [5]
+
+
+@pytest.mark.parametrize(("rows", "size", "most"), [(10, 0, 10_000), (10, 10 * MIB, 32), (3, 300 * MIB, 1)])
+def test_fewer_messages_are_read_at_once_where_they_are_large(rows: int, size: int, most: int) -> None:
+    assert rows_at_once(ClaimRecord(1, "spark", 1, OPEN, 0, 0, None, rows, size)) == most

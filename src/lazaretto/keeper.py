@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from lazaretto.clock import MICROSECONDS, Clock
@@ -72,11 +72,17 @@ class Keeper:
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        try:
-            with self._store.version_reader() as version:
-                self._keep(version)
-        except LazarettoError:
-            _log.exception("timers are not looked after: the store cannot be read")
+        while not self._stopping:
+            try:
+                with self._store.version_reader() as version:
+                    self._keep(version)
+            except BrokerClosed:
+                return
+            except Exception as error:
+                # The reader is opened anew. Whoever reads the log may be gone, which is no reason to stop.
+                with suppress(Exception):
+                    _log.warning("timers are looked after again soon: %s: %s", type(error).__name__, error)
+                self._awake.wait(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import time
@@ -25,7 +26,14 @@ from lazaretto.engine.sessions import (
 )
 from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
 from lazaretto.entities import EntityPath
-from lazaretto.errors import BrokerClosed, InvalidOption, MessageLockLost, NotAllowed, SessionCannotBeLocked
+from lazaretto.errors import (
+    BrokerClosed,
+    CommitUnknown,
+    InvalidOption,
+    MessageLockLost,
+    NotAllowed,
+    SessionCannotBeLocked,
+)
 from lazaretto.failure import failure_of
 from lazaretto.headers import PropertyValue
 from lazaretto.keys import first_key
@@ -168,8 +176,10 @@ class Receiver:
         self._wanted = session
         self._rotation = {} if rotation is None else rotation
         self._lock: Lock | None = None
+        self._maybe_locked: Lock | None = None
         self._locking = threading.Lock()
         self._place: int | None = None
+        self.in_doubt: Handover | None = None
         self._closed = False
         if session is not None and session is not NEXT_SESSION:
             self._accept(0.0)
@@ -199,13 +209,18 @@ class Receiver:
         """Receive for a service host: under a lease, so that its death is known and blamed at once.
 
         `started`: the handlers start now, so that the hand-over counts as tried. None: nothing came.
+        After CommitUnknown, `in_doubt` is what may have been handed over.
         """
         self._refuse_closed()
         end = time.monotonic() + max_wait
         if self._wanted is not None and self._lock is None and not self._accept(max_wait):
             return None
         operation = Take(self._path, max_messages, self._lock, started)
-        return self._wait_for(lambda: raised(self._store.run(operation)), end)
+        try:
+            return self._wait_for(lambda: raised(self._store.run(operation)), end)
+        except CommitUnknown:
+            self.in_doubt = operation.handed
+            raise
 
     def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
         """Return what `attempt` finds, trying again whenever there may be news, until `end`."""
@@ -355,9 +370,12 @@ class Receiver:
         return self._lock is not None
 
     def _try_accept(self, wanted: str | None) -> Lock | None:
+        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
         try:
-            operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
             return raised(self._store.run(operation))
+        except CommitUnknown:
+            self._maybe_locked = operation.locked
+            raise
         except SessionCannotBeLocked:
             if wanted is not None:
                 raise
@@ -366,15 +384,19 @@ class Receiver:
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop receiving; release the session, if one is held."""
-        if self._closed:
-            return
+        """Stop receiving; release the session, if one is held. If that failed, it may be called again."""
         self._closed = True
+        with contextlib.suppress(BrokerClosed):
+            self._release()
+
+    def _release(self) -> None:
+        """Give up the session that is held, and one that may be."""
+        if self._maybe_locked is not None:
+            self._store.run(ReleaseSession(self._path, self._maybe_locked))
+            self._maybe_locked = None
         if self._lock is not None:
-            try:
-                self._store.run(ReleaseSession(self._path, self._lock))
-            except BrokerClosed:
-                return
+            self._store.run(ReleaseSession(self._path, self._lock))
+            self._lock = None
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -100,3 +100,19 @@ def test_a_repaired_message_lets_its_session_go_on_in_order(store: Path) -> None
             broker.resubmit("steps", numbers, edit=lambda d: Message(b"22", session_id=d.message.session_id))  # type: ignore[union-attr]
             wait_until(lambda: broker.queue("steps").counts.total == 0)
         assert dict(done(broker)) == {f"s{s}": [0, 1, 22, 3, 4, 5] for s in range(SESSIONS)}
+
+
+def test_one_that_never_ends_does_not_starve_the_others(broker: Broker, isolation: str) -> None:
+    broker.create_queue("turns", QueueOptions(requires_session=True))
+
+    def go_on(message: ReceivedMessage, context: HandlerContext) -> None:
+        if message.session_id == "hot":
+            context.send("turns", Message(b"", session_id="hot"))
+        else:
+            context.send("out", Message(b""))
+
+    broker.sender("turns").send([Message(b"", session_id="hot") for _ in range(200)])
+    broker.sender("turns").send([Message(b"", session_id=f"s{n}") for n in range(20)])
+    with ServiceHost(broker, Handler("turns", go_on, isolation=isolation)):
+        wait_until(lambda: broker.queue("out").counts.active == 20)
+    assert broker.queue("turns").counts.active == 200

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.breaker import BreakerStatus, probing
+from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of, save_breaker
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import Receive
-from lazaretto.engine.sessions import require_session
+from lazaretto.engine.sessions import ReleaseSession, require_session
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, SessionLockLost
 from lazaretto.keys import main_key
 from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LeaseRecord, QueueRecord
 
@@ -51,10 +53,17 @@ class Take(Operation[Handover | EntityError | None]):
     limit: int
     session: Lock | None = None
     started: bool = True
+    #: What the last run handed over, for a caller who cannot know whether that was committed.
+    handed: Handover | None = None
 
     durable = False
 
     def run(self, tx: Transaction) -> Handover | EntityError | None:
+        found = self._take(tx)
+        self.handed = found if isinstance(found, Handover) else None
+        return found
+
+    def _take(self, tx: Transaction) -> Handover | EntityError | None:
         limit, probed = self.limit, 0
         queue = tx.queue(self.path.key) or require_queue(tx, self.path)
         state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
@@ -109,6 +118,22 @@ class RenewLease(Operation[None]):
             tx.renew_locks(self.keys, self.lock.token, until)
         elif _holds_session(tx, queue, self.lock):
             tx.renew_session(queue.queue_id, self.lock.session_id, until)
+
+
+@dataclasses.dataclass(slots=True)
+class GiveBack(Operation[None]):
+    """End a hand-over that cannot be worked on: what is held of it is receivable again, uncharged."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    def run(self, tx: Transaction) -> None:
+        tx.delete_lease(self.lock.token)
+        if self.lock.session_id is not None:
+            ReleaseSession(self.lock.path, self.lock).run(tx)
+            return
+        for row in tx.held_rows(self.keys, self.lock.token).values():
+            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
 
 
 def _holds_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> bool:

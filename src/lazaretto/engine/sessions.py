@@ -57,8 +57,15 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     path: EntityPath
     session_id: str | None
     after: str = ""
+    #: What the last run locked, for a caller who cannot know whether that was committed.
+    locked: Lock | None = None
 
     def run(self, tx: Transaction) -> Lock | EntityError | None:
+        found = self._accept(tx)
+        self.locked = found if isinstance(found, Lock) else None
+        return found
+
+    def _accept(self, tx: Transaction) -> Lock | EntityError | None:
         queue = require_queue(tx, self.path)
         if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
             raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -14,11 +16,12 @@ from lazaretto.broker import Broker
 from lazaretto.engine.leases import RenewLease
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import QueueOptions, Subqueue
-from lazaretto.errors import HandlerError, InvalidOption, LazarettoError, SandboxError
+from lazaretto.errors import HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
 from lazaretto.host.runners import runner_of
-from lazaretto.host.slots import Shared, Slot
+from lazaretto.host.shared import Shared
+from lazaretto.host.slots import Slot
 from lazaretto.host.tally import HandlerReport, Tally
 from lazaretto.options import seconds, shown
 from lazaretto.signals import Ending
@@ -27,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 #: How often locks are looked at, in seconds: a fraction of the shortest lock.
 _LOOK = 0.1
+#: How soon it is tried again to prolong them when that failed, in seconds.
+_RENEW_AGAIN = 0.5
 
 #: How long a slot gets to settle what is finished once the grace is over, in seconds.
 _MARGIN = 3.0
@@ -43,6 +48,9 @@ class ServiceHost:
     when the host is stopped; what is not finished then is given back uncharged. `on_output`: called
     with what sandboxed handlers print (the default writes it to standard error). Any number of
     hosts may work on one store. A context manager: started on entry, stopped on exit.
+
+    A fault that may pass (the server is away, takes no changes, the disk is full, no process can be started)
+    is waited out; one that never can ends the host, and `run` and the exit of the context raise it.
 
     Raises EntityNotFound, HandlerError, InvalidOption, SandboxSetupError: then nothing was started.
     """
@@ -77,6 +85,7 @@ class ServiceHost:
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._renew_at = 0.0
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -116,7 +125,7 @@ class ServiceHost:
 
     def _close_runners(self) -> None:
         for slot in self._slots:
-            slot.runner.close()
+            slot.close()
 
     def _prepare(self, handler: Handler) -> None:
         path, options = handler.path, handler.options
@@ -130,8 +139,8 @@ class ServiceHost:
         self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
         for _ in range(options.concurrency):
-            runner = runner_of(handler, self._on_output, self._is_told)
-            self._slots.append(Slot(shared, runner, queue.lock_duration, sessions=sessions))
+            make_runner = partial(runner_of, handler, self._on_output, self._is_told)
+            self._slots.append(Slot(shared, make_runner, queue.lock_duration, sessions=sessions))
 
     # -- while it runs --------------------------------------------------------------------------
 
@@ -139,19 +148,35 @@ class ServiceHost:
         """Prolong locks, and give up what does not come back, until everything has ended."""
         while not self._ended.wait(_LOOK):
             for slot in self._slots:
-                try:
-                    slot.give_up()
-                    self._renew(slot)
-                except LazarettoError as error:
-                    _log.warning("locks are not prolonged: %s", error)
+                self._surviving(slot.give_up)
+            if time.monotonic() >= self._renew_at:
+                self._surviving(self._renew)
+            if self._error() is not None and not self._stop.is_set():
+                # What one slot cannot do, the others cannot either: better no host than half of one.
+                self._stop.set()
+                for slot in self._slots:
+                    slot.stop(self._grace)
 
-    def _renew(self, slot: Slot) -> None:
-        for held in list(slot.held.values()):
-            now = time.monotonic()
-            if now >= held.renew_at and not held.given_up:
-                held.renew_at = now + held.seconds / 2
-                handover = held.handover
-                self._store.run(RenewLease(handover.lock, [m.key for m in handover.messages]))
+    def _surviving(self, work: Callable[[], object]) -> None:
+        """Do something for the slots, of which none may suffer when it fails for another."""
+        try:
+            work()
+        except Exception as error:
+            self._renew_at = time.monotonic() + _RENEW_AGAIN
+            with suppress(Exception):
+                _log.warning("locks are not prolonged: %s: %s", type(error).__name__, error)
+
+    def _renew(self) -> None:
+        for slot in self._slots:
+            for held in list(slot.held.values()):
+                if time.monotonic() >= held.renew_at and not held.given_up:
+                    handover = held.handover
+                    self._store.run(RenewLease(handover.lock, [m.key for m in handover.messages]))
+                    held.renew_at = time.monotonic() + held.seconds / 2
+
+    def _error(self) -> BaseException | None:
+        """Return what a slot ended with, if one did."""
+        return next((slot.error for slot in self._slots if slot.error is not None), None)
 
     def reports(self) -> list[HandlerReport]:
         """Return how each handler stands."""
@@ -175,8 +200,6 @@ class ServiceHost:
         with self._lifecycle:
             if not self._threads or self._ended.is_set():
                 return
-            for slot in self._slots:
-                slot.stop()
             try:
                 self._await_slots(allowed)
             except BaseException:
@@ -190,7 +213,7 @@ class ServiceHost:
 
     def _await_slots(self, grace: float) -> None:
         for slot in self._slots:
-            slot.runner.stop(grace)
+            slot.stop(grace)
         end = time.monotonic() + grace + _MARGIN
         left = list(zip(self._slots, self._threads, strict=True))
         while left and time.monotonic() < end:
@@ -214,9 +237,12 @@ class ServiceHost:
                         break
             finally:
                 self.stop()
-        for slot in self._slots:
-            if slot.error is not None:
-                raise slot.error
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error = self._error()
+        if error is not None:
+            raise error
 
     def request_stop(self) -> None:
         """Let `run` return soon; may be called in a signal handler."""
@@ -230,3 +256,5 @@ class ServiceHost:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if error is None:
+            self._raise_error()

@@ -41,7 +41,8 @@ class HandlerOptions:
     for the body. `middleware`: functions of (message, context, call_next) around the handler, the
     first one outermost. `on_poison`: functions of a PoisonMessage, called in the host for each message
     whose last attempt has failed. `policy`: set on the queue when the host starts. `session_idle`:
-    seconds that a session is kept when nothing more comes in it. `refork_every`: a fresh process
+    seconds that a session is kept when nothing more comes in it. `session_turn`: seconds after which a
+    session with more to do goes behind the others that wait. `refork_every`: a fresh process
     after so many messages, for handlers that leak.
     """
 
@@ -55,6 +56,7 @@ class HandlerOptions:
     on_poison: tuple[Callable[..., object], ...] = ()
     policy: PoisonPolicy | None = None
     session_idle: float = 0.0
+    session_turn: float = 1.0
     refork_every: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class HandlerOptions:
         if self.refork_every is not None:
             whole("refork_every", self.refork_every, 1, 1 << 31)
         set_(self, "session_idle", seconds("session_idle", self.session_idle))
+        set_(self, "session_turn", seconds("session_turn", self.session_turn))
         for name in ("middleware", "on_poison"):
             set_(self, name, _functions(name, getattr(self, name)))
         if self.policy is not None and not isinstance(self.policy, PoisonPolicy):

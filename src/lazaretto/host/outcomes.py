@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lazaretto.engine.settle import COMPLETE, RELEASE, Settlement
-from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, shorten
+from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
 from lazaretto.fingerprint import fingerprint
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
@@ -49,10 +49,18 @@ _VERDICTS = {
 def ended_of(verdict: Verdict) -> Ended:
     """Return what a sandbox's verdict means."""
     if verdict.status is Status.DONE:
-        return COMPLETED if verdict.result is None else ended_with(decode_effects(verdict.result))
+        return COMPLETED if verdict.result is None else _ended_with_bytes(verdict.result)
     if verdict.status is Status.NOT_RUN:
         return RELEASED
     return Ended(Settlement(_OUTCOMES[verdict.status], _failure(verdict)))
+
+
+def _ended_with_bytes(result: bytes) -> Ended:
+    try:
+        return ended_with(decode_effects(result))
+    except Exception as error:
+        # Whatever it did to its process, so that this came back: it is the message's failure.
+        return Ended(Settlement(Outcome.FAILED, failure_of(error)))
 
 
 def ended_with(effects: Effects | None) -> Ended:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +17,14 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox
+from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
+
+#: How often it is said that what handlers print is lost, in seconds.
+_SAY_EVERY = 60.0
+
+_log = logging.getLogger(__name__)
 
 #: How long after its deadline a handler counts as one that does not come back: one that was
 #: cancelled needs a moment, in seconds.
@@ -47,6 +55,27 @@ class Runner(Protocol):
         ...
 
 
+class _Output:
+    """Passes on what handlers print. That it cannot be is no fault of theirs, and said now and then."""
+
+    def __init__(self, path: str, on_output: Callable[[bytes], object]) -> None:
+        self._path = path
+        self._on_output = on_output
+        self._say_at = 0.0
+
+    def __call__(self, text: bytes) -> None:
+        try:
+            self._on_output(text)
+        except BaseException as error:
+            now = time.monotonic()
+            if now >= self._say_at:
+                self._say_at = now + _SAY_EVERY
+                with contextlib.suppress(Exception):
+                    _log.warning(
+                        "what handlers of %r print is lost: %s: %s", self._path, type(error).__name__, error
+                    )
+
+
 class ProcessRunner:
     """Runs handlers in a sandbox. `on_output` gets what they print; `stopping`: see Sandbox."""
 
@@ -56,8 +85,9 @@ class ProcessRunner:
         on_output: Callable[[bytes], object] | None = None,
         stopping: Callable[[], bool] | None = None,
     ) -> None:
+        output = _Output(str(handler.path), on_output or to_stderr)
         self.sandbox = Sandbox(
-            SandboxSetup(handler), handler.options.limits(), on_output=on_output, stopping=stopping
+            SandboxSetup(handler), handler.options.limits(), on_output=output, stopping=stopping
         )
 
     def start(self, handover: Handover) -> None:

@@ -79,9 +79,12 @@ class Tally:
         with self._lock:
             self._lost += messages
 
-    def waiting(self, why: str | None) -> None:
-        """Note why nothing is taken; None when something is again."""
-        self._waiting = why
+    def waiting(self, why: str | None) -> bool:
+        """Note why nothing is taken, None when something is again; return whether that is news."""
+        with self._lock:
+            news = why != self._waiting
+            self._waiting = why
+        return news
 
     def report(self) -> HandlerReport:
         """Return how the handler stands."""

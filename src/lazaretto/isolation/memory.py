@@ -45,8 +45,25 @@ class Segment:
         else:
             fd, path = tempfile.mkstemp(prefix="lazaretto-sandbox-")
             os.unlink(path)  # noqa: PTH108 - named only for a moment
-        os.ftruncate(fd, size)
-        return cls(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            return cls(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def create_all(cls, sizes: Sequence[int]) -> list[Segment]:
+        """Return new ones, or none if there is no room for all."""
+        made: list[Segment] = []
+        try:
+            # One by one, so that those before a failure are known.
+            made.extend(cls.create(size) for size in sizes)
+        except BaseException:
+            for segment in made:
+                segment.close()
+            raise
+        return made
 
     def reach(self, size: int) -> bool:
         """See at least `size` bytes, which another process may have added; return whether that is news."""

@@ -75,15 +75,12 @@ class Sandbox:
             pickled = cloudpickle.dumps(setup)
         except Exception as error:
             raise SandboxSetupError(f"the setup cannot be sent: {type(error).__name__}: {error}") from error
-        self._on_output = on_output or _to_stderr
+        self._on_output = on_output or to_stderr
         self._stopping = stopping or _never
-        self._control = Segment.create(PAGE)
         # The setup by itself, because it is read again whenever a process is started anew.
-        self._setup = Segment.create(len(pickled))
+        self._segments = Segment.create_all((PAGE, len(pickled), 1_048_576, 1_048_576))
+        self._control, self._setup, self._items, self._records = self._segments
         self._setup.put(0, pickled)
-        self._items = Segment.create(1_048_576)
-        self._records = Segment.create(1_048_576)
-        self._segments = (self._control, self._setup, self._items, self._records)
         self._numbers = self._control.numbers()
         self._replaced = False
         self._closed = False
@@ -319,5 +316,6 @@ def _never() -> bool:
     return False
 
 
-def _to_stderr(text: bytes) -> None:
+def to_stderr(text: bytes) -> None:
+    """Write what was printed in a sandbox to standard error."""
     sys.stderr.write(text.decode("utf-8", "backslashreplace"))

@@ -74,6 +74,19 @@ def _hold_signals_back() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
+def _pipes(count: int) -> list[int]:
+    """Return the ends of so many pipes, or none if there is no room for all."""
+    ends: list[int] = []
+    try:
+        for _ in range(count):
+            ends += os.pipe()
+    except OSError as error:
+        for fd in ends:
+            os.close(fd)
+        raise SandboxError(f"no process can be started: {error}") from error
+    return ends
+
+
 def _kill_marked(mark: bytes) -> None:
     """Kill every process that has a mark in its environment, which is handed down from parent to child."""
     for entry in Path("/proc").glob("[0-9]*"):
@@ -197,9 +210,7 @@ class Worker:
     def _launch(self) -> None:
         """Start the processes and wait until they are ready."""
         options = self._options
-        command_read, self._commands = os.pipe()
-        self._notices, notice_write = os.pipe()
-        self._output, output_write = os.pipe()
+        command_read, self._commands, self._notices, notice_write, self._output, output_write = _pipes(3)
         os.set_blocking(self._output, False)
         self._gone = False
         self._poll = select.poll()
@@ -227,8 +238,12 @@ class Worker:
         environment = {**_ONE_THREAD, **os.environ, _MARK: self._mark}
         try:
             self._process = _start_process(words, descriptors, output_write, environment)
-        except OSError as error:
-            raise SandboxError(f"no process can be started: {error}") from error
+        except BaseException as error:
+            for fd in (self._commands, self._notices, self._output):
+                os.close(fd)
+            if isinstance(error, OSError | RuntimeError):
+                raise SandboxError(f"no process can be started: {error}") from error
+            raise
         finally:
             for fd in (command_read, notice_write, output_write):
                 os.close(fd)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.dialogs import DialogTransaction
 from lazaretto.store.history import HistoryTransaction
@@ -363,6 +363,10 @@ class Store(Protocol):
 
     def exclusive(self) -> Exclusive:
         """Become the one writer, for the user's own SQL."""
+        ...
+
+    def own_fault(self, error: Exception) -> StoreError | None:
+        """Return a database's error as ours if the store is at fault; None if a user's SQL is."""
         ...
 
     def changes(self, key: int) -> int:

@@ -12,7 +12,6 @@ from psycopg import errors, pq
 from psycopg.types.string import StrDumper
 
 from lazaretto.errors import (
-    LazarettoError,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -37,7 +36,21 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
 }
 
 
-def translated(error: psycopg.Error, where: str) -> LazarettoError:
+#: What no statement is to blame for, whatever it asks; and what of that it is to blame for.
+_OWN_FAULTS = ("08", "25006", "40", "53", "55P03", "57", "58")
+#: It was cancelled, as one that takes too long.
+_CANCELED = "57014"
+
+
+def own_fault(error: psycopg.Error, where: str) -> StoreError | None:
+    """Return the server's error as one of ours if the server is to blame; None if the statement is."""
+    code = error.sqlstate
+    lost = not code and isinstance(error, errors.OperationalError | errors.InterfaceError)
+    own = lost or (code is not None and code.startswith(_OWN_FAULTS) and code != _CANCELED)
+    return translated(error, where) if own else None
+
+
+def translated(error: psycopg.Error, where: str) -> StoreError:
     """Return the server's error as one of ours, which says where and what to do."""
     code = error.sqlstate or ""
     known = max((k for k in _KINDS if code.startswith(k)), key=len, default=None)

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 import psycopg
 
 from lazaretto.clock import Clock, SystemClock
-from lazaretto.errors import CommitUnknown, LazarettoError, StoreUnavailable
+from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.store.contract import Transaction
 from lazaretto.store.group import Ticket
-from lazaretto.store.postgres.connection import PLANNING, PgConnection, translated, translating
+from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import asking_for_locks, dialect
 from lazaretto.store.postgres.exclusive import PgExclusive
 from lazaretto.store.postgres.listener import Listener, ServerClock, channel
@@ -271,6 +271,10 @@ class PostgresStore(SqlStore):
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)
         return translated(error, self._where)
+
+    def own_fault(self, error: Exception) -> StoreError | None:
+        assert isinstance(error, psycopg.Error)
+        return own_fault(error, self._where)
 
     # -- reading --------------------------------------------------------------------------------
 

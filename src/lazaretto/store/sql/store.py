@@ -113,6 +113,10 @@ class SqlStore(ABC):
         """Return the database's error as one of ours."""
 
     @abstractmethod
+    def own_fault(self, error: Exception) -> StoreError | None:
+        """Return a database's error as ours if the store is at fault; None if a user's SQL is."""
+
+    @abstractmethod
     def _open_exclusive(self, memory: Memory) -> Exclusive:
         """Begin a transaction of the user's own, on a connection of its own."""
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lazaretto.errors import (
-    LazarettoError,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -38,11 +37,33 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def translated(error: sqlite3.Error, where: str) -> LazarettoError:
+#: What no statement is to blame for, whatever it asks.
+_OWN_FAULTS = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def translated(error: sqlite3.Error, where: str) -> StoreError:
     """Return SQLite's error as one of ours, which says where and what to do."""
-    code = getattr(error, "sqlite_errorcode", None)
-    kind, advice = _KINDS.get((code or 0) & _PRIMARY_MASK, (StoreError, "unexpected error from SQLite"))
+    kind, advice = _KINDS.get(_code(error), (StoreError, "unexpected error from SQLite"))
     return kind(f"{where}: {advice} ({error})")
+
+
+def own_fault(error: sqlite3.Error, where: str) -> StoreError | None:
+    """Return SQLite's error as one of ours if the file or the disk is to blame; None if the statement is."""
+    return translated(error, where) if _code(error) in _OWN_FAULTS else None
+
+
+def _code(error: sqlite3.Error) -> int:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY_MASK
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto.clock import Clock
-from lazaretto.errors import LazarettoError, StoreBusy
+from lazaretto.errors import LazarettoError, StoreBusy, StoreError
 from lazaretto.store.contract import Transaction
 from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.store import Connection, SqlStore
-from lazaretto.store.sqlite.connection import connect, translated, translating
+from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
 from lazaretto.store.sqlite.file import WatchedFile
@@ -127,6 +127,10 @@ class SqliteStore(SqlStore):
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, sqlite3.Error)
         return translated(error, self._where)
+
+    def own_fault(self, error: Exception) -> StoreError | None:
+        assert isinstance(error, sqlite3.Error)
+        return own_fault(error, self._where)
 
     # -- reading --------------------------------------------------------------------------------
 

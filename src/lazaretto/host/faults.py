@@ -1,0 +1,49 @@
+"""Whose fault an error is, and whether it may pass: pure."""
+
+from __future__ import annotations
+
+from lazaretto.errors import (
+    HandlerError,
+    InvalidOption,
+    LazarettoError,
+    NotAllowed,
+    StoreCorrupt,
+    StoreError,
+    StoreForeign,
+    StoreIncomplete,
+    StoreNotFound,
+    StoreOutdated,
+    StoreTooNew,
+)
+from lazaretto.store.contract import Store
+
+#: What no waiting mends: the file is not a store any more, or the queue is another one than when the host
+#: started. Everything else may pass: a server that is away or takes no changes, a full disk, too few
+#: descriptors, a module that is just being replaced.
+_LASTING: tuple[type[LazarettoError], ...] = (
+    HandlerError,
+    InvalidOption,
+    NotAllowed,
+    StoreCorrupt,
+    StoreForeign,
+    StoreIncomplete,
+    StoreNotFound,
+    StoreOutdated,
+    StoreTooNew,
+)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether trying again later may go well without a change to the host."""
+    return isinstance(error, Exception) and not isinstance(error, _LASTING)
+
+
+def store_fault(error: BaseException, store: Store) -> StoreError | None:
+    """Return the error as one of the store's if the store is to blame for it; None if its caller is."""
+    if isinstance(error, store.errors):
+        return store.own_fault(error)
+    cause = error.__cause__
+    if type(error) is StoreError and isinstance(cause, store.errors):
+        # Found only when all was committed, as a constraint may be that is looked at last.
+        return error if store.own_fault(cause) is not None else None
+    return error if isinstance(error, StoreError) else None

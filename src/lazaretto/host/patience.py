@@ -1,0 +1,51 @@
+"""Waiting for what may pass: longer and longer, and saying so."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+
+from lazaretto.errors import EntityError, LazarettoError
+from lazaretto.host.tally import Tally
+
+_log = logging.getLogger(__name__)
+
+#: How long a slot rests after a fault, in seconds: the first and the longest time.
+_FIRST, _LONGEST = 0.1, 5.0
+#: How long it leaves a queue alone that is halted, switched off or not there, in seconds.
+_REST = 0.5
+
+
+class Patience:
+    """A slot's rests between its tries, which end when it is told to stop."""
+
+    def __init__(self, tally: Tally, path: str, stopping: threading.Event) -> None:
+        self._tally = tally
+        self._path = path
+        self._stopping = stopping
+        self._next = _FIRST
+
+    def rest(self, error: BaseException) -> None:
+        """Say what went wrong, unless that is known, and wait: twice as long each time."""
+        if isinstance(error, EntityError):
+            seconds = _REST
+        else:
+            seconds, self._next = self._next, min(2 * self._next, _LONGEST)
+        if self._tally.waiting(str(error) or type(error).__name__):
+            expected = isinstance(error, LazarettoError | OSError)
+            # Whoever reads the log may be gone, which is no reason to stop.
+            with contextlib.suppress(Exception):
+                _log.warning(
+                    "%r: tried again until it goes well: %s: %s",
+                    self._path,
+                    type(error).__name__,
+                    error,
+                    exc_info=None if expected else error,
+                )
+        self._stopping.wait(seconds)
+
+    def well(self) -> None:
+        """Note that all went well: the next rest is a short one."""
+        self._next = _FIRST
+        self._tally.waiting(None)

@@ -1,0 +1,257 @@
+"""Settles what came of hand-overs: whose fault a failure is, and what an outage is, is told here."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from lazaretto.breaker import BreakerStatus
+from lazaretto.engine.breakers import NoteProbe, OpenBreaker
+from lazaretto.engine.leases import Handover
+from lazaretto.engine.settle import RELEASE, Settled, Settlement, held_of
+from lazaretto.engine.work import Finished, FinishHandover
+from lazaretto.entities import EntityPath
+from lazaretto.errors import (
+    BrokerClosed,
+    MessageLockLost,
+    SessionLockLost,
+    StoreBusy,
+    StoreUnavailable,
+    TransactionError,
+)
+from lazaretto.failure import Failure, failure_of
+from lazaretto.host.batches import BatchSize
+from lazaretto.host.faults import may_pass, store_fault
+from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
+from lazaretto.host.patience import Patience
+from lazaretto.host.shared import Shared
+from lazaretto.host.tally import PoisonMessage
+from lazaretto.messages import ReceivedMessage
+from lazaretto.policy import Disposition, Final, Outcome
+
+_log = logging.getLogger(__name__)
+
+#: How often in a row the store may be well but for the SQL of a hand-over, until each message is committed by
+#: itself, and but for that of one message, until that counts as its failure.
+_MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
+
+T = TypeVar("T")
+
+
+class Settling:
+    """Settles the hand-overs of one slot, each in one commit, through every fault that may pass.
+
+    `whole`: a hand-over is a session that is one unit. `stopping`: set once a fault is waited for no longer.
+    """
+
+    def __init__(
+        self, shared: Shared, size: BatchSize, patience: Patience, stopping: threading.Event, *, whole: bool
+    ) -> None:
+        self._shared = shared
+        self._store = shared.store
+        self._path: EntityPath = shared.handler.path
+        self._size = size
+        self._patience = patience
+        self._stopping = stopping
+        self._whole = whole
+        #: How often in a row the store has failed at what messages asked it to execute.
+        self._broken = 0
+
+    def finish(self, handover: Handover, ended: Sequence[Ended], following: int | None) -> None:
+        """Settle a hand-over in one commit, which also starts on the following one."""
+        ended = self._as_unit(handover, ended)
+        settled = self._judge(handover, ended) or ended
+        self.commit(list(zip(handover.messages, settled, strict=True)), handover.lock.token, following)
+        if handover.outage is not None:
+            self._note_probe(handover.outage, ended)
+
+    def _as_unit(self, handover: Handover, ended: Sequence[Ended]) -> Sequence[Ended]:
+        """A session that is one unit completes as one: what was done before a failure is not kept."""
+        if not self._whole or all(e.settlement.failure is None for e in ended):
+            return ended
+        return [e if e.settlement.failure is not None else RELEASED for e in ended]
+
+    def commit(self, entries: list[tuple[ReceivedMessage, Ended]], token: int, following: int | None) -> None:
+        """Settle messages of a hand-over, as they are; start on the following one."""
+        try:
+            finished = self._store_all(entries, token, following)
+        except (BrokerClosed, SessionLockLost) as error:
+            self._shared.tally.lost(len(entries))
+            if isinstance(error, BrokerClosed):
+                raise
+        except MessageLockLost:
+            held = self._persist(
+                lambda: self._store.read(
+                    lambda tx: held_of(tx, [Settled(m, e.settlement) for m, e in entries])
+                )
+            )
+            left = [(m, e) for m, e in entries if m.key in held]
+            self._shared.tally.lost(len(entries) - len(left))
+            if len(left) < len(entries):
+                self.commit(left, token, following)
+        except Exception as error:
+            if store_fault(error, self._store) is not None:
+                raise
+            self._one_by_one(entries, token, following, error)
+        else:
+            self._size.committed(len(entries))
+            if finished.outage is not None:
+                self._forget(finished.outage)
+                entries = [(m, _uncharged(e, finished.outage)) for m, e in entries]
+            self._report(entries, finished.finals)
+
+    def _one_by_one(
+        self,
+        entries: list[tuple[ReceivedMessage, Ended]],
+        token: int,
+        following: int | None,
+        error: Exception,
+    ) -> None:
+        """Commit each message by itself, so that only the one that cannot be is charged."""
+        if len(entries) > 1:
+            self._size.rolled_back()
+            for entry in entries[:-1]:
+                self.commit([entry], token, None)
+            self.commit(entries[-1:], token, following)
+            return
+        ((message, ended),) = entries
+        if ended.effects is None:
+            # It asked for nothing that could fail.
+            raise error
+        failed = Ended(Settlement(Outcome.FAILED, failure_of(error)))
+        self.commit([(message, failed)], token, following)
+
+    def _store_all(
+        self, entries: Sequence[tuple[ReceivedMessage, Ended]], token: int, following: int | None
+    ) -> Finished:
+        asked = [e.effects for _, e in entries if e.effects is not None]
+        sends = [(EntityPath.parse(path), sent) for effects in asked for path, sent in effects.sends]
+        settled = [Settled(message, e.settlement) for message, e in entries]
+        prints = {m.key: print_ for m, e in entries if e is not COMPLETED and (print_ := e.fingerprint)}
+        work = FinishHandover(settled, sends, prints, token, following)
+        statements = [statement for effects in asked for statement in effects.statements]
+        if not statements:
+            return self._persist(lambda: self._store.run(work))
+        self._broken = 0
+        most = _MOST_BROKEN if len(entries) > 1 else _MOST_BROKEN_ALONE
+        return self._persist(lambda: self._with_sql(work, statements, most))
+
+    def _persist(self, attempt: Callable[[], T]) -> T:
+        """Do what must not be lost, again and again while the store is at fault and that may pass.
+
+        Once the slot is told to stop, one last time. Where nobody knows whether it was committed, doing it
+        again finds the locks gone if it was.
+        """
+        while True:
+            last = self._stopping.is_set()
+            try:
+                return attempt()
+            except Exception as error:
+                fault = store_fault(error, self._store)
+                if fault is None:
+                    raise
+                if last or not may_pass(fault):
+                    raise fault from error
+                self._patience.rest(fault)
+
+    def _with_sql(
+        self, work: FinishHandover, statements: Sequence[tuple[str, object]], most_broken: int
+    ) -> Finished:
+        exclusive = self._store.exclusive()
+        try:
+            for sql, parameters in statements:
+                exclusive.execute(sql, parameters)
+        except BaseException as error:
+            with contextlib.suppress(self._store.errors):
+                exclusive.rollback()
+            # The store was well a moment ago: what it does not do once, another time it does, or never.
+            if isinstance(store_fault(error, self._store), StoreBusy | StoreUnavailable):
+                self._broken += 1
+                if self._broken >= most_broken:
+                    text = f"the store failed at its SQL {most_broken} times in a row: {error}"
+                    raise TransactionError(text) from error
+            raise
+        return exclusive.commit(work)
+
+    # -- breaker and report ---------------------------------------------------------------------
+
+    def _judge(self, handover: Handover, ended: Sequence[Ended]) -> list[Ended] | None:
+        """Tell the breaker; return other ends, uncharged, for what an outage did to these messages."""
+        if handover.outage is not None:
+            return [_uncharged(e, handover.outage) for e in ended]
+        window = self._shared.window
+        if window is None:
+            return None
+        prints = [
+            (m.key, None if e is COMPLETED else e.fingerprint)
+            for m, e in zip(handover.messages, ended, strict=True)
+            if e.settlement is not RELEASE
+        ]
+        with self._shared.lock:
+            found = window.note(prints, time.monotonic())
+            if found is None:
+                return None
+            charges = window.take_charges(found)
+        for key, fingerprint in prints:
+            # Not charged yet.
+            if fingerprint == found:
+                charges[key] -= 1
+        failure = next(e.settlement.failure for e in ended if e.fingerprint == found)
+        return self._open(found, failure, {k: n for k, n in charges.items() if n}, ended)
+
+    def _open(
+        self, fingerprint: str, failure: Failure | None, charges: dict[int, int], ended: Sequence[Ended]
+    ) -> list[Ended] | None:
+        assert failure is not None
+        error = f"{failure.type}: {failure.message}" if failure.message else failure.type
+        self._persist(lambda: self._store.run(OpenBreaker(self._path, fingerprint, error, charges)))
+        queue = self._persist(lambda: self._store.read(lambda tx: tx.queue(self._path.key)))
+        if queue is None or queue.breaker is None or BreakerStatus.HELD_CLOSED.value in queue.breaker:
+            return None
+        _log.error("%r: an outage, not poison: %s", str(self._path), error)
+        return [_uncharged(e, fingerprint) for e in ended]
+
+    def _forget(self, fingerprint: str) -> None:
+        """Forget failures that were not charged: another hand-over has found their outage."""
+        if self._shared.window is not None:
+            with self._shared.lock:
+                self._shared.window.take_charges(fingerprint)
+
+    def _note_probe(self, fingerprint: str, ended: Sequence[Ended]) -> None:
+        down = sum(e.fingerprint == fingerprint for e in ended)
+        well = sum(e.settlement is not RELEASE and e.settlement.failure is None for e in ended)
+        if down or well:
+            self._persist(lambda: self._store.run(NoteProbe(self._path, well > down)))
+
+    def _report(
+        self, entries: Sequence[tuple[ReceivedMessage, Ended]], finals: Sequence[tuple[int, Final]]
+    ) -> None:
+        tally = self._shared.tally
+        tally.count([e.settlement.outcome for _, e in entries], len(finals))
+        if not finals:
+            return
+        by_key = {m.key: (m, e) for m, e in entries}
+        for key, verdict in finals:
+            message, ended = by_key[key]
+            poison = PoisonMessage(
+                str(self._path),
+                message,
+                verdict.reason,
+                verdict.description,
+                Disposition(verdict.disposition),
+                ended.settlement.failure,
+            )
+            for hook in self._shared.handler.options.on_poison:
+                try:
+                    hook(poison)
+                except BaseException:
+                    # Not even SystemExit of a hook may end what works on messages.
+                    _log.exception("a hook for poison messages of %r failed", str(self._path))
+
+
+def _uncharged(ended: Ended, fingerprint: str) -> Ended:
+    return RELEASED if ended.fingerprint == fingerprint else ended

@@ -1,0 +1,24 @@
+"""What the slots of one handler share."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from lazaretto.breaker import BreakerWindow
+from lazaretto.host.gate import Gate
+from lazaretto.host.handlers import Handler
+from lazaretto.host.tally import Tally
+from lazaretto.store.contract import Store
+
+
+@dataclasses.dataclass(slots=True)
+class Shared:
+    """What the slots of one handler have in common."""
+
+    handler: Handler
+    store: Store
+    tally: Tally
+    gate: Gate
+    window: BreakerWindow | None
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)

@@ -107,30 +107,30 @@ def _batches(
 def _select_served(
     url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    from lazaretto.store.postgres.connection import PLANNING, translating
+    from lazaretto.store.postgres.connection import PLANNING, PgConnection, translating
     from lazaretto.store.postgres.dialect import within
 
     address, name = served_at(url)
     sql = within(name, sql)
-    settings = [f"SET {setting} = {value}" for setting, value in PLANNING.items()]
     if importlib.util.find_spec("adbc_driver_postgresql") is None:
-        import psycopg
-
-        with translating(f"store {name}"), psycopg.connect(address) as plain:
-            plain.execute("; ".join(settings).encode())
+        with (
+            translating(f"store {name}"),
+            contextlib.closing(PgConnection(address)) as plain,
+            plain.raw.transaction(),
             # A cursor of the server's, so that what is read need not fit in memory.
-            with plain.cursor("lazaretto", binary=True) as reader:
-                reader.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
-                while found := reader.fetchmany(rows):
-                    yield _of_rows(found, schema)
+            plain.raw.cursor("lazaretto", binary=True) as reader,
+        ):
+            reader.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
+            while found := reader.fetchmany(rows):
+                yield _of_rows(found, schema)
         return
     from adbc_driver_postgresql import dbapi
 
     numbers = itertools.count(1)
     sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
     with contextlib.closing(dbapi.connect(address)) as connection, connection.cursor() as cursor:
-        for setting in settings:
-            cursor.execute(setting)
+        for setting, value in PLANNING.items():
+            cursor.execute(f"SET {setting} = {value}")
         cursor.execute(sql, parameters)
         for batch in cursor.fetch_record_batch():
             # What is to be fetched by one task comes in larger pieces than a handler is given.

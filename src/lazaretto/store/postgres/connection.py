@@ -19,6 +19,7 @@ from lazaretto.errors import (
     StoreUnavailable,
 )
 from lazaretto.store.postgres.pipeline import Pipeline, Sent, text
+from lazaretto.store.postgres.watch import Watch, WatchedConnection, is_at_work
 from lazaretto.store.sql.rows import Cursor
 
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
@@ -103,21 +104,27 @@ class PgConnection:
         self._open()
 
     def _open(self) -> None:
-        raw = psycopg.connect(
-            self._conninfo, autocommit=True, application_name="lazaretto", connect_timeout=10
-        )
+        conninfo = self._conninfo
+        raw = WatchedConnection.connect(conninfo, autocommit=True, application_name="lazaretto")
+        # Until the server has said which of its processes it is, it is believed gone when it is silent.
+        raw.watch = Watch(lambda: False)
         raw.adapters.register_dumper(str, _Text)
         # psycopg cleans its own up after each ROLLBACK, and would take those of the pipeline with them.
         raw.prepare_threshold = None
         settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout}
         try:
-            raw.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
+            said = "".join(f"SET {name} = {value}; " for name, value in settings.items())
+            cursor = raw.execute(f"{said}SELECT pg_backend_pid()".encode())
+            while cursor.nextset():
+                pass
+            ((pid,),) = cursor.fetchall()
         except BaseException:
             raw.close()
             raise
+        raw.watch = Watch(lambda: is_at_work(conninfo, pid))
         self.raw = raw
-        self.pid = raw.info.backend_pid
-        self._pipeline = Pipeline(raw)
+        self.pid: int = pid
+        self._pipeline = Pipeline(raw, raw.watch)
         self._poll = select.poll()
         self._poll.register(raw.fileno(), select.POLLIN)
 

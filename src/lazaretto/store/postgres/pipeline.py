@@ -15,9 +15,13 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
+from lazaretto.store.postgres.watch import Watch
+
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
 _FAILED = (int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.PIPELINE_ABORTED))
 _BAD = int(pq.ConnStatus.BAD)
+#: How long one wait lasts before it is looked whether the server is still there, in milliseconds.
+_GLANCE = 100
 _PLACES = re.compile(r"%%|%s|%\((\w+)\)s")
 
 
@@ -122,8 +126,9 @@ class Pipeline:
     costs three times as much. The connection is an ordinary one between `open` and `settle` of the next.
     """
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+    def __init__(self, raw: psycopg.Connection[Any], watch: Watch) -> None:
         self._raw = raw
+        self._watch = watch
         self._pg = raw.pgconn
         self._poll = select.poll()
         self._poll.register(self._pg.socket)
@@ -241,5 +246,7 @@ class Pipeline:
 
     def _wait(self, events: int) -> None:
         self._poll.modify(self._pg.socket, events)
-        self._poll.poll()
+        self._watch.heard()
+        while not self._poll.poll(_GLANCE):
+            self._watch.silent()
         self._pg.consume_input()

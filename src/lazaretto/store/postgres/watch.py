@@ -1,0 +1,103 @@
+"""Ends the wait for a server that is gone without a word, and no other wait, however long it takes.
+
+The kernel's own checks do not see a proxy or a machine that still takes what is sent, and never answers. So
+after some silence the server is asked on a connection of its own whether it is still at work for the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, cast
+
+import psycopg
+
+T = TypeVar("T")
+
+#: How long a silence may be before the server is asked, in seconds: the first time and the longest.
+_SILENCE = 5.0
+_LONGEST_SILENCE = 60.0
+#: How long that question may take, in seconds.
+_QUESTION = 5.0
+_AT_WORK = (
+    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND coalesce(state, 'active') NOT LIKE 'idle%%' "
+    "AND wait_event_type IS DISTINCT FROM 'Client'"
+)
+
+
+class Watch:
+    """Tells, each time a wait has lasted a little longer, whether it is in vain.
+
+    `at_work`: whether the server is known to be busy with what is waited for.
+    """
+
+    def __init__(self, at_work: Callable[[], bool]) -> None:
+        self._at_work = at_work
+        self._patience = _SILENCE
+        self._since: float | None = None
+        self._in_vain = False
+
+    def heard(self) -> None:
+        """Note that the server has said or taken something."""
+        self._since = None
+        self._in_vain = False
+
+    def silent(self) -> None:
+        """Note that it has not. Raises OperationalError if it is gone."""
+        if self._in_vain:
+            # Not even what was under way while it was asked has come.
+            raise psycopg.OperationalError("the server no longer answers on this connection")
+        now = time.monotonic()
+        if self._since is None:
+            self._since, self._patience = now, _SILENCE
+        elif now >= self._since + self._patience:
+            self._in_vain = not self._at_work()
+            self._since = time.monotonic()
+            self._patience = min(2 * self._patience, _LONGEST_SILENCE)
+
+
+class WatchedConnection(psycopg.Connection[Any]):
+    """A connection of psycopg's whose waits end if the server is gone."""
+
+    #: Set behind the constructor, which is psycopg's.
+    watch = Watch(lambda: False)
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+        """Run what waits for the server."""
+        found: T = super().wait(cast(Any, self._watched(gen)), *args, **options)
+        return found
+
+    def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        watch = self.watch
+        watch.heard()
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if ready:
+                    watch.heard()
+                else:
+                    try:
+                        watch.silent()
+                    except psycopg.OperationalError:
+                        self.close()
+                        raise
+                state = gen.send(ready)
+        except StopIteration as done:
+            return cast(T, done.value)
+
+
+def is_at_work(conninfo: str, pid: int) -> bool:
+    """Ask the server, on another connection, whether it is busy with what one of its processes was sent.
+
+    One that waits for its client has either answered, or never got the question.
+    """
+    try:
+        with WatchedConnection.connect(
+            conninfo, autocommit=True, application_name="lazaretto", connect_timeout=int(_QUESTION)
+        ) as other:
+            other.watch = Watch(lambda: False)
+            return other.execute(_AT_WORK, (pid,)).fetchone() is not None
+    except psycopg.Error as error:
+        # Who is let in no more, as where all connections are taken, has been answered all the same.
+        return "FATAL" in str(error)

@@ -1,0 +1,178 @@
+"""A server that vanishes without a word: nothing waits for it for ever, and long work is not taken for it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from servers import Server, new_store
+
+import lazaretto
+from lazaretto import CommitUnknown, Message, StoreUnavailable
+from lazaretto.store.postgres import watch
+
+#: What a call may take at most, once the server is silent.
+LONGEST = 30.0
+
+
+class Proxy:
+    """Forwards connections to a server, until it freezes: it closes nothing, and takes what is sent."""
+
+    def __init__(self, server: Server) -> None:
+        parts = conninfo_to_dict(server.url)
+        self._target = (str(parts["host"]), int(str(parts["port"])))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = [self._listener]
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self.frozen = threading.Event()
+        #: Freezes once it has forwarded a statement that holds these bytes.
+        self.freeze_behind: bytes | None = None
+        #: Connections of before stay frozen, new ones are forwarded.
+        self.frozen_pairs: set[socket.socket] = set()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def url(self, url: str) -> str:
+        return url.replace(f":{self._target[1]}/", f":{self.port}/")
+
+    def freeze_what_is_open(self) -> None:
+        self.frozen_pairs = set(self._pairs)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            watched = (
+                [s for s in self._open if s not in self.frozen_pairs] if not self.frozen.is_set() else []
+            )
+            ready, _, _ = select.select(watched, [], [], 0.01)
+            if not watched:
+                time.sleep(0.01)
+            for one in ready:
+                if one is self._listener:
+                    client, _ = one.accept()
+                    server = socket.create_connection(self._target)
+                    self._pairs |= {client: server, server: client}
+                    self._open += [client, server]
+                elif one in self._pairs and not self.frozen.is_set():
+                    self._forward(one)
+
+    def _forward(self, one: socket.socket) -> None:
+        other = self._pairs[one]
+        with contextlib.suppress(OSError):
+            data = one.recv(65_536)
+            if data:
+                other.sendall(data)
+                if self.freeze_behind is not None and self.freeze_behind in data:
+                    self.frozen.set()
+                return
+        for each in (one, other):
+            self._open.remove(each)
+            self._pairs.pop(each)
+            each.close()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        for each in self._open:
+            each.close()
+
+
+@pytest.fixture
+def proxy(postgres: Server) -> Proxy:
+    return Proxy(postgres)
+
+
+@pytest.fixture
+def url(postgres: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(watch, "_SILENCE", 0.5)
+    monkeypatch.setattr(watch, "_QUESTION", 2.0)
+    with new_store(postgres.url) as url:
+        yield f"{proxy.url(url)}&connect_timeout=2"
+        # The server ends what is still open through it, which may hold what is dropped now.
+        proxy.stop()
+
+
+def timed(call: Callable[[], object], *expected: type[Exception]) -> float:
+    begun = time.monotonic()
+    with pytest.raises(expected):
+        call()
+    return time.monotonic() - begun
+
+
+def test_no_call_waits_for_ever(url: str, proxy: Proxy) -> None:
+    broker = lazaretto.connect(url, timeout=1)
+    broker.create_queue("q")
+    sender, receiver = broker.sender("q"), broker.receiver("q")
+    sender.send([Message(b"1"), Message(b"2")])
+    (message,) = receiver.receive()
+    transaction = broker.transaction()
+    transaction.execute("SELECT 1")
+    proxy.frozen.set()
+    assert timed(lambda: transaction.execute("SELECT 1"), StoreUnavailable) < LONGEST
+    transaction.rollback()
+    calls: list[Callable[[], object]] = [
+        lambda: sender.send(Message(b"3")),
+        lambda: receiver.complete(message),
+        broker.queues,
+        lambda: lazaretto.connect(url, timeout=1),
+    ]
+    for call in calls:
+        assert timed(call, StoreUnavailable, CommitUnknown) < LONGEST
+    proxy.frozen.clear()
+    # Nobody knows that the first connection is gone but the server, which undoes what it had begun.
+    end = time.monotonic() + 60
+    while True:
+        try:
+            receiver.complete(message)
+            sender.send(Message(b"4"))
+            break
+        except lazaretto.StoreError:
+            assert time.monotonic() < end
+    assert {m.body for m in broker.peek("q", 9)} >= {b"2", b"4"}
+    broker.close()
+
+
+def test_a_commit_whose_answer_never_comes(url: str, proxy: Proxy) -> None:
+    broker = lazaretto.connect(url, timeout=1)
+    broker.create_queue("q")
+    proxy.freeze_behind = b"the last straw"
+    assert timed(lambda: broker.sender("q").send(Message(b"the last straw")), CommitUnknown) < LONGEST
+    proxy.freeze_behind = None
+    proxy.frozen.clear()
+    assert [m.body for m in broker.peek("q", 9)] == [b"the last straw"]
+    broker.close()
+
+
+def test_connections_that_are_dead_beside_new_ones_that_are_not(url: str, proxy: Proxy) -> None:
+    """As where a gateway has forgotten the old ones."""
+    with lazaretto.connect(url, timeout=10) as broker:
+        broker.create_queue("q")
+        broker.peek("q")
+        proxy.freeze_what_is_open()
+        begun = time.monotonic()
+        for call in (lambda: broker.peek("q"), lambda: broker.sender("q").send(Message(b"x"))):
+            with contextlib.suppress(StoreUnavailable):
+                call()
+        broker.sender("q").send(Message(b"y"))
+        assert time.monotonic() - begun < LONGEST
+        assert [m.body for m in broker.peek("q", 9)][-1] == b"y"
+
+
+def test_long_work_is_not_taken_for_silence(url: str) -> None:
+    with lazaretto.connect(url, timeout=10) as broker, lazaretto.connect(url, timeout=10) as other:
+        broker.create_queue("q")
+        with broker.transaction() as tx:
+            tx.execute("SELECT pg_sleep(3)")
+            tx.send("q", Message(b"x"))
+            waiting = threading.Thread(target=lambda: other.sender("q").send(Message(b"y")))
+            waiting.start()
+            tx.execute("SELECT pg_sleep(2)")
+        waiting.join()
+        assert [m.body for m in broker.peek("q", 9)] == [b"x", b"y"]

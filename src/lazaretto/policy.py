@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption
 from lazaretto.failure import WORKER_CRASHED
@@ -27,6 +27,10 @@ class Disposition(enum.Enum):
 
 
 DISPOSITIONS = {d.value: d for d in Disposition}
+
+#: What may be decided on a poison message besides the dispositions: its attempts start again.
+RETRY = "retry"
+PoisonVerdict = Disposition | Literal["retry"]
 
 
 class Outcome(enum.Enum):
@@ -274,6 +278,7 @@ def decide(
 
 __all__ = [
     "DISPOSITIONS",
+    "RETRY",
     "UNLIMITED",
     "Backoff",
     "Counters",
@@ -282,6 +287,7 @@ __all__ = [
     "Growth",
     "Outcome",
     "PoisonPolicy",
+    "PoisonVerdict",
     "Retry",
     "Verdict",
     "charge",

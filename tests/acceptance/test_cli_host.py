@@ -408,3 +408,28 @@ def test_handlers_are_found_in_the_current_folder_of_the_installed_command(cli: 
         [command, "run", "shop", "--stop-when-idle", "--json"], env=cli.environment, capture_output=True
     )
     assert done.returncode == 0, done.stderr
+
+
+ERROR_HANDLER = """\
+from lazaretto.host import handler
+
+def decide(poison):
+    if poison.message.body == b"again" and poison.message.attempt < 3:
+        return "retry"
+    return "drop" if poison.message.body == b"drop" else None
+
+@handler("orders", isolation="inline", on_poison=decide)
+def book(message):
+    raise ValueError("no such thing")
+"""
+
+
+def test_what_an_error_handler_returns_counts(cli: Program, tmp_path: Path) -> None:
+    with cli.broker() as broker:
+        fill(broker, "decided", [b"drop", b"keep", b"again"], policy=PoisonPolicy(receive_retry_count=0))
+    (tmp_path / "decisions.py").write_text(ERROR_HANDLER.replace('"orders"', '"decided"'))
+    assert cli("run", "decisions", "--stop-when-idle").code == 0
+    queue = cli.ok("queue", "show", "decided", "--json").json
+    assert (queue["dropped"], queue["counts"]["dead_letter"], queue["counts"]["total"]) == (1, 2, 2)
+    letters = cli.ok("dead-letters", "list", "decided", "--json").json
+    assert [(x["message"]["body"], x["counters"]["failures"]) for x in letters] == [("keep", 1), ("again", 3)]

@@ -28,7 +28,7 @@ from lazaretto.headers import (
 )
 from lazaretto.keys import in_main, queue_of, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Disposition, Final, Outcome, Verdict
+from lazaretto.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
 
@@ -37,6 +37,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """What became of a message: how its attempt ended, and what the receiver adds to that.
 
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
+    `poison`: what its error handler decides, should this be the last attempt; None leaves it to the policy.
     `reject`: it goes to its sender's dead-letter queue, if there is one, instead of this queue's.
     `properties`: application properties that it has from now on, beside those it had (Service Bus's
     propertiesToModify).
@@ -49,6 +50,7 @@ class Settlement(msgspec.Struct, frozen=True):
     description: str | None = None
     reject: bool = False
     properties: Mapping[str, PropertyValue] | None = None
+    poison: PoisonVerdict | None = None
 
 
 #: Outcomes that are a rolled-back receive to the automatic detection.
@@ -230,7 +232,7 @@ def settle_row(
             if queue.options.dialogs:
                 conversations.went_aside(tx, queue, row, settlement.reason)
         case outcome:
-            return fail(tx, queue, row, outcome, settlement.failure, settlement.delay)
+            return fail(tx, queue, row, outcome, settlement.failure, settlement.delay, settlement.poison)
     return None
 
 

@@ -28,12 +28,11 @@ from lazaretto.errors import (
 )
 from lazaretto.keys import first_key
 from lazaretto.options import suggestion
-from lazaretto.policy import DISPOSITIONS
+from lazaretto.policy import DISPOSITIONS, RETRY
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LOCKED, QueueRecord
 
-#: What an operator may decide on the message that halted a queue, besides the dispositions.
-RETRY = "retry"
+#: What an operator may decide on the message that halted a queue.
 VERDICTS = (RETRY, "move", "drop", "reject")
 
 

@@ -40,7 +40,8 @@ class HandlerOptions:
     that raises, or returns False, for a message that can never succeed; or a JSON schema (a dict)
     for the body. `middleware`: functions of (message, context, call_next) around the handler, the
     first one outermost. `on_poison`: functions of a PoisonMessage, called in the host for each message
-    whose last attempt has failed. `policy`: set on the queue when the host starts. `session_idle`:
+    whose last attempt has failed, before that is settled; the first that returns a disposition, or
+    "retry", decides instead of the policy. `policy`: set on the queue when the host starts. `session_idle`:
     seconds that a session is kept when nothing more comes in it. `session_turn`: seconds after which a
     session with more to do goes behind the others that wait. `refork_every`: a fresh process
     after so many messages, for handlers that leak.

@@ -17,6 +17,8 @@ class Ended(NamedTuple):
 
     settlement: Settlement
     effects: Effects | None = None
+    #: Whether the functions that are told of poison messages were told of it.
+    told: bool = False
 
     @property
     def fingerprint(self) -> str | None:

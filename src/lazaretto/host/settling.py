@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.breakers import NoteProbe, OpenBreaker
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import RELEASE, Settled, Settlement, held_of
+from lazaretto.engine.verdicts import allowed, foretell
 from lazaretto.engine.work import Finished, FinishHandover
 from lazaretto.entities import EntityPath
 from lazaretto.errors import (
@@ -29,15 +32,19 @@ from lazaretto.host.faults import may_pass, store_fault
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.patience import Patience
 from lazaretto.host.shared import Shared
-from lazaretto.host.tally import PoisonMessage
+from lazaretto.host.tally import PoisonMessage, verdict_of
 from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Disposition, Final, Outcome
+from lazaretto.policy import Final, Outcome, PoisonVerdict
+from lazaretto.store.contract import Transaction
 
 _log = logging.getLogger(__name__)
 
 #: How often in a row the store may be well but for the SQL of a hand-over, until each message is committed by
 #: itself, and but for that of one message, until that counts as its failure.
 _MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
+
+#: Ends of an attempt on which the policy gives its verdict.
+_FAILING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST, Outcome.INVALID)
 
 T = TypeVar("T")
 
@@ -77,6 +84,7 @@ class Settling:
 
     def commit(self, entries: list[tuple[ReceivedMessage, Ended]], token: int, following: int | None) -> None:
         """Settle messages of a hand-over, as they are; start on the following one."""
+        entries = self._ask(entries)
         try:
             finished = self._store_all(entries, token, following)
         except (BrokerClosed, SessionLockLost) as error:
@@ -103,6 +111,40 @@ class Settling:
                 self._forget(finished.outage)
                 entries = [(m, _uncharged(e, finished.outage)) for m, e in entries]
             self._report(entries, finished.finals)
+
+    def _ask(self, entries: list[tuple[ReceivedMessage, Ended]]) -> list[tuple[ReceivedMessage, Ended]]:
+        """Tell the error handlers of each message that has had its last attempt; what they return counts."""
+        hooks = self._shared.handler.options.on_poison
+        failing = [(m, e) for m, e in entries if e.settlement.outcome in _FAILING and not e.told]
+        if not hooks or not failing:
+            return entries
+        finals = self._persist(lambda: self._store.read(lambda tx: _foretold(tx, failing)))
+        return [(m, self._decided(m, e, finals.get(m.key))) for m, e in entries]
+
+    def _decided(self, message: ReceivedMessage, ended: Ended, final: Final | None) -> Ended:
+        if final is None:
+            return ended
+        verdict = self._tell(message, ended.settlement, final)
+        if verdict is not None and not allowed(verdict, message.key):
+            _log.error("%r: a dead letter cannot be moved further: the policy decides", str(self._path))
+        settlement = msgspec.structs.replace(ended.settlement, poison=verdict)
+        return ended._replace(settlement=settlement, told=True)
+
+    def _tell(self, message: ReceivedMessage, settlement: Settlement, final: Final) -> PoisonVerdict | None:
+        """Tell the error handlers of a poison message; return what the first that decides has decided."""
+        path, verdict = str(self._path), None
+        poison = PoisonMessage(
+            path, message, final.reason, final.description, final.disposition, settlement.failure
+        )
+        for hook in self._shared.handler.options.on_poison:
+            try:
+                found = verdict_of(hook(poison))
+            except BaseException:
+                # Not even SystemExit of a hook may end what works on messages.
+                _log.exception("a hook for poison messages of %r failed: the policy decides", path)
+            else:
+                verdict = found if verdict is None else verdict
+        return verdict
 
     def _one_by_one(
         self,
@@ -237,20 +279,15 @@ class Settling:
         by_key = {m.key: (m, e) for m, e in entries}
         for key, verdict in finals:
             message, ended = by_key[key]
-            poison = PoisonMessage(
-                str(self._path),
-                message,
-                verdict.reason,
-                verdict.description,
-                Disposition(verdict.disposition),
-                ended.settlement.failure,
-            )
-            for hook in self._shared.handler.options.on_poison:
-                try:
-                    hook(poison)
-                except BaseException:
-                    # Not even SystemExit of a hook may end what works on messages.
-                    _log.exception("a hook for poison messages of %r failed", str(self._path))
+            if not ended.told:
+                # Its limit was lowered since it was looked at.
+                self._tell(message, ended.settlement, verdict)
+
+
+def _foretold(tx: Transaction, entries: Sequence[tuple[ReceivedMessage, Ended]]) -> dict[int, Final]:
+    """Return the final verdicts that the policy would give, by the message's key."""
+    asked = ((m.key, foretell(tx, m.key, e.settlement.outcome, e.settlement.failure)) for m, e in entries)
+    return {key: final for key, final in asked if final is not None}
 
 
 def _uncharged(ended: Ended, fingerprint: str) -> Ended:

@@ -8,9 +8,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from lazaretto.errors import HandlerError
 from lazaretto.failure import Failure
 from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Disposition, Outcome
+from lazaretto.options import shown
+from lazaretto.policy import DISPOSITIONS, RETRY, Disposition, Outcome, PoisonVerdict
 
 #: Over how many seconds the rate is taken.
 _SPAN = 5.0
@@ -18,7 +20,11 @@ _SPAN = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoisonMessage:
-    """A message whose last attempt has failed: what an `on_poison` function is told (IErrorHandler)."""
+    """A message whose last attempt has failed: what an `on_poison` function is told (IErrorHandler).
+
+    `disposition`: what the policy does with it, unless the function returns something else: a
+    `Disposition` or its name, or "retry", so that its attempts start again.
+    """
 
     queue: str
     message: ReceivedMessage
@@ -26,6 +32,21 @@ class PoisonMessage:
     description: str
     disposition: Disposition
     failure: Failure | None
+
+
+def verdict_of(returned: object) -> PoisonVerdict | None:
+    """Return what an `on_poison` function has decided, None for nothing. Raises HandlerError."""
+    if returned is None or isinstance(returned, Disposition):
+        return returned
+    if returned == RETRY:
+        return "retry"
+    found = DISPOSITIONS.get(returned) if isinstance(returned, str) else None
+    if found is None:
+        raise HandlerError(
+            f"expected an on_poison function to return None, {', '.join(DISPOSITIONS)} or {RETRY}, "
+            f"got {shown(returned)}"
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

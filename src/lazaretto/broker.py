@@ -188,13 +188,16 @@ class Broker(Administration, DeadLetterDesk):
 
         A handler that returns completes its message; one that raises has failed, and the poison
         policy decides; InvalidMessage means that the message can never succeed. Runs until `stop`
-        is set, or, with `stop_when_idle`, until nothing came for `max_wait` seconds. `on_batch` is
+        is set, or, with `stop_when_idle`, until nothing came for `max_wait` seconds: dead letters that
+        fail are then tried once. With NEXT_SESSION it takes one session after the other. `on_batch` is
         called with the report after each batch. Raises PoisonMessageError when the queue is halted.
         """
         if not callable(handler):
             raise InvalidOption(f"expected handler to be a function of a message, got {shown(handler)}")
         whole("batch_size", batch_size, 1, MOST_MESSAGES)
         wait = seconds("max_wait", max_wait)
+        parsed = EntityPath.parse(path, subqueue)
+        options = self._store.read(lambda tx: require_queue(tx, parsed)).options
         with self.receiver(path, subqueue=subqueue, session=session) as receiver:
             return Consumer(
                 self._store,
@@ -206,6 +209,8 @@ class Broker(Administration, DeadLetterDesk):
                 stop_when_idle,
                 wait,
                 on_batch,
+                roams=isinstance(session, NextSession),
+                retries_for_ever=options.policy_of(parsed.subqueue) is None,
             ).run()
 
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
-from lazaretto.errors import InvalidMessage, MessageLockLost
+from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost
 from lazaretto.failure import failure_of
 from lazaretto.messages import ReceivedMessage
 from lazaretto.policy import Outcome
@@ -20,6 +20,10 @@ Handler = Callable[[ReceivedMessage], object]
 _RELEASE = Settlement(Outcome.RELEASED)
 #: How long a wait lasts before it is looked whether to stop, in seconds.
 _LOOK_UP = 0.5
+#: How long a session is worked on while others may wait, in seconds.
+_TURN = 1.0
+#: How long one that failed waits where no policy says when it is tried again, in seconds.
+_AGAIN = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +38,11 @@ class ConsumeReport:
 
 @dataclasses.dataclass(slots=True)
 class Consumer:
-    """Calls a handler for each message of a receiver until it is told to stop."""
+    """Calls a handler for each message of a receiver until it is told to stop.
+
+    `roams`: the receiver takes one session after the other. `retries_for_ever`: no policy ends the attempts
+    on these messages, as in a dead-letter subqueue without one.
+    """
 
     store: Store
     receiver: Receiver
@@ -45,20 +53,55 @@ class Consumer:
     stop_when_idle: bool = False
     max_wait: float = 0.0
     on_batch: Callable[[ConsumeReport], object] | None = None
+    roams: bool = False
+    retries_for_ever: bool = False
     report: ConsumeReport = dataclasses.field(default_factory=ConsumeReport)
+    #: What failed and would come again at once, by number: held until all others were tried.
+    _aside: dict[int, Settled] = dataclasses.field(default_factory=dict)
+    _renew_aside_at: float = 0.0
 
     def run(self) -> ConsumeReport:
         """Consume until told to stop. Raises PoisonMessageError when the queue is halted."""
-        while self.stop is None or not self.stop.is_set():
-            wait = self.max_wait if self.stop_when_idle else _LOOK_UP
-            batch = self.receiver.receive(self.batch_size, wait)
-            if batch:
-                self._handle(batch)
-                if self.on_batch is not None:
-                    self.on_batch(self.report)
-            elif self.stop_when_idle:
-                break
+        try:
+            while self.stop is None or not self.stop.is_set():
+                wait = self.max_wait if self.stop_when_idle else _LOOK_UP
+                came = self._work_session(wait) if self.roams else self._work(wait)
+                if not came and self.stop_when_idle:
+                    break
+        finally:
+            self._settle(list(self._aside.values()))
         return self.report
+
+    def _work_session(self, wait: float) -> bool:
+        """Work on the next session until nothing more comes in it, or its turn is over."""
+        came, end = False, time.monotonic() + _TURN
+        try:
+            while self._work(wait):
+                came, wait = True, 0.0
+                if time.monotonic() >= end or (self.stop is not None and self.stop.is_set()):
+                    break
+        except (SessionHeld, SessionLockLost):
+            # There are other sessions.
+            came = True
+        self.receiver.leave_session()
+        return came
+
+    def _work(self, wait: float) -> bool:
+        """Receive once, and handle what came; return whether anything did that was not tried before."""
+        batch = self.receiver.receive(self.batch_size, wait)
+        if self._aside and time.monotonic() >= self._renew_aside_at:
+            self._renew_aside()
+        aside = self._aside
+        if aside:
+            # Those whose lock ran out come again.
+            again = [m for m in batch if m.sequence_number in aside]
+            aside.update((m.sequence_number, Settled(m, aside[m.sequence_number].settlement)) for m in again)
+            batch = [m for m in batch if m not in again]
+        if batch:
+            self._handle(batch)
+            if self.on_batch is not None:
+                self.on_batch(self.report)
+        return bool(batch)
 
     def _handle(self, batch: list[ReceivedMessage]) -> None:
         done: list[Settled] = []
@@ -67,7 +110,7 @@ class Consumer:
             for index, message in enumerate(batch):
                 if time.monotonic() >= renew_at:
                     # A slow handler must not lose the locks of those that wait behind it.
-                    self._settle(done)
+                    self._settle(self._without_failed(done))
                     done = []
                     self._renew(batch[index:])
                     renew_at = self._half_time(batch[index:])
@@ -77,7 +120,22 @@ class Consumer:
             done += [Settled(message, _RELEASE) for message in batch[len(done) :]]
             raise
         finally:
-            self._settle(done)
+            self._settle(self._without_failed(done))
+
+    def _without_failed(self, done: list[Settled]) -> list[Settled]:
+        """Keep those aside that failed, if they would come again at once and for ever."""
+        if not (self.retries_for_ever and self.stop_when_idle):
+            return done
+        failed = [e for e in done if e.settlement.outcome is Outcome.FAILED]
+        if failed and not self._aside:
+            self._renew_aside_at = self._half_time([failed[0].message])
+        self._aside.update((e.message.sequence_number, e) for e in failed)
+        return [e for e in done if e.settlement.outcome is not Outcome.FAILED]
+
+    def _renew_aside(self) -> None:
+        messages = [e.message for e in self._aside.values()]
+        self._renew(messages)
+        self._renew_aside_at = self._half_time(messages)
 
     def _call(self, message: ReceivedMessage) -> Settlement:
         try:
@@ -87,9 +145,14 @@ class Consumer:
             return Settlement(Outcome.INVALID, failure_of(error))
         except Exception as error:
             self.report.failed += 1
-            return Settlement(Outcome.FAILED, failure_of(error))
+            return Settlement(Outcome.FAILED, failure_of(error), self._delay)
         self.report.completed += 1
         return COMPLETE
+
+    @property
+    def _delay(self) -> float | None:
+        """How long one that failed waits, unless the policy says: it is not to be tried without a pause."""
+        return _AGAIN if self.retries_for_ever and not self.stop_when_idle else None
 
     def _half_time(self, batch: list[ReceivedMessage]) -> float:
         lock = batch[0].lock

@@ -389,6 +389,12 @@ class Receiver:
         with contextlib.suppress(BrokerClosed):
             self._release()
 
+    def leave_session(self) -> None:
+        """Give up the session that is held, if it may be any: the next receive locks the next one."""
+        if self._wanted is NEXT_SESSION:
+            with self._locking:
+                self._release()
+
     def _release(self) -> None:
         """Give up the session that is held, and one that may be."""
         if self._maybe_locked is not None:

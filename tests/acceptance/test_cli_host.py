@@ -433,3 +433,55 @@ def test_what_an_error_handler_returns_counts(cli: Program, tmp_path: Path) -> N
     assert (queue["dropped"], queue["counts"]["dead_letter"], queue["counts"]["total"]) == (1, 2, 2)
     letters = cli.ok("dead-letters", "list", "decided", "--json").json
     assert [(x["message"]["body"], x["counters"]["failures"]) for x in letters] == [("keep", 1), ("again", 3)]
+
+
+class TestWhatIsHeldBack:
+    def test_a_halted_queue_ends_it_and_is_named(self, cli: Program) -> None:
+        with cli.broker() as broker:
+            broker.update_queue(
+                "orders", policy=PoisonPolicy(receive_retry_count=0, on_poison=lazaretto.Disposition.FAULT)
+            )
+        send(cli, b"no", b"lamp")
+        done = cli("run", "shop", "--stop-when-idle")
+        assert done.code == 4
+        assert "error[poison_message]: 'orders' is halted by message 1" in done.err
+
+    def test_a_queue_that_is_switched_off(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        with cli.broker() as broker:
+            broker.set_status("orders", "disabled")
+        assert "disabled" in cli.fails(4, "queue_disabled", "run", "shop", "--stop-when-idle")
+
+    def test_a_breaker_that_is_held_open(self, cli: Program) -> None:
+        send(cli, b"lamp")
+        cli.ok("breaker", "open", "orders")
+        assert "held open" in cli.fails(4, "queue_disabled", "run", "shop", "--stop-when-idle")
+
+    def test_a_session_that_is_held_back(self, cli: Program, tmp_path: Path) -> None:
+        (tmp_path / "stepping.py").write_text(
+            "from lazaretto.host import handler\n"
+            "@handler('steps')\ndef f(message):\n    assert message.session_id != 'a', 'poison'\n"
+        )
+        with cli.broker() as broker:
+            options = lazaretto.QueueOptions(
+                requires_session=True,
+                on_poison_session=lazaretto.PoisonSession.BLOCK,
+                policy=PoisonPolicy(receive_retry_count=0),
+            )
+            broker.create_queue("steps", options)
+            broker.sender("steps").send([Message(b"", session_id=name) for name in "aabb"])
+        assert "session 'a'" in cli.fails(4, "session_held", "run", "stepping", "--stop-when-idle")
+        with cli.broker() as broker:
+            assert broker.queue("steps").counts.active == 2
+
+    def test_errors_that_nobody_reads_stop_nothing(self, cli: Program) -> None:
+        """What handlers print goes to a pipe whose reader has ended."""
+        send(cli, *[b"%d" % n for n in range(300)])
+        process = cli.start(
+            "run", "shop", "--stop-when-idle", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait(60)
+        with cli.broker() as broker:
+            assert sorted(map(int, booked(broker))) == list(range(300))

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from lazaretto import Broker, EntityNotFound, HandlerError, InvalidOption, InvalidPath, SandboxSetupError
+from lazaretto import (
+    Broker,
+    EntityNotFound,
+    HandlerError,
+    InvalidOption,
+    InvalidPath,
+    Message,
+    ReceivedMessage,
+    SandboxSetupError,
+)
 from lazaretto.host import Handler, HandlerContext, ServiceHost, handler, load_function, load_handlers
 
 from .serving import send, serve
@@ -184,3 +193,19 @@ def test_a_handler_is_still_its_function() -> None:
 
     assert double(4) == 8
     assert (double.__name__, double.__doc__, double.options.deadline) == ("double", "Twice.", 5.0)
+
+
+def test_a_failing_dead_letter_is_not_tried_without_a_pause(broker: Broker, isolation: str) -> None:
+    broker.sender("work").send([Message(b"bad"), Message(b"good")])
+    with broker.receiver("work") as receiver:
+        receiver.dead_letter(receiver.receive(2))
+
+    def fix(message: ReceivedMessage) -> None:
+        if message.body == b"bad":
+            raise ValueError("still bad")
+
+    host = ServiceHost(broker, Handler("work/$deadletterqueue", fix, isolation=isolation))
+    host.run(until=lambda: host.idle() == [])
+    (report,) = host.reports()
+    assert (report.completed, report.failing) == (1, 1)
+    assert report.retried <= 2

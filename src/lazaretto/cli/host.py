@@ -28,7 +28,11 @@ def run(
     context: typer.Context,
     handlers: HandlersArgument,
     stop_when_idle: Annotated[
-        bool, typer.Option("--stop-when-idle", help="End when the queues have nothing more to receive.")
+        bool,
+        typer.Option(
+            "--stop-when-idle",
+            help="End when the queues have nothing more to receive: with 4 if what is left is held back.",
+        ),
     ] = False,
     grace: Annotated[
         Any,
@@ -52,7 +56,7 @@ def run(
         host = ServiceHost(broker, found, grace=30.0 if grace is None else grace)
         view = _View(host, broker)
         with _shown(view, json=call.json) as look:
-            idle = _Idle(view) if stop_when_idle else None
+            idle = _Idle(host) if stop_when_idle else None
 
             def until() -> bool:
                 look()
@@ -62,6 +66,8 @@ def run(
         if call.json:
             for report in host.reports():
                 output.json_line(report)
+        if idle is not None and idle.why:
+            raise idle.why[0]
 
 
 class _View:
@@ -100,29 +106,29 @@ class _View:
         except LazarettoError as error:
             return "", error.code
 
-    def busy(self) -> bool:
-        """Return whether there is anything that may be handed out sooner or later."""
-        for report in self.host.reports():
-            counts = self._broker.queue(report.queue).counts
-            if ";" in report.queue or "$" in report.queue:
-                return bool(counts.dead_letter)
-            if counts.active or counts.locked or counts.suspect or counts.delayed or counts.scheduled:
-                return True
-        return False
-
 
 class _Idle:
     """Finds out whether everything is done: asked often, it looks now and then."""
 
-    def __init__(self, view: _View) -> None:
-        self._view = view
+    def __init__(self, host: Any) -> None:
+        self._host = host
         self._next = time.monotonic() + 0.2
+        #: Why what is left cannot be handed out.
+        self.why: list[Any] = []
 
     def is_over(self) -> bool:
+        from lazaretto.errors import StoreError
+
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + 0.2
-        return not self._view.busy()
+        try:
+            why = self._host.idle()
+        except StoreError:
+            # The handlers wait for it, too.
+            return False
+        self.why = why or []
+        return why is not None
 
 
 @contextmanager

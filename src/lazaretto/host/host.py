@@ -16,9 +16,10 @@ from lazaretto.broker import Broker
 from lazaretto.engine.leases import RenewLease
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import QueueOptions, Subqueue
-from lazaretto.errors import HandlerError, InvalidOption, SandboxError
+from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
+from lazaretto.host.idle import work_left
 from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Shared
 from lazaretto.host.slots import Slot
@@ -135,7 +136,8 @@ class ServiceHost:
         main = path.subqueue is Subqueue.MAIN
         window = BreakerWindow(queue.breaker) if main and queue.breaker is not None else None
         tally = Tally(str(path), handler.__name__)
-        shared = Shared(handler, self._store, tally, self._gate, window)
+        for_ever = queue.policy_of(path.subqueue) is None
+        shared = Shared(handler, self._store, tally, self._gate, window, for_ever)
         self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
         for _ in range(options.concurrency):
@@ -181,6 +183,21 @@ class ServiceHost:
     def reports(self) -> list[HandlerReport]:
         """Return how each handler stands."""
         return [shared.tally.report() for shared in self._shared]
+
+    def idle(self) -> list[EntityError] | None:
+        """Return None while there is anything to do; else why what is left cannot be handed out.
+
+        An empty list: nothing is left, but dead letters that fail and are tried for ever.
+        """
+        why: list[EntityError] = []
+        for shared in self._shared:
+            path, failing = shared.handler.path, shared.tally.report().failing
+            found = self._store.read(lambda tx, path=path, failing=failing: work_left(tx, path, failing))  # type: ignore[misc]
+            if found is True:
+                return None
+            if isinstance(found, EntityError):
+                why.append(found)
+        return why
 
     @property
     def running(self) -> bool:

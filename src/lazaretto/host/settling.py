@@ -45,6 +45,8 @@ _MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
 
 #: Ends of an attempt on which the policy gives its verdict.
 _FAILING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST, Outcome.INVALID)
+#: How long one that failed waits where no policy says when it is tried again, in seconds.
+_AGAIN = 1.0
 
 T = TypeVar("T")
 
@@ -71,6 +73,8 @@ class Settling:
     def finish(self, handover: Handover, ended: Sequence[Ended], following: int | None) -> None:
         """Settle a hand-over in one commit, which also starts on the following one."""
         ended = self._as_unit(handover, ended)
+        if self._shared.retries_for_ever:
+            ended = [_later(e) for e in ended]
         settled = self._judge(handover, ended) or ended
         self.commit(list(zip(handover.messages, settled, strict=True)), handover.lock.token, following)
         if handover.outage is not None:
@@ -111,6 +115,9 @@ class Settling:
                 self._forget(finished.outage)
                 entries = [(m, _uncharged(e, finished.outage)) for m, e in entries]
             self._report(entries, finished.finals)
+            if self._shared.retries_for_ever:
+                tried = [(m.key, e.settlement.failure is not None) for m, e in entries if e is not RELEASED]
+                self._shared.tally.tried_for_ever(tried)
 
     def _ask(self, entries: list[tuple[ReceivedMessage, Ended]]) -> list[tuple[ReceivedMessage, Ended]]:
         """Tell the error handlers of each message that has had its last attempt; what they return counts."""
@@ -288,6 +295,13 @@ def _foretold(tx: Transaction, entries: Sequence[tuple[ReceivedMessage, Ended]])
     """Return the final verdicts that the policy would give, by the message's key."""
     asked = ((m.key, foretell(tx, m.key, e.settlement.outcome, e.settlement.failure)) for m, e in entries)
     return {key: final for key, final in asked if final is not None}
+
+
+def _later(ended: Ended) -> Ended:
+    """Let one that failed, and that no policy keeps from being tried again, not be so at once."""
+    if ended.settlement.failure is None:
+        return ended
+    return ended._replace(settlement=msgspec.structs.replace(ended.settlement, delay=_AGAIN))
 
 
 def _uncharged(ended: Ended, fingerprint: str) -> Ended:

@@ -21,4 +21,6 @@ class Shared:
     tally: Tally
     gate: Gate
     window: BreakerWindow | None
+    #: Whether no policy ends the attempts on these messages, as in a dead-letter subqueue without one.
+    retries_for_ever: bool = False
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)

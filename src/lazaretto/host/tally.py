@@ -56,7 +56,8 @@ class HandlerReport:
     `retried`: attempts that failed and are tried again; `dead`: messages that were not. `expired`,
     `died` and `invalid` are those among both whose deadline was over, whose process died, that can
     never succeed. `released`: given back uncharged. `lost`: settled too late, their lock was gone.
-    `waiting`: why nothing is taken, if something is wrong.
+    `failing`: dead letters that failed the last time, and are tried for ever, as nothing else is said of
+    them. `waiting`: why nothing is taken, if something is wrong.
     """
 
     queue: str
@@ -70,6 +71,7 @@ class HandlerReport:
     deferred: int
     released: int
     lost: int
+    failing: int
     rate: float
     waiting: str | None
 
@@ -84,6 +86,7 @@ class Tally:
         self._counts: Counter[Outcome] = Counter()
         self._final = 0
         self._lost = 0
+        self._failing: set[int] = set()
         self._waiting: str | None = None
         self._points: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
         #: Where the next session is looked for, so that the slots go round together.
@@ -94,6 +97,12 @@ class Tally:
         with self._lock:
             self._counts.update(outcomes)
             self._final += finals
+
+    def tried_for_ever(self, ended: Iterable[tuple[int, bool]]) -> None:
+        """Note which messages, by key, have failed that nothing ends the attempts on, and which have not."""
+        with self._lock:
+            for key, failed in ended:
+                (self._failing.add if failed else self._failing.discard)(key)
 
     def lost(self, messages: int) -> None:
         """Add messages that were settled too late."""
@@ -125,6 +134,7 @@ class Tally:
                 deferred=counts[Outcome.DEFERRED],
                 released=counts[Outcome.RELEASED],
                 lost=self._lost,
+                failing=len(self._failing),
                 rate=self._rate(completed),
                 waiting=self._waiting,
             )

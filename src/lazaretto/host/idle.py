@@ -1,0 +1,62 @@
+"""Whether a handler has anything left to do, or what keeps that from being handed out."""
+
+from __future__ import annotations
+
+from lazaretto.breaker import BreakerStatus
+from lazaretto.engine.breakers import breaker_of
+from lazaretto.engine.queues import describe, require_queue
+from lazaretto.engine.sessions import held_error
+from lazaretto.engine.status import stop_error
+from lazaretto.entities import EntityPath, QueueDescription, Subqueue
+from lazaretto.errors import EntityError, QueueDisabled
+from lazaretto.keys import first_key, last_key
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import DEFERRED, QueueRecord
+
+
+def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityError:
+    """Return whether anything may be handed out sooner or later, or why what is left cannot be.
+
+    `failing`: dead letters that failed, and that nothing ends the attempts on.
+    """
+    queue = require_queue(tx, path)
+    found = describe(tx, queue)
+    if not _count(found, path, failing):
+        return False
+    if found.counts.locked:
+        # Somebody is at work.
+        return True
+    return stop_error(queue, path.subqueue) or _kept_back(tx, queue, path, found) or True
+
+
+def _count(found: QueueDescription, path: EntityPath, failing: int) -> int:
+    counts = found.counts
+    if path.subqueue is not Subqueue.MAIN:
+        return max(0, counts.dead_letter - failing)
+    return counts.active + counts.locked + counts.suspect + counts.delayed + counts.scheduled
+
+
+def _kept_back(
+    tx: Transaction, queue: QueueRecord, path: EntityPath, found: QueueDescription
+) -> EntityError | None:
+    if path.subqueue is not Subqueue.MAIN:
+        return None
+    breaker = breaker_of(queue)
+    if breaker is not None and breaker.status is BreakerStatus.HELD_OPEN:
+        return QueueDisabled(
+            f"the breaker of {queue.path!r} is held open by an operator: set it to auto to go on"
+        )
+    if not found.held_sessions or _has_open_session(tx, queue):
+        return None
+    ((session_id, held_by), *_) = tx.held_sessions(first_key(queue.queue_id), last_key(queue.queue_id), 1)
+    return held_error(queue, session_id, held_by)
+
+
+def _has_open_session(tx: Transaction, queue: QueueRecord) -> bool:
+    """Return whether a session that is not held back has messages that are not only deferred."""
+    session = tx.next_session_id(queue.queue_id, "")
+    while session is not None:
+        if any(state != DEFERRED for _, state in tx.session_keys(queue.queue_id, session)):
+            return True
+        session = tx.next_session_id(queue.queue_id, session)
+    return False

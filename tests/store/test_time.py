@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import lazaretto
-from lazaretto import Broker, ManualClock, MessageState
+from lazaretto import NEXT_SESSION, Broker, ManualClock, Message, MessageState
+from lazaretto.claims import ClaimConsumer
+from lazaretto.clock import to_datetime
 
 from .actions import bodies, create, fail, peek_one, send, set_aside, states, take
 from .conftest import Connect
@@ -193,3 +195,55 @@ def test_a_delay_outlasted_by_time_to_live_shows_as_delayed(broker: Broker) -> N
     send(broker, b"x", time_to_live=10)
     fail(broker, delay=60)
     assert states(broker) == [(b"x", MessageState.DELAYED)]
+
+
+class TestMuchIsDue:
+    """Whoever receives finds what is there once all that is due is done, however much it is."""
+
+    EXPIRED = 600
+
+    def _store(self, connect: Connect, clock: ManualClock, **options: Any) -> Broker:
+        """Return a broker whose store was left alone while much came due, and one message last of all."""
+        broker = connect()
+        create(broker, **options)
+        session = "a" if options.get("requires_session") else None
+        broker.sender("q").send([Message(b"old", time_to_live=5, session_id=session)] * self.EXPIRED)
+        broker.sender("q").schedule(
+            Message(b"new", session_id=session), to_datetime(clock.now() + 10_000_000)
+        )
+        broker.close()
+        clock.advance(11)
+        return connect()
+
+    def test_consume(self, connect: Connect, clock: ManualClock) -> None:
+        broker = self._store(connect, clock)
+        found: list[bytes] = []
+        broker.consume("q", lambda message: found.append(message.body), stop_when_idle=True)
+        assert found == [b"new"]
+        assert broker.queue("q").expired == self.EXPIRED
+
+    @pytest.mark.parametrize("mode", ["peek_lock", "receive_and_delete"])
+    def test_receive(self, connect: Connect, clock: ManualClock, mode: Any) -> None:
+        broker = self._store(connect, clock)
+        assert bodies(broker.receiver("q", mode=mode).receive(5)) == [b"new"]
+
+    def test_take(self, connect: Connect, clock: ManualClock) -> None:
+        handover = self._store(connect, clock).receiver("q").take(5, 0.0)
+        assert handover is not None
+        assert bodies(handover.messages) == [b"new"]
+
+    def test_the_next_session(self, connect: Connect, clock: ManualClock) -> None:
+        broker = self._store(connect, clock, requires_session=True)
+        with broker.receiver("q", session=NEXT_SESSION) as receiver:
+            assert bodies(receiver.receive(5)) == [b"new"]
+
+    def test_by_number(self, connect: Connect, clock: ManualClock) -> None:
+        broker = self._store(connect, clock)
+        (message,) = broker.receiver("q").receive_by_number(self.EXPIRED + 2)
+        assert message.body == b"new"
+
+    def test_a_claim(self, connect: Connect, clock: ManualClock) -> None:
+        broker = self._store(connect, clock)
+        consumer = ClaimConsumer(broker._store, "q", "c")
+        consumer.attach()
+        assert consumer.take(0) == 1

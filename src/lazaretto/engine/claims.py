@@ -19,7 +19,7 @@ from lazaretto.engine.claim_ends import open_claims, revoke
 from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.status import refuse_receiving, stop_error
-from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.engine.timers import catch_up
 from lazaretto.engine.workers import blame
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
@@ -34,7 +34,7 @@ from lazaretto.store.claims import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import SUSPECT, MessageRow, QueueRecord
 
 _replace = msgspec.structs.replace
@@ -93,7 +93,7 @@ class Attach(Operation[Attached]):
                 "settled message by message: receive from it, or set another on_poison_session"
             )
         before = _identified(tx, queue, self.consumer)
-        sweep(tx, SWEEP)
+        catch_up(tx)
         record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
         tx.save_consumer(record)
         tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
@@ -212,7 +212,7 @@ class TakeClaim(Operation[int | EntityError | None]):
     lease: float
     last: int | None = None
 
-    def run(self, tx: Transaction) -> int | EntityError | None:
+    def run(self, tx: Transaction) -> int | EntityError | Again | None:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
         if record.last_claim > self.after:
             return self.after + 1
@@ -224,7 +224,7 @@ class TakeClaim(Operation[int | EntityError | None]):
         _pass_over(tx, record)
         refuse_receiving(queue, Subqueue.MAIN)
         touch(tx, queue)
-        sweep(tx, SWEEP)
+        caught_up = catch_up(tx)
         queue = require_queue(tx, self.path)
         stopped = stop_error(queue, Subqueue.MAIN)
         if stopped is not None:
@@ -236,7 +236,7 @@ class TakeClaim(Operation[int | EntityError | None]):
         most = min(self.max_rows, record.narrow) if record.narrow else self.max_rows
         taken = _Taker(tx, queue, token, dataclasses.replace(self, max_rows=most)).take()
         if not taken:
-            return None
+            return None if caught_up else AGAIN
         claim = ClaimRecord(
             queue.queue_id,
             self.consumer,

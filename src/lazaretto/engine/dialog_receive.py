@@ -18,7 +18,7 @@ from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.records import QueueRecord
 
@@ -66,17 +66,21 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     mergeable: ClassVar[bool] = True
     rank: ClassVar[int] = 2
 
-    def run(self, tx: Transaction) -> GroupHandover | EntityError | None:
+    def run(self, tx: Transaction) -> GroupHandover | EntityError | Again | None:
         return self.run_all(tx, [self])[0]
 
     @classmethod
     def run_all(
         cls, tx: Transaction, operations: Sequence[ReceiveGroup]
-    ) -> list[GroupHandover | EntityError | None]:
+    ) -> list[GroupHandover | EntityError | Again | None]:
         """Let several readers have their groups; all ask which is next before the first one looks."""
         asked = [operation._ask(tx) for operation in operations]
-        round_ = _Round(stale=bool(sweep(tx, SWEEP)))
-        return [one._take_group(tx, look, round_) for one, look in zip(operations, asked, strict=True)]
+        done = sweep(tx, SWEEP)
+        round_ = _Round(stale=done > 0)
+        found: list[GroupHandover | EntityError | Again | None] = [
+            one._take_group(tx, look, round_) for one, look in zip(operations, asked, strict=True)
+        ]
+        return found if done < SWEEP else [AGAIN if group is None else group for group in found]
 
     def _queue(self, tx: Transaction) -> QueueRecord:
         queue = require_queue(tx, self.path)

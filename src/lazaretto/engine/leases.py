@@ -18,7 +18,7 @@ from lazaretto.errors import EntityError, SessionLockLost
 from lazaretto.keys import main_key
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Outcome
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import Again, Operation, Transaction
 from lazaretto.store.records import LeaseRecord, QueueRecord
 
 
@@ -58,12 +58,12 @@ class Take(Operation[Handover | EntityError | None]):
 
     durable = False
 
-    def run(self, tx: Transaction) -> Handover | EntityError | None:
+    def run(self, tx: Transaction) -> Handover | EntityError | Again | None:
         found = self._take(tx)
         self.handed = found if isinstance(found, Handover) else None
         return found
 
-    def _take(self, tx: Transaction) -> Handover | EntityError | None:
+    def _take(self, tx: Transaction) -> Handover | EntityError | Again | None:
         limit, probed = self.limit, 0
         queue = tx.queue(self.path.key) or require_queue(tx, self.path)
         state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
@@ -77,7 +77,7 @@ class Take(Operation[Handover | EntityError | None]):
         found = Receive(self.path, limit, self.session, after=probed).run(tx)
         if probed and not found:
             found = Receive(self.path, limit, self.session).run(tx)
-        if isinstance(found, EntityError):
+        if isinstance(found, EntityError | Again):
             return found
         if not found:
             return None

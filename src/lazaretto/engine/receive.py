@@ -14,7 +14,7 @@ from lazaretto.engine.forwards import touch
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.status import refuse_receiving, stop_error
-from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.engine.timers import catch_up
 from lazaretto.engine.verdicts import carry_out
 from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
@@ -67,7 +67,7 @@ class Receive(Operation[Found]):
     durable = False
     rank: ClassVar[int] = 2
 
-    def run(self, tx: Transaction) -> Found:
+    def run(self, tx: Transaction) -> Found | Again:
         queue = receivable(tx, self.path, self.session is not None)
         token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
@@ -75,7 +75,7 @@ class Receive(Operation[Found]):
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
             if taken is not None:
                 return handed(tx, taken, Lock(self.path, token, until))
-        sweep(tx, SWEEP)
+        caught_up = catch_up(tx)
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
@@ -86,7 +86,9 @@ class Receive(Operation[Found]):
             record = require_session(tx, queue, self.session)
             rows = self._from_session(tx, queue, self.session)
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
-        return rows if isinstance(rows, EntityError) else handed(tx, rows, lock)
+        if isinstance(rows, EntityError):
+            return rows
+        return handed(tx, rows, lock) if rows or caught_up else AGAIN
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         return self.start_all(tx, [self])[0]
@@ -233,9 +235,9 @@ class ReceiveAndDelete(Operation[Found]):
     limit: int
     session: Lock | None = None
 
-    def run(self, tx: Transaction) -> Found:
+    def run(self, tx: Transaction) -> Found | Again:
         found = Receive(self.path, self.limit, self.session).run(tx)
-        if isinstance(found, EntityError) or not found:
+        if isinstance(found, EntityError | Again) or not found:
             return found
         queue = tx.queue(self.path.key)
         assert queue is not None
@@ -293,9 +295,9 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
 
     durable = False
 
-    def run(self, tx: Transaction) -> Found | MessageNotFound:
+    def run(self, tx: Transaction) -> Found | MessageNotFound | Again:
         queue = receivable(tx, self.path, self.session is not None)
-        sweep(tx, SWEEP)
+        caught_up = catch_up(tx)
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
@@ -307,6 +309,8 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             if not missing and self.session is not None:
                 held = (tx.row(row[0]) for row in rows)
                 missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
+            if missing and not caught_up:
+                return AGAIN
             if missing:
                 # Returned, not raised, because one may have been set aside only just now.
                 return MessageNotFound(

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from lazaretto.clock import to_datetime
 from lazaretto.engine.receive import STATES, dispose_of_exhausted, handed, look_again, receivable
 from lazaretto.engine.sessions import held_error, require_session
-from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.engine.timers import catch_up
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
 from lazaretto.keys import dead_key, first_key, main_key, sequence_of
 from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import (
     DEFERRED,
     DELAYED,
@@ -41,14 +41,14 @@ class ReceiveByNumber(Operation[Chosen]):
 
     durable = False
 
-    def run(self, tx: Transaction) -> Chosen:
+    def run(self, tx: Transaction) -> Chosen | Again:
         queue = receivable(tx, self.path, self.session is not None)
         if queue.options.whole_sessions and self.path.subqueue is Subqueue.MAIN:
             raise NotAllowed(
                 f"the sessions of {queue.path!r} are processed whole (on_poison_session): "
                 "no message of one can be received by itself"
             )
-        sweep(tx, SWEEP)
+        caught_up = catch_up(tx)
         first = first_key(queue.queue_id, self.path.subqueue)
         keys = sorted({first + number for number in self.sequence_numbers})
         while True:
@@ -58,7 +58,7 @@ class ReceiveByNumber(Operation[Chosen]):
             for key in keys:
                 hindrance = self._hindrance(tx, queue, key, alone=len(keys) == 1)
                 if hindrance is not None:
-                    return hindrance
+                    return hindrance if caught_up else AGAIN
             rows = _active(tx, keys)
             if not dispose_of_exhausted(tx, queue, rows):
                 break

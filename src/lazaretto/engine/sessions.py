@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.status import refuse_receiving, stop_error
-from lazaretto.engine.timers import SWEEP, release_held, sweep
+from lazaretto.engine.timers import catch_up, release_held
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
     EntityError,
@@ -23,7 +23,7 @@ from lazaretto.errors import (
 from lazaretto.messages import Lock
 from lazaretto.options import shown
 from lazaretto.policy import Outcome
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import QueueRecord, SessionRecord
 
 held_decoder = msgspec.json.Decoder(HeldRecord)
@@ -60,17 +60,17 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     #: What the last run locked, for a caller who cannot know whether that was committed.
     locked: Lock | None = None
 
-    def run(self, tx: Transaction) -> Lock | EntityError | None:
+    def run(self, tx: Transaction) -> Lock | EntityError | Again | None:
         found = self._accept(tx)
         self.locked = found if isinstance(found, Lock) else None
         return found
 
-    def _accept(self, tx: Transaction) -> Lock | EntityError | None:
+    def _accept(self, tx: Transaction) -> Lock | EntityError | Again | None:
         queue = require_queue(tx, self.path)
         if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
             raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")
         refuse_receiving(queue, Subqueue.MAIN)
-        sweep(tx, SWEEP)
+        caught_up = catch_up(tx)
         queue = require_queue(tx, self.path)
         stopped = stop_error(queue, Subqueue.MAIN)
         if stopped is not None:
@@ -78,7 +78,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         if self.session_id is None:
             found = self._next(tx, queue)
             if found is None:
-                return None
+                return None if caught_up else AGAIN
         else:
             found = self.session_id
             record = tx.session(queue.queue_id, found)

@@ -32,7 +32,7 @@ from lazaretto.store.records import (
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000
 
-#: How many timers a receive looks after before it takes messages; a timer thread does the rest.
+#: How many timers are looked after in the commit of a receive, before it takes messages.
 SWEEP = 256
 
 #: How many waiting messages of a queue are forwarded at a time.
@@ -47,6 +47,14 @@ def sweep(tx: Transaction, limit: int) -> int:
         found = _sweep_once(tx, limit)
         done += found
     return done
+
+
+def catch_up(tx: Transaction) -> bool:
+    """Do what is due before messages are taken, a part of it if it is much; return whether that was all.
+
+    If not, who finds nothing looks again in another commit: what it looks for may just not be there yet.
+    """
+    return sweep(tx, SWEEP) < SWEEP
 
 
 def _sweep_once(tx: Transaction, limit: int) -> int:

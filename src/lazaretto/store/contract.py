@@ -282,8 +282,11 @@ class Operation(Generic[T]):
     #: Whether the answer waits until the commit is on disk, or only until it survives a kill.
     durable: ClassVar[bool] = True
 
-    def run(self, tx: Transaction) -> T:
-        """Do it and return the answer."""
+    def run(self, tx: Transaction) -> T | Again:
+        """Do it and return the answer.
+
+        `AGAIN` as the answer: a part of what goes before is done; `run` is called again, in another commit.
+        """
         raise LazarettoError(f"{type(self).__name__} cannot be run")
 
     def start(self, tx: Transaction) -> Callable[[], T | Again] | None:

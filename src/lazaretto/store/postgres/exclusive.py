@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract import Operation
+from lazaretto.store.contract import Again, Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.transaction import SqlTransaction
@@ -87,7 +87,8 @@ class PgExclusive:
     def commit(self, operation: Operation[T]) -> T:
         try:
             self._refuse_ended()
-            answer = operation.run(self._tx)
+            while isinstance(answer := operation.run(self._tx), Again):
+                pass
             self._save(self._connection)
         except BaseException as error:
             self.rollback()

@@ -55,7 +55,7 @@ class _Plainly(Operation[T]):
         # Whether an answer is waited for until it is on disk is each class's affair; this one stands for any.
         self.durable = operation.durable  # type: ignore[misc]
 
-    def run(self, tx: Transaction) -> T:
+    def run(self, tx: Transaction) -> T | Again:
         return self._operation.run(tx)
 
 
@@ -129,7 +129,9 @@ class SqlStore(ABC):
     def run(self, operation: Operation[T]) -> T:
         self._refuse_fork()
         answer: T | Again = self._group.run(operation)
-        return self._group.run(_Plainly(operation)) if isinstance(answer, Again) else answer
+        while isinstance(answer, Again):
+            answer = self._group.run(_Plainly(operation))
+        return answer
 
     def _refuse_fork(self) -> None:
         if self._pid != os.getpid():

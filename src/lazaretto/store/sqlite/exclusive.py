@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lazaretto.errors import TransactionError
-from lazaretto.store.contract import Operation
+from lazaretto.store.contract import Again, Operation
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.transaction import SqlTransaction
 from lazaretto.store.sqlite.connection import translated
@@ -117,7 +117,8 @@ class SqliteExclusive:
     def commit(self, operation: Operation[T]) -> T:
         try:
             self._refuse_ended()
-            answer = operation.run(self._tx)
+            while isinstance(answer := operation.run(self._tx), Again):
+                pass
             self._file.refuse_gone()
             self._connection.execute("COMMIT")
         except BaseException as error:

@@ -145,7 +145,9 @@ class Model:
         if any(c is None or c.state is not SCHEDULED for c in found):
             raise Refused("MessageNotFound")
         for number in numbers:
-            queue.copies.pop((False, number), None)
+            gone = queue.copies.pop((False, number), None)
+            if gone is not None and queue.sent_ids.get(gone.message_id or "", (0, 0))[0] == number:
+                del queue.sent_ids[gone.message_id or ""]
 
     # -- receiving ------------------------------------------------------------------------------
 

@@ -100,3 +100,19 @@ def test_a_transaction_that_was_rolled_back_leaves_no_trace(broker: Broker) -> N
         tx.rollback()
     send(broker, b"x", message_id="m")
     assert take(broker).message_id == "m"
+
+
+@pytest.mark.parametrize("partition_key", [None, "p"])
+def test_cancelled_it_can_be_sent_again(
+    broker: Broker, clock: ManualClock, partition_key: str | None
+) -> None:
+    """What was cancelled before its time never came to be."""
+    later = to_datetime(clock.now() + 30_000_000)
+    fields = {"message_id": "m", "partition_key": partition_key}
+    with broker.sender("q") as sender:
+        number = sender.schedule(Message(b"wrong", **fields), later)  # type: ignore[arg-type]
+        sender.cancel(number)
+        again = sender.schedule(Message(b"right", **fields), later)  # type: ignore[arg-type]
+        assert again != number
+        assert sender.schedule(Message(b"repeated", **fields), later) == again  # type: ignore[arg-type]
+    assert bodies(broker.peek("q", 5)) == [b"right"]

@@ -160,5 +160,10 @@ class CancelScheduled(Operation[None]):
                     f"no scheduled message {number} in {queue.path!r}; it may be active now"
                 )
             rows.append(row)
+        detects = queue.options.requires_duplicate_detection
         for row in rows:
             remove(tx, row)
+            if detects:
+                # It never came to be, so that sending it again is no repetition.
+                partition = decode_headers(row.headers).partition_key or ""
+                tx.forget_message_id(queue.queue_id, row.message_id, partition, sequence_of(row.key))

@@ -259,6 +259,12 @@ class Transaction(
         """Remember a message id."""
         ...
 
+    def forget_message_id(
+        self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
+    ) -> None:
+        """Forget a message id, if it was sent under this number."""
+        ...
+
 
 class Again(enum.Enum):
     """The one answer that is none."""

@@ -774,6 +774,11 @@ INSERT INTO lazaretto_message_ids
 ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
     sequence_number = excluded.sequence_number
 
+-- name: delete_message_id
+-- Forget a message id, if it was sent under this number.
+DELETE FROM lazaretto_message_ids
+WHERE queue_id = %s AND message_id = %s AND partition_key = %s AND sequence_number = %s
+
 -- name: delete_old_message_ids
 -- Forget ids whose time is over, a chunk at a time.
 DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN

@@ -413,3 +413,8 @@ class SqlTransaction(
     ) -> None:
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
         self._x(self._q["insert_message_id"], values)
+
+    def forget_message_id(
+        self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
+    ) -> None:
+        self._x(self._q["delete_message_id"], (queue_id, message_id, partition_key, sequence_number))

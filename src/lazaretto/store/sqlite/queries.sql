@@ -642,6 +642,11 @@ WHERE queue_id = ? AND message_id = ? AND partition_key = ? AND forget_after > ?
 INSERT OR REPLACE INTO lazaretto_message_ids
     (queue_id, message_id, partition_key, forget_after, sequence_number) VALUES (?, ?, ?, ?, ?)
 
+-- name: delete_message_id
+-- Forget a message id, if it was sent under this number.
+DELETE FROM lazaretto_message_ids
+WHERE queue_id = ? AND message_id = ? AND partition_key = ? AND sequence_number = ?
+
 -- name: delete_old_message_ids
 -- Forget ids whose time is over, a chunk at a time.
 DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN

@@ -45,6 +45,7 @@ from lazaretto.entities import (
 )
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import Rule
+from lazaretto.keeper import look
 from lazaretto.options import member, shown
 from lazaretto.store.contract import Store, Transaction
 
@@ -88,12 +89,12 @@ class Administration:
             refuse_topic(record, "broker.topic(…) describes it")
             return describe(tx, record)
 
-        return self._store.read(find)
+        return look(self._store, find)
 
     def queues(self) -> list[QueueDescription]:
         """Return all queues by path, the system's dead-letter queue among them."""
-        return self._store.read(
-            lambda tx: describe_all(tx, [q for q in tx.queues() if q.kind is EntityKind.QUEUE])
+        return look(
+            self._store, lambda tx: describe_all(tx, [q for q in tx.queues() if q.kind is EntityKind.QUEUE])
         )
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
@@ -126,7 +127,7 @@ class Administration:
     def breaker(self, path: str) -> BreakerDescription:
         """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
         parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: describe_breaker(require_queue(tx, parsed)))
+        return look(self._store, lambda tx: describe_breaker(require_queue(tx, parsed)))
 
     def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
         """Keep a breaker "open" (nothing is handed to hosts) or "close"d (every failure counts).
@@ -146,12 +147,13 @@ class Administration:
     def topic(self, path: str) -> TopicDescription:
         """Return a topic: options and counts. Raises EntityNotFound."""
         parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: describe_topic(tx, require_topic(tx, parsed)))
+        return look(self._store, lambda tx: describe_topic(tx, require_topic(tx, parsed)))
 
     def topics(self) -> list[TopicDescription]:
         """Return all topics by path."""
-        return self._store.read(
-            lambda tx: describe_topics(tx, [q for q in tx.queues() if q.kind is EntityKind.TOPIC])
+        return look(
+            self._store,
+            lambda tx: describe_topics(tx, [q for q in tx.queues() if q.kind is EntityKind.TOPIC]),
         )
 
     def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
@@ -183,13 +185,14 @@ class Administration:
     def subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""
         parsed = EntityPath.parse(topic)
-        return self._store.read(lambda tx: describe_subscription(tx, require_subscription(tx, parsed, name)))
+        return look(self._store, lambda tx: describe_subscription(tx, require_subscription(tx, parsed, name)))
 
     def subscriptions(self, topic: str) -> list[SubscriptionDescription]:
         """Return a topic's subscriptions by name. Raises EntityNotFound."""
         parsed = EntityPath.parse(topic)
-        return self._store.read(
-            lambda tx: describe_subscriptions(tx, tx.subscriptions(require_topic(tx, parsed).queue_id))
+        return look(
+            self._store,
+            lambda tx: describe_subscriptions(tx, tx.subscriptions(require_topic(tx, parsed).queue_id)),
         )
 
     def update_subscription(

@@ -32,7 +32,7 @@ from lazaretto.entities import (
     Subqueue,
 )
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.keeper import Keeper
+from lazaretto.keeper import Keeper, look
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, PeekedMessage
 from lazaretto.options import seconds, shown, whole
@@ -139,18 +139,18 @@ class Broker(Administration, DeadLetterDesk):
     def sessions(self, path: str) -> list[str]:
         """Return the ids of a queue's sessions that have messages, a lock or a state."""
         parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
+        return look(self._store, lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
         parsed = EntityPath.parse(path)
-        return self._store.read(lambda tx: describe_session(tx, parsed, session_id))
+        return look(self._store, lambda tx: describe_session(tx, parsed, session_id))
 
     def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:
         """Return the sessions that wait for a poison message of theirs to be decided on."""
         parsed = EntityPath.parse(path)
         whole("limit", limit, 1, MOST_MESSAGES)
-        return self._store.read(lambda tx: held_sessions(tx, parsed, limit))
+        return look(self._store, lambda tx: held_sessions(tx, parsed, limit))
 
     def resume_session(self, path: str, session_id: str, verdict: str, *, actor: str | None = None) -> None:
         """Let a held session go on, by a verdict on the message that holds it back.
@@ -165,7 +165,7 @@ class Broker(Administration, DeadLetterDesk):
         """Return the claims taken of a queue, the latest first."""
         parsed = EntityPath.parse(path)
         whole("limit", limit, 1, MOST_MESSAGES)
-        return self._store.read(lambda tx: describe_claims(tx, parsed, limit))
+        return look(self._store, lambda tx: describe_claims(tx, parsed, limit))
 
     def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
         """Give an open claim's messages back, uncharged. Raises EntityError if it is not open."""
@@ -228,7 +228,7 @@ class Broker(Administration, DeadLetterDesk):
                 raise MessageNotFound(f"no message {number} in {queue.path!r}")
             return found
 
-        return self._store.read(find)
+        return look(self._store, find)
 
     # -- logs -----------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Broker(Administration, DeadLetterDesk):
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
         while True:
             seen = self._store.changes(0)
-            found = self._store.read(lambda tx: read_events(tx, after, limit, kind, queue))
+            found = look(self._store, lambda tx: read_events(tx, after, limit, kind, queue))
             left = 3600.0 if end is None else end - time.monotonic()
             if found or left <= 0:
                 return found
@@ -258,12 +258,12 @@ class Broker(Administration, DeadLetterDesk):
 
     def last_event(self) -> int:
         """Return the position of the latest event, to follow what comes after it."""
-        return self._store.read(lambda tx: tx.last_event())
+        return look(self._store, lambda tx: tx.last_event())
 
     def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return what operators did, the latest first."""
         whole("limit", limit, 1, MOST_MESSAGES)
-        return self._store.read(lambda tx: read_audit(tx, limit, queue))
+        return look(self._store, lambda tx: read_audit(tx, limit, queue))
 
     # -- the store ------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from lazaretto.engine.rerouting import (
 )
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidOption
+from lazaretto.keeper import look
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.messages import DeadLetter
 from lazaretto.options import shown, whole
@@ -85,10 +86,11 @@ class DeadLetterDesk:
         page = _MESSAGES if messages else _CHUNK
         while left is None or left > 0:
             size = page if left is None else min(page, left)
-            found = self._store.read(
+            found = look(
+                self._store,
                 functools.partial(
                     list_dead_letters, path=parsed, which=given, limit=size, after=after, messages=messages
-                )
+                ),
             )
             yield from found
             if len(found) < size:
@@ -100,12 +102,12 @@ class DeadLetterDesk:
         """Return one dead letter with its whole history, or what became of it."""
         parsed = dead_letter_path(EntityPath.parse(path))
         number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
-        return self._store.read(lambda tx: show_dead_letter(tx, parsed, number))
+        return look(self._store, lambda tx: show_dead_letter(tx, parsed, number))
 
     def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
         """Return the dead letters that wait in a queue, counted by reason and error type."""
         parsed = dead_letter_path(EntityPath.parse(path))
-        return self._store.read(lambda tx: group_dead_letters(tx, parsed))
+        return look(self._store, lambda tx: group_dead_letters(tx, parsed))
 
     def resubmit(
         self,
@@ -210,6 +212,6 @@ class DeadLetterDesk:
     def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
         parsed = dead_letter_path(EntityPath.parse(path))
         if isinstance(which, DeadLetterFilter):
-            numbers = self._store.read(lambda tx: match_dead_letters(tx, parsed, which))
+            numbers = look(self._store, lambda tx: match_dead_letters(tx, parsed, which))
             return parsed, numbers, {"filter": which.as_detail()}
         return parsed, check_numbers(which), {}

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lazaretto.clock import MICROSECONDS, Clock
 from lazaretto.engine.timers import CleanUp, Sweep
 from lazaretto.engine.workers import Beat, BuryWorkers
-from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone
+from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.store.bell import Bell
-from lazaretto.store.contract import Store
+from lazaretto.store.contract import Store, Transaction
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,19 @@ class KeptStore(Store, Protocol):
     def on_waiting(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a thread starts to wait and none did before."""
         ...
+
+
+def look(store: Store, query: Callable[[Transaction], T]) -> T:
+    """Return what users see of a store at its time.
+
+    A clock that is moved by hand has no thread that does what is due; whoever looks does it.
+    """
+    # A transaction of this thread may hold the store; it sees what there was when it began.
+    with suppress(TransactionError):
+        if not store.clock.ticks and store.read(lambda tx: tx.anything_due()):
+            while store.run(Sweep()):
+                pass
+    return store.read(query)
 
 
 class Keeper:

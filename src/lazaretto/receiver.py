@@ -36,6 +36,7 @@ from lazaretto.errors import (
 )
 from lazaretto.failure import failure_of
 from lazaretto.headers import PropertyValue
+from lazaretto.keeper import look
 from lazaretto.keys import first_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.options import seconds, shown, text, whole
@@ -255,7 +256,7 @@ class Receiver:
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
-        return self._store.read(lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
+        return look(self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
 
     # -- settling -------------------------------------------------------------------------------
     # Each takes one message or several, in one commit that is on disk when the call returns, and

@@ -247,3 +247,38 @@ class TestMuchIsDue:
         consumer = ClaimConsumer(broker._store, "q", "c")
         consumer.attach()
         assert consumer.take(0) == 1
+
+
+class TestAClockMovedByHand:
+    """What is seen is what there is at its time, though nobody has received since."""
+
+    def test_counts_and_peek(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=20)
+        send(broker, b"retried")
+        fail(broker)
+        send(broker, b"old", time_to_live=10)
+        broker.sender("q").schedule(Message(b"later"), to_datetime(clock.now() + 20_000_000))
+        assert states(broker) == [
+            (b"retried", MessageState.DELAYED),
+            (b"old", MessageState.ACTIVE),
+            (b"later", MessageState.SCHEDULED),
+        ]
+        clock.advance(20)
+        assert states(broker) == [(b"retried", MessageState.ACTIVE), (b"later", MessageState.ACTIVE)]
+        found = broker.queue("q")
+        assert (found.counts.active, found.counts.total, found.expired) == (2, 2, 1)
+
+    def test_dead_letters(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker, dead_letter_on_expiration=True)
+        number = send(broker, b"x", time_to_live=10)
+        clock.advance(11)
+        assert [letter.sequence_number for letter in broker.dead_letters("q")] == [number]
+
+    def test_within_a_transaction_of_the_same_thread(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        send(broker, b"x", time_to_live=10)
+        with broker.transaction() as tx:
+            tx.execute("CREATE TABLE mine (n INTEGER)")
+            clock.advance(11)
+            assert bodies(broker.peek("q")) == [b"x"]
+        assert broker.peek("q") == []

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from lazaretto.clock import Clock
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.dialogs import DialogTransaction
@@ -351,6 +352,8 @@ class Exclusive(Protocol):
 
 class Store(Protocol):
     """Keeps everything, for several threads and several processes."""
+
+    clock: Clock
 
     @property
     def errors(self) -> type[Exception]:

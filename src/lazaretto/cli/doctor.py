@@ -20,6 +20,11 @@ from lazaretto.entities import QueueDescription
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
 
+_WAL_RESET_BUG = {
+    True: "with the WAL-reset bug: safe here, but let no other program write to the store's file",
+    False: "without the WAL-reset bug",
+}
+
 
 def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """Check the store and everything around it; the exit code is 1 if something is wrong.
@@ -114,7 +119,7 @@ def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:
     facts = report["store"]
     size, unused = (output.shown_bytes(facts[name]) for name in ("file_bytes", "free_bytes"))
     return [
-        ("sqlite", report["sqlite"]),
+        ("sqlite", f"{report['sqlite']}, {_WAL_RESET_BUG[facts['sqlite_has_wal_reset_bug']]}"),
         ("store", facts["path"]),
         ("store id", facts["store_id"]),
         ("schema", facts["schema"]),

@@ -47,6 +47,14 @@ class Connection(Protocol):
         ...
 
 
+class Closable(Protocol):
+    """A connection, or what has one."""
+
+    def close(self) -> None:
+        """Give it up."""
+        ...
+
+
 class _Plainly(Operation[T]):
     """An operation that is run, not started."""
 
@@ -121,7 +129,7 @@ class SqlStore(ABC):
         """Begin a transaction of the user's own, on a connection of its own."""
 
     @abstractmethod
-    def _connections(self) -> Sequence[Connection]:
+    def _connections(self) -> Sequence[Closable]:
         """Return all connections that are open, of which the writer's is one."""
 
     # -- writing --------------------------------------------------------------------------------

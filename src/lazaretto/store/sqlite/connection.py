@@ -15,8 +15,6 @@ from lazaretto.errors import (
     StoreReadOnly,
 )
 
-#: Pages in the write-ahead log after which they are copied to the file: 4 MiB.
-_CHECKPOINT_PAGES = 1000
 _CACHE_KIB = 65_536
 #: What the write-ahead log is cut back to after a burst, in bytes.
 _LOG_LIMIT = 67_108_864
@@ -100,7 +98,8 @@ def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Conn
             connection.execute("PRAGMA query_only = ON")
         else:
             connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            # See Log, which makes them.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
     except BaseException:
         connection.close()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import ctypes
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto.clock import Clock
-from lazaretto.errors import LazarettoError, StoreBusy, StoreError
+from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
 from lazaretto.store.contract import Transaction
 from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.store import Connection, SqlStore
+from lazaretto.store.sql.store import Closable, SqlStore
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.exclusive import SqliteExclusive
 from lazaretto.store.sqlite.file import WatchedFile
+from lazaretto.store.sqlite.log import Log, has_reset_bug
 from lazaretto.store.sqlite.schema import prepare
 from lazaretto.store.sqlite.tables import SqliteTables
 
@@ -68,7 +69,8 @@ class SqliteStore(SqlStore):
             # Opens the log, too.
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             connection.execute(_NO_PATIENCE)
-        self._file = WatchedFile(path)
+            self._file = WatchedFile(path)
+            self._log = Log(self._file.log, self._connect)
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
@@ -99,7 +101,19 @@ class SqliteStore(SqlStore):
         self._begun(version, self.clock.now())
 
     def _begin_alone(self, connection: sqlite3.Connection) -> None:
-        """Start a transaction of the one writer there can be.
+        """Start a transaction of the one writer there can be, with a log that is not too long."""
+        self._wait_to_begin(connection)
+        if not self._log.is_long:
+            return
+        with suppress(sqlite3.Error, StoreGone):
+            # Whatever keeps it from this will keep it from its commit, too, which tells.
+            self._log.copy()
+        # Only a transaction that begins now finds all of it copied, and begins the log anew.
+        connection.execute("ROLLBACK")
+        self._wait_to_begin(connection)
+
+    def _wait_to_begin(self, connection: sqlite3.Connection) -> None:
+        """Start a transaction, when no other process is in one.
 
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """
@@ -195,8 +209,8 @@ class SqliteStore(SqlStore):
         with translating(self._where):
             connection = self._connect()
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield SqliteTables(connection)
+                self._begin_alone(connection)
+                yield SqliteTables(connection, lambda: self._begin_alone(connection))
             finally:
                 connection.close()
 
@@ -234,15 +248,16 @@ class SqliteStore(SqlStore):
             "schema": int(meta["schema"]),
             "store_id": meta["store_id"],
             "sqlite": sqlite3.sqlite_version,
+            "sqlite_has_wal_reset_bug": has_reset_bug(sqlite3.sqlite_version_info),
             "journal_mode": journal,
             "file_bytes": pages * size,
             "free_bytes": free * size,
             "log_bytes": log.stat().st_size if log.exists() else 0,
         }
 
-    def _connections(self) -> list[Connection]:
+    def _connections(self) -> Sequence[Closable]:
         if self._file.gone:
             # SQLite's last connection removes the log by its name, which may be that of another file now.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-            return [*self._readers]
-        return [*self._readers, self._connection]
+            return [*self._readers, self._log]
+        return [*self._readers, self._log, self._connection]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.store.sql.copy import Row, Table
@@ -22,8 +22,9 @@ _ELSEWHERE: dict[str, tuple[str, dict[str, str], str]] = {
 class SqliteTables:
     """The tables as a connection sees them that holds off all other writers."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, begin: Callable[[], None]) -> None:
         self._connection = connection
+        self._begin = begin
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(sql, values)
@@ -94,4 +95,4 @@ class SqliteTables:
 
     def _commit(self) -> None:
         self._execute("COMMIT")
-        self._execute("BEGIN IMMEDIATE")
+        self._begin()

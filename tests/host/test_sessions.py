@@ -92,6 +92,28 @@ def test_a_session_that_is_one_unit_completes_as_one(store: Path) -> None:
         assert broker.queue("steps").counts.total == 0
 
 
+@pytest.mark.parametrize("way", ["dead_letter", "sql"])
+def test_a_session_that_is_one_unit_ends_as_one(store: Path, way: str) -> None:
+    """Nothing of it is kept where a handler sets one aside, or where one asks for what cannot be done."""
+    with make(store, PoisonSession.WHOLE, retries=0) as broker:
+
+        def act_but_one(message: ReceivedMessage, context: HandlerContext) -> None:
+            if message.body != BAD:
+                row = (message.session_id, int(message.body))
+                context.execute("INSERT INTO done (session, n) VALUES (?, ?)", row)
+            elif way == "sql":
+                context.execute("INSERT INTO nowhere (n) VALUES (?)", (1,))
+            else:
+                context.dead_letter("mine")
+
+        serve(broker, Handler("steps", act_but_one, concurrency=2))
+        assert dict(done(broker)) == {}
+        letters = list(broker.dead_letters("steps"))
+        assert len(letters) == SESSIONS * EACH
+        causes = {d.reason for d in letters} - {"SessionPoisoned"}
+        assert causes == {"mine" if way == "dead_letter" else "MaxDeliveryCountExceeded"}
+
+
 def test_a_repaired_message_lets_its_session_go_on_in_order(store: Path) -> None:
     with make(store, PoisonSession.PARK) as broker:
         with ServiceHost(broker, Handler("steps", act), on_output=lambda text: None):

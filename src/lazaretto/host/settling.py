@@ -81,10 +81,11 @@ class Settling:
             self._note_probe(handover.outage, ended)
 
     def _as_unit(self, handover: Handover, ended: Sequence[Ended]) -> Sequence[Ended]:
-        """A session that is one unit completes as one: what was done before a failure is not kept."""
-        if not self._whole or all(e.settlement.failure is None for e in ended):
+        """A session that is one unit completes as one: nothing is kept if any failed or was set aside."""
+        kept = (Outcome.COMPLETED, Outcome.DEFERRED)
+        if not self._whole or all(e.settlement.outcome in kept for e in ended):
             return ended
-        return [e if e.settlement.failure is not None else RELEASED for e in ended]
+        return [RELEASED if e.settlement.outcome in kept else e for e in ended]
 
     def commit(self, entries: list[tuple[ReceivedMessage, Ended]], token: int, following: int | None) -> None:
         """Settle messages of a hand-over, as they are; start on the following one."""
@@ -160,7 +161,18 @@ class Settling:
         following: int | None,
         error: Exception,
     ) -> None:
-        """Commit each message by itself, so that only the one that cannot be is charged."""
+        """Commit each message by itself, so that only the one that cannot be is charged.
+
+        A session that is one unit is not taken apart: the first that asked for anything is charged for it.
+        """
+        if len(entries) > 1 and self._whole:
+            culprit = next((message.key for message, ended in entries if ended.effects is not None), None)
+            if culprit is None:
+                raise error
+            charged = Ended(Settlement(Outcome.FAILED, failure_of(error)))
+            unit = [(message, charged if message.key == culprit else RELEASED) for message, _ in entries]
+            self.commit(unit, token, following)
+            return
         if len(entries) > 1:
             self._size.rolled_back()
             for entry in entries[:-1]:

@@ -244,8 +244,10 @@ class Slot:
                 if held.given_up or held.collected or len(messages) <= len(ended):
                     continue
                 held.given_up = True
+            # A session that is one unit does not complete without the one that hangs.
+            known = [RELEASED] * len(ended) if self._sessions is PoisonSession.WHOLE else ended
             rest = [RELEASED] * (len(messages) - len(ended))
-            entries = list(zip(messages, [*ended, *rest], strict=True))
+            entries = list(zip(messages, [*known, *rest], strict=True))
             if not self._stopping.is_set():
                 del entries[len(ended)]
             _log.warning(

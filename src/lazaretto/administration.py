@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lazaretto.engine.breakers import SetBreaker, describe_breaker
-from lazaretto.engine.log import actor_name
+from lazaretto.engine.log import acting
 from lazaretto.engine.queues import (
     CreateQueues,
     DeleteQueue,
@@ -44,9 +44,9 @@ from lazaretto.entities import (
     subscription_path,
 )
 from lazaretto.errors import InvalidOption
-from lazaretto.filters.rules import Rule
+from lazaretto.filters.rules import LONGEST_NAME, Rule
 from lazaretto.keeper import look
-from lazaretto.options import member, shown
+from lazaretto.options import member, shown, text
 from lazaretto.store.contract import Store, Transaction
 
 
@@ -99,11 +99,11 @@ class Administration:
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
         """Change some of a queue's options, by the names they have in QueueOptions."""
-        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, actor or actor_name()))
+        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, acting(actor)))
 
     def delete_queue(self, path: str, *, actor: str | None = None) -> None:
         """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(EntityPath.parse(path), actor or actor_name()))
+        self._store.run(DeleteQueue(EntityPath.parse(path), acting(actor)))
 
     def resume_queue(
         self, path: str, verdict: str | None = None, *, actor: str | None = None
@@ -113,7 +113,9 @@ class Administration:
         A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
         again), "move", "drop" or "reject".
         """
-        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, actor or actor_name()))
+        if verdict is not None:
+            text("verdict", verdict, 64)
+        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, acting(actor)))
 
     def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
         """Switch a queue, topic or subscription on or off; return its status then.
@@ -122,7 +124,7 @@ class Administration:
         "receive_disabled". A queue that forwards holds its messages while nothing may be received from it.
         """
         wanted = member("status", status, STATUSES)
-        return self._store.run(SetStatus(EntityPath.parse(path), wanted, actor or actor_name()))
+        return self._store.run(SetStatus(EntityPath.parse(path), wanted, acting(actor)))
 
     def breaker(self, path: str) -> BreakerDescription:
         """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
@@ -134,7 +136,8 @@ class Administration:
 
         "auto" lets it decide by itself again, from closed.
         """
-        return self._store.run(SetBreaker(EntityPath.parse(path), verb, actor or actor_name()))
+        text("verb", verb, 64)
+        return self._store.run(SetBreaker(EntityPath.parse(path), verb, acting(actor)))
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -158,11 +161,11 @@ class Administration:
 
     def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
         """Change some of a topic's options, by the names they have in TopicOptions."""
-        return self._store.run(UpdateTopic(EntityPath.parse(path), changes, actor or actor_name()))
+        return self._store.run(UpdateTopic(EntityPath.parse(path), changes, acting(actor)))
 
     def delete_topic(self, path: str, *, actor: str | None = None) -> None:
         """Delete a topic with its subscriptions and all their messages. Raises EntityNotFound."""
-        self._store.run(DeleteTopic(EntityPath.parse(path), actor or actor_name()))
+        self._store.run(DeleteTopic(EntityPath.parse(path), acting(actor)))
 
     def create_subscription(
         self,
@@ -177,6 +180,8 @@ class Administration:
         """
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        if rules is not None and (isinstance(rules, str | bytes) or not isinstance(rules, Sequence)):
+            raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
         given = (Rule(),) if rules is None else rules
         return self._store.run(
             CreateSubscription(EntityPath.parse(topic), name, options or QueueOptions(), given)
@@ -199,23 +204,23 @@ class Administration:
         self, topic: str, name: str, *, actor: str | None = None, **changes: Any
     ) -> SubscriptionDescription:
         """Change some of a subscription's options, by the names they have in QueueOptions."""
-        self._store.run(UpdateQueue(subscription_path(topic, name), changes, actor or actor_name()))
+        self._store.run(UpdateQueue(subscription_path(topic, name), changes, acting(actor)))
         return self.subscription(topic, name)
 
     def delete_subscription(self, topic: str, name: str, *, actor: str | None = None) -> None:
         """Delete a subscription with all its messages. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(subscription_path(topic, name), actor or actor_name()))
+        self._store.run(DeleteQueue(subscription_path(topic, name), acting(actor)))
 
     def add_rule(
         self, topic: str, name: str, rule: Rule, *, actor: str | None = None
     ) -> SubscriptionDescription:
         """Add a rule to a subscription, for what is sent from now on. Raises EntityExists."""
-        who = actor or actor_name()
+        who = acting(actor)
         return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule))
 
     def remove_rule(
         self, topic: str, name: str, rule: str, *, actor: str | None = None
     ) -> SubscriptionDescription:
         """Remove a rule from a subscription; one without rules gets nothing. Raises EntityNotFound."""
-        who = actor or actor_name()
-        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=rule))
+        who, removed = acting(actor), text("rule", rule, LONGEST_NAME)
+        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=removed))

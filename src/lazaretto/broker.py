@@ -16,12 +16,14 @@ from lazaretto.clock import Clock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
+from lazaretto.engine.claim_ends import LAST_CLAIM
 from lazaretto.engine.claim_settle import RevokeClaims
+from lazaretto.engine.claims import LONGEST_CONSUMER
 from lazaretto.engine.dead_letters import (
     history,
 )
 from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
-from lazaretto.engine.log import AuditEntry, Event, actor_name, read_audit, read_events
+from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
 from lazaretto.engine.queues import OpenStore, require_queue
 from lazaretto.engine.workers import Leave
 from lazaretto.entities import (
@@ -32,10 +34,11 @@ from lazaretto.entities import (
     Subqueue,
 )
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.headers import LONGEST_ID
 from lazaretto.keeper import Keeper, look
 from lazaretto.keys import LAST_SEQUENCE, first_key
 from lazaretto.messages import Attempt, PeekedMessage
-from lazaretto.options import seconds, shown, whole
+from lazaretto.options import flag, function, seconds, shown, text, whole
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
 from lazaretto.store.sql.store import SqlStore
@@ -63,6 +66,10 @@ def connect(
     Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
     InvalidOption.
     """
+    for name, value in (("create", create), ("adopt", adopt), ("durable_attempts", durable_attempts)):
+        flag(name, value)
+    if clock is not None and not isinstance(getattr(clock, "ticks", None), bool):
+        raise InvalidOption(f"expected clock to be a SystemClock, a ManualClock or None, got {shown(clock)}")
     store = open_store(
         url,
         clock=clock,
@@ -144,7 +151,8 @@ class Broker(Administration, DeadLetterDesk):
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
         parsed = EntityPath.parse(path)
-        return look(self._store, lambda tx: describe_session(tx, parsed, session_id))
+        wanted = text("session_id", session_id, LONGEST_ID)
+        return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
 
     def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:
         """Return the sessions that wait for a poison message of theirs to be decided on."""
@@ -159,7 +167,9 @@ class Broker(Administration, DeadLetterDesk):
         returns to its place) or "skip" (the session goes on behind it). Raises EntityError if it is
         not held back.
         """
-        self._store.run(ResumeSession(EntityPath.parse(path), session_id, verdict, actor or actor_name()))
+        wanted = text("session_id", session_id, LONGEST_ID)
+        text("verdict", verdict, 64)
+        self._store.run(ResumeSession(EntityPath.parse(path), wanted, verdict, acting(actor)))
 
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
         """Return the claims taken of a queue, the latest first."""
@@ -169,7 +179,9 @@ class Broker(Administration, DeadLetterDesk):
 
     def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
         """Give an open claim's messages back, uncharged. Raises EntityError if it is not open."""
-        self._store.run(RevokeClaims(EntityPath.parse(path), consumer, number, actor=actor or actor_name()))
+        parsed, name = EntityPath.parse(path), text("consumer", consumer, LONGEST_CONSUMER)
+        wanted = whole("number", number, 1, LAST_CLAIM)
+        self._store.run(RevokeClaims(parsed, name, wanted, actor=acting(actor)))
 
     def consume(
         self,
@@ -196,6 +208,10 @@ class Broker(Administration, DeadLetterDesk):
             raise InvalidOption(f"expected handler to be a function of a message, got {shown(handler)}")
         whole("batch_size", batch_size, 1, MOST_MESSAGES)
         wait = seconds("max_wait", max_wait)
+        flag("stop_when_idle", stop_when_idle)
+        function("on_batch", on_batch)
+        if stop is not None and not callable(getattr(stop, "is_set", None)):
+            raise InvalidOption(f"expected stop to be a threading.Event or None, got {shown(stop)}")
         parsed = EntityPath.parse(path, subqueue)
         options = self._store.read(lambda tx: require_queue(tx, parsed)).options
         with self.receiver(path, subqueue=subqueue, session=session) as receiver:
@@ -247,6 +263,7 @@ class Broker(Administration, DeadLetterDesk):
         """
         whole("after", after, 0, 1 << 62)
         whole("limit", limit, 1, MOST_MESSAGES)
+        queue = None if queue is None else EntityPath.parse(queue).queue
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
         while True:
             seen = self._store.changes(0)
@@ -263,6 +280,7 @@ class Broker(Administration, DeadLetterDesk):
     def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return what operators did, the latest first."""
         whole("limit", limit, 1, MOST_MESSAGES)
+        queue = None if queue is None else str(EntityPath.parse(queue))
         return look(self._store, lambda tx: read_audit(tx, limit, queue))
 
     # -- the store ------------------------------------------------------------------------------

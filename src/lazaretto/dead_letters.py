@@ -20,7 +20,7 @@ from lazaretto.engine.dead_letters import (
     match_dead_letters,
     show_dead_letter,
 )
-from lazaretto.engine.log import actor_name
+from lazaretto.engine.log import acting
 from lazaretto.engine.rerouting import (
     MoveDeadLetters,
     MoveReport,
@@ -35,7 +35,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.keeper import look
 from lazaretto.keys import LAST_SEQUENCE
 from lazaretto.messages import DeadLetter
-from lazaretto.options import shown, whole
+from lazaretto.options import flag, function, shown, whole
 from lazaretto.store.contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.
@@ -77,6 +77,7 @@ class DeadLetterDesk:
             raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
         if limit is not None:
             whole("limit", limit, 0, 1 << 62)
+        flag("messages", messages)
         return self._dead_letters(parsed, which or DeadLetterFilter(), limit, messages)
 
     def _dead_letters(
@@ -124,11 +125,14 @@ class DeadLetterDesk:
         with each dead letter and returns the Message to send instead (or None: as it is). The set
         is fixed before the first is sent. `on_chunk` is called with how many are done, of how many.
         """
+        function("edit", edit)
+        function("on_chunk", on_chunk)
+        who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         report = ResubmitReport({}, [])
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Resubmit(parsed, chunk, actor or actor_name(), detail, edit))
+            done = self._store.run(Resubmit(parsed, chunk, who, detail, edit))
             report.resubmitted.update(done.resubmitted)
             report.skipped.extend(done.skipped)
             if on_chunk is not None:
@@ -150,8 +154,9 @@ class DeadLetterDesk:
         its `dead_letter_source` and `dead_letter_reason` say where it comes from and why. What that queue
         cannot take stays. Raises EntityNotFound, QueueDisabled, NotAllowed.
         """
+        function("on_chunk", on_chunk)
+        target, who, report = EntityPath.parse(to), acting(actor), MoveReport({}, [])
         parsed, numbers, detail = self._which(path, which)
-        target, who, report = EntityPath.parse(to), actor or actor_name(), MoveReport({}, [])
         self._store.read(lambda tx: check_target(tx, parsed, target))
         for chunk in _chunks(numbers, on_chunk):
             done = self._store.run(MoveDeadLetters(parsed, chunk, target, who, detail))
@@ -185,8 +190,9 @@ class DeadLetterDesk:
         subscription wants stays. See first what `count_republished` says; `resubmit` sends them back to the
         one subscription instead. Raises EntityNotFound, QueueDisabled, NotAllowed.
         """
+        function("on_chunk", on_chunk)
+        to, who = None if topic is None else EntityPath.parse(topic), acting(actor)
         parsed, numbers, detail = self._which(path, which)
-        to, who = None if topic is None else EntityPath.parse(topic), actor or actor_name()
         report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
         for chunk in _chunks(numbers, on_chunk):
             report.add(self._store.run(Republish(parsed, chunk, to, who, detail)))
@@ -199,13 +205,15 @@ class DeadLetterDesk:
 
         An empty filter is refused unless `everything` says that all are meant.
         """
+        flag("everything", everything)
         if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
             raise InvalidOption("an empty filter means every dead letter; say everything=True to delete all")
+        who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         purged: list[int] = []
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Purge(parsed, chunk, actor or actor_name(), detail))
+            done = self._store.run(Purge(parsed, chunk, who, detail))
             purged += done
         return purged
 

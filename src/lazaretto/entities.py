@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.options import flag, member, option_set, seconds, shown, whole
+from lazaretto.options import exact, flag, member, option_set, seconds, shown, whole
 from lazaretto.policy import PoisonPolicy
 
 #: Where messages go that their receiver rejected, unless the sender named another queue or none.
@@ -80,7 +80,9 @@ class EntityPath(NamedTuple):
                 found, queue = value, path[: -len(suffix)]
                 break
         if subqueue is not None:
-            named = subqueue if isinstance(subqueue, Subqueue) else _NAMES.get(subqueue)
+            named = subqueue if isinstance(subqueue, Subqueue) else None
+            if isinstance(subqueue, str):
+                named = _NAMES.get(subqueue)
             if named is None:
                 raise InvalidPath(
                     f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}"
@@ -89,7 +91,7 @@ class EntityPath(NamedTuple):
                 raise InvalidPath(f"{path!r} names a subqueue already; leave out subqueue={subqueue!r}")
             found = named
         _check_queue_path(queue, path)
-        return cls(queue, found)
+        return cls(exact(queue), found)
 
 
 def _check_queue_path(queue: str, given: str) -> None:
@@ -121,7 +123,7 @@ def subscription_path(topic: str, name: str) -> EntityPath:
             f"expected a subscription's name of 1 to {LONGEST_SUBSCRIPTION} characters without '/', "
             f"got {shown(name)}"
         )
-    return EntityPath.parse(f"{topic}/{SUBSCRIPTIONS}/{name}")
+    return EntityPath.parse(f"{EntityPath.parse(topic).queue}/{SUBSCRIPTIONS}/{name}")
 
 
 def names_subscription(path: EntityPath) -> bool:
@@ -324,6 +326,7 @@ class QueueOptions:
             system = path.key == SYSTEM_DEAD_LETTER_QUEUE
             if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
                 raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(destination)}")
+            object.__setattr__(self, name, path.queue)
             if self.auto_delete_on_idle is not None:
                 raise InvalidOption(f"an entity with {name} cannot have auto_delete_on_idle")
         if self.forward_to is not None and self.requires_session:

@@ -95,6 +95,13 @@ def _name_of(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def kept(name: str, value: object) -> str | None:
+    """Return what a receiver tells of a message, as it is kept; else raise InvalidOption."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
+    return None if value is None else shorten(value, LONGEST_TEXT)
+
+
 def failure_of(error: BaseException | str | None) -> Failure | None:
     """Return what is kept of an exception, or of an error given as text "Type: message"."""
     if error is None:

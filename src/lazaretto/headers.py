@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from lazaretto.clock import to_datetime, to_micros
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
+from lazaretto.errors import InvalidMessage, MessageTooLarge
+from lazaretto.options import exact, is_aware, is_unicode, shown
 
 PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
 
@@ -24,6 +28,7 @@ IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
 LONGEST_ID = 128
 
 _UUID_EXTENSION: Final = 1
+_INT64: Final = 1 << 63
 
 
 class NegativeAcknowledgement(msgspec.Struct, frozen=True):
@@ -89,3 +94,64 @@ def encode_headers(headers: Headers) -> bytes:
         }
         headers = msgspec.structs.replace(headers, properties=properties)
     return _encoder.encode(headers)
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def check_text(name: str, value: object, longest: int | None = None) -> str:
+    """Return `value` if it is text that can be stored, else raise InvalidMessage."""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"expected {name} to be text or None, got {shown(value)}")
+    if longest is not None and not 0 < len(value) <= longest:
+        raise InvalidMessage(f"expected {name} of 1 to {longest} characters, got {len(value)}")
+    if not is_unicode(value):
+        raise InvalidMessage(f"expected {name} to be valid Unicode, got a lone surrogate in it")
+    return exact(value)
+
+
+def check_properties(properties: object) -> dict[str, Any]:
+    """Return application properties as a dictionary. Raises InvalidMessage, MessageTooLarge."""
+    if not isinstance(properties, Mapping):
+        raise InvalidMessage(f"expected properties to be a mapping, got {shown(properties)}")
+    return {check_text("a property's name", name, 256): _property(name, v) for name, v in properties.items()}
+
+
+def _moment(name: str, value: datetime) -> datetime:
+    if not is_aware(value):
+        raise InvalidMessage(f"expected property {name!r} to have a time zone, got {shown(value)}")
+    micros = to_micros(value)
+    if to_micros(to_datetime(micros)) != micros:
+        raise InvalidMessage(f"expected property {name!r} to be within years 1 to 9999 in UTC, got {value}")
+    return value if type(value) is datetime else to_datetime(micros)
+
+
+def _property(name: str, value: object) -> PropertyValue:
+    kind = type(value)
+    if value is None or kind is bool or kind is float:
+        return value  # type: ignore[return-value]
+    if kind is str and len(value) <= MAX_PROPERTY_SIZE and value.isascii():  # type: ignore[arg-type, attr-defined]
+        return value  # type: ignore[return-value]
+    # What is of a class of its own, as numpy's values are, is kept as the value it is.
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, uuid.UUID):
+        return uuid.UUID(int=value.int)
+    if isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise InvalidMessage(f"expected property {name!r} to fit in 64 bits, got {shown(value)}")
+        return int(value)
+    if isinstance(value, datetime):
+        return _moment(name, value)
+    if isinstance(value, str | bytes):
+        given = check_text(f"property {name!r}", value) if isinstance(value, str) else bytes(value)
+        size = len(given.encode() if isinstance(given, str) else given)
+        if size > MAX_PROPERTY_SIZE:
+            raise MessageTooLarge(
+                f"expected property {name!r} of at most {MAX_PROPERTY_SIZE} bytes, got {size}"
+            )
+        return given
+    raise InvalidMessage(
+        f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime or None, "
+        f"got {shown(value)}"
+    )

@@ -11,6 +11,7 @@ import msgspec
 
 from lazaretto.clock import to_datetime, to_ending
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
+from lazaretto.errors import InvalidMessage
 from lazaretto.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -20,6 +21,7 @@ from lazaretto.headers import (
     decode_headers,
 )
 from lazaretto.keys import sequence_of
+from lazaretto.options import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,6 +190,23 @@ class StoredMessage(msgspec.Struct):
     def negative_acknowledgement(self) -> NegativeAcknowledgement | None:
         """Why a receiver rejected this message, when it lies in its sender's dead-letter queue."""
         return self.headers.negative_acknowledgement
+
+
+def as_message(message: Message | StoredMessage) -> Message:
+    """Return what a sender can set of a message that was received or peeked at: its copy, to send on.
+
+    As in Service Bus's `ServiceBusMessage(received)`: the id too, and without what told why it was a dead
+    letter. Raises InvalidMessage for what is no message.
+    """
+    if isinstance(message, Message):
+        return message
+    if not isinstance(message, StoredMessage):
+        raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}")
+    fields = {name: getattr(message, name) for name in Message.__struct_fields__}
+    if message.dead_letter_source is not None:
+        told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+        fields["properties"] = {k: v for k, v in message.properties.items() if k not in told}
+    return Message(**fields)
 
 
 class ReceivedMessage(StoredMessage, kw_only=True):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, TypeGuard, TypeVar
 
 from lazaretto.errors import InvalidOption
 
 T = TypeVar("T")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: The longest duration an option takes, in seconds: about 29,000 years, Service Bus's "for ever".
 FOREVER = 922_337_203_685.0
@@ -23,10 +25,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__}, {len(text)} characters)"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: object, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the known name most like `name`, else the names there are."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names))}"
 
 
@@ -55,7 +57,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     """Return `value` if it is an integer within `low` and `high`, else raise InvalidOption."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidOption(f"expected {name} to be an integer from {low} to {high}, got {shown(value)}")
-    return value
+    return int(value)
 
 
 def flag(name: str, value: object) -> bool:
@@ -65,26 +67,45 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
+def function(name: str, value: T) -> T:
+    """Return `value` if it can be called or is None, else raise InvalidOption."""
+    if value is not None and not callable(value):
+        raise InvalidOption(f"expected {name} to be a function or None, got {shown(value)}")
+    return value
+
+
+def is_aware(value: object) -> TypeGuard[datetime]:
+    """Return whether a value is a datetime with a time zone."""
+    return isinstance(value, datetime) and value.utcoffset() is not None
+
+
 def seconds(name: str, value: object, low: float = 0.0, high: float = FOREVER) -> float:
     """Return a duration, given in seconds or as a timedelta, as seconds, else raise InvalidOption."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or not math.isfinite(number)
-        or not low <= number <= high
-    ):
+    if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
         raise InvalidOption(
             f"expected {name} to be a duration from {low:g} to {high:g} seconds, got {shown(value)}"
         )
     return float(number)
 
 
+def exact(value: str) -> str:
+    """Return text of any class, numpy's too, as Python's own, which every library takes."""
+    return value if type(value) is str else str.__str__(value)
+
+
+def is_unicode(value: str) -> bool:
+    """Return whether text can be stored: a lone surrogate has no bytes."""
+    return value.isascii() or not _SURROGATE.search(value)
+
+
 def text(name: str, value: object, longest: int) -> str:
     """Return `value` if it is a non-empty string no longer than `longest`, else raise InvalidOption."""
     if not isinstance(value, str) or not value or len(value) > longest:
         raise InvalidOption(f"expected {name} to be text of 1 to {longest} characters, got {shown(value)}")
-    return value
+    if not is_unicode(value):
+        raise InvalidOption(f"expected {name} to be valid Unicode, got a lone surrogate in {shown(value)}")
+    return exact(value)
 
 
 def member(name: str, value: object, choices: Mapping[str, T]) -> T:

@@ -14,7 +14,6 @@ from typing import Final, Literal, Self, TypeVar
 from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.leases import Handover, Take
-from lazaretto.engine.prepare import check_properties
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
 from lazaretto.engine.receive_by_number import ReceiveByNumber
 from lazaretto.engine.sessions import (
@@ -34,12 +33,12 @@ from lazaretto.errors import (
     NotAllowed,
     SessionCannotBeLocked,
 )
-from lazaretto.failure import failure_of
-from lazaretto.headers import PropertyValue
+from lazaretto.failure import failure_of, kept
+from lazaretto.headers import PropertyValue, check_properties
 from lazaretto.keeper import look
 from lazaretto.keys import first_key
 from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
-from lazaretto.options import seconds, shown, text, whole
+from lazaretto.options import flag, seconds, shown, text, whole
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Store
 
@@ -85,13 +84,12 @@ def dead_lettered(
     properties: Mapping[str, PropertyValue] | None,
 ) -> Settlement:
     """Return how a message is settled that its receiver sets aside."""
-    for name, value in (("reason", reason), ("description", description)):
-        if value is not None and not isinstance(value, str):
-            raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
-    failure = failure_of(error)
-    changed = _checked(properties)
     return Settlement(
-        Outcome.DEAD_LETTERED, failure, reason=reason, description=description, properties=changed
+        Outcome.DEAD_LETTERED,
+        failure_of(error),
+        reason=kept("reason", reason),
+        description=kept("description", description),
+        properties=_checked(properties),
     )
 
 
@@ -167,7 +165,7 @@ class Receiver:
         session: str | NextSession | None = None,
         rotation: dict[str, str] | None = None,
     ) -> None:
-        if mode not in ("peek_lock", "receive_and_delete"):
+        if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
             raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
         if session is not None and session is not NEXT_SESSION:
             text("session", session, 128)
@@ -213,7 +211,9 @@ class Receiver:
         After CommitUnknown, `in_doubt` is what may have been handed over.
         """
         self._refuse_closed()
-        end = time.monotonic() + max_wait
+        whole("max_messages", max_messages, 1, MOST_MESSAGES)
+        flag("started", started)
+        end = time.monotonic() + seconds("max_wait", max_wait)
         if self._wanted is not None and self._lock is None and not self._accept(max_wait):
             return None
         operation = Take(self._path, max_messages, self._lock, started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Self, overload
+from typing import Any, Self, overload
 
 import msgspec
 
@@ -13,20 +13,32 @@ from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.prepare import prepare
 from lazaretto.engine.send import CancelScheduled, Send
 from lazaretto.entities import EntityPath, Subqueue
-from lazaretto.errors import BrokerClosed, InvalidMessage, NotAllowed
-from lazaretto.messages import Message
-from lazaretto.options import shown
+from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAllowed
+from lazaretto.messages import Message, StoredMessage, as_message
+from lazaretto.options import is_aware, shown
 from lazaretto.store.contract import Store
 from lazaretto.store.records import NewMessage
+
+#: What can be sent: a message, or a copy of one that was received or peeked at.
+Sendable = Message | StoredMessage
 
 
 def prepare_all(messages: object) -> list[NewMessage]:
     """Return one message or several, checked and encoded. Raises InvalidMessage."""
-    if isinstance(messages, Message):
+    if isinstance(messages, Message | StoredMessage):
         return [prepare(messages)]
+    return [prepare(message) for message in several(messages)]
+
+
+def several(messages: object) -> Iterable[Any]:
+    """Return messages if there can be several, else raise InvalidMessage."""
     if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
-        return [prepare(message) for message in messages]
+        return messages
     raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
+
+
+def _later(message: Sendable, at: datetime) -> Message:
+    return msgspec.structs.replace(as_message(message), scheduled_enqueue_time=at)
 
 
 def sendable(path: str) -> EntityPath:
@@ -52,11 +64,14 @@ class Sender:
         self._closed = False
 
     @overload
-    def send(self, messages: Message) -> int: ...
+    def send(self, messages: Sendable) -> int: ...
     @overload
-    def send(self, messages: Iterable[Message]) -> list[int]: ...
-    def send(self, messages: Message | Iterable[Message]) -> int | list[int]:
+    def send(self, messages: Iterable[Sendable]) -> list[int]: ...
+    def send(self, messages: Sendable | Iterable[Sendable]) -> int | list[int]:
         """Send one message, or several in one commit; they are on disk when this returns.
+
+        One that was received or peeked at is sent as a copy: its body and all that a sender can set, the id
+        too.
 
         Returns the sequence number, or a list of them. A message with a scheduled time is given
         another number when it becomes active; this one cancels it. Raises EntityNotFound,
@@ -67,17 +82,19 @@ class Sender:
         prepared = prepare_all(messages)
         operation = send_operation(self._path, self._via, prepared)
         numbers = self._store.run(operation) if prepared else []
-        return numbers[0] if isinstance(messages, Message) else numbers
+        return numbers[0] if isinstance(messages, Sendable) else numbers
 
     @overload
-    def schedule(self, messages: Message, at: datetime) -> int: ...
+    def schedule(self, messages: Sendable, at: datetime) -> int: ...
     @overload
-    def schedule(self, messages: Iterable[Message], at: datetime) -> list[int]: ...
-    def schedule(self, messages: Message | Iterable[Message], at: datetime) -> int | list[int]:
+    def schedule(self, messages: Iterable[Sendable], at: datetime) -> list[int]: ...
+    def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> int | list[int]:
         """Send messages that become receivable at a time (an aware datetime)."""
-        if isinstance(messages, Message):
-            return self.send(msgspec.structs.replace(messages, scheduled_enqueue_time=at))
-        return self.send([msgspec.structs.replace(m, scheduled_enqueue_time=at) for m in messages])
+        if not is_aware(at):
+            raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
+        if isinstance(messages, Sendable):
+            return self.send(_later(messages, at))
+        return self.send([_later(message, at) for message in several(messages)])
 
     def cancel(self, sequence_numbers: int | Iterable[int]) -> None:
         """Delete scheduled messages: all of them, or none and MessageNotFound."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import InvalidOption, StoreError
-from lazaretto.options import shown
+from lazaretto.options import is_unicode, shown
 from lazaretto.store.sql.copy import Copied, copy
 from lazaretto.store.sql.store import SqlStore
 from lazaretto.store.sqlite.store import SqliteStore
@@ -139,6 +139,9 @@ def file_of(url: str | os.PathLike[str]) -> Path:
     elif "://" in text or text.startswith("sqlite:"):
         scheme = text.partition(":")[0]
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
-    if not text or ":memory:" in text or "?" in text or "\0" in text:
+    if not text or ":memory:" in text or "?" in text or "\0" in text or not is_unicode(text):
         raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
-    return Path(text).absolute()
+    path = Path(text).absolute()
+    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise InvalidOption(f"expected a file's name of at most 255 bytes, got {shown(text)}")
+    return path

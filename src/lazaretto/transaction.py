@@ -9,13 +9,14 @@ from typing import Any, Self, overload
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.engine.work import CommitWork, RollBackWork
 from lazaretto.entities import EntityPath
-from lazaretto.errors import TransactionError
+from lazaretto.errors import InvalidOption, LazarettoError, TransactionError
 from lazaretto.failure import failure_of
 from lazaretto.headers import PropertyValue
-from lazaretto.messages import Message, ReceivedMessage
+from lazaretto.messages import ReceivedMessage
+from lazaretto.options import is_unicode, shown
 from lazaretto.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
-from lazaretto.sender import prepare_all, send_operation, sendable
+from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
 from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store
 
 _RELEASE = Settlement(Outcome.RELEASED)
@@ -150,10 +151,10 @@ class BrokerTransaction:
         self._settle(messages, _RELEASE)
 
     @overload
-    def send(self, path: str, messages: Message, *, via: str | None = None) -> None: ...
+    def send(self, path: str, messages: Sendable, *, via: str | None = None) -> None: ...
     @overload
-    def send(self, path: str, messages: Iterable[Message], *, via: str | None = None) -> None: ...
-    def send(self, path: str, messages: Message | Iterable[Message], *, via: str | None = None) -> None:
+    def send(self, path: str, messages: Iterable[Sendable], *, via: str | None = None) -> None: ...
+    def send(self, path: str, messages: Sendable | Iterable[Sendable], *, via: str | None = None) -> None:
         """Send messages to a queue or topic by the commit. What is wrong with them is said now.
 
         `via`: a queue that they pass through (Service Bus's send via): the commit succeeds once that queue
@@ -190,9 +191,18 @@ class BrokerTransaction:
         as they are. How parameters are written is the database's affair: see `paramstyle`.
         """
         self._refuse_ended()
+        if not isinstance(sql, str) or not is_unicode(sql):
+            raise InvalidOption(f"expected sql to be text, got {shown(sql)}")
+        if not isinstance(parameters, Sequence | Mapping) or isinstance(parameters, str | bytes | bytearray):
+            raise InvalidOption(f"expected parameters to be a sequence or a mapping, got {shown(parameters)}")
         if self._exclusive is None:
             self._exclusive = self._store.exclusive()
-        return self._exclusive.execute(sql, parameters)
+        try:
+            return self._exclusive.execute(sql, parameters)
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, LazarettoError):
+                raise
+            raise InvalidOption(f"the database cannot take these parameters: {error}") from error
 
     @property
     def paramstyle(self) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from lazaretto.broker import Broker
@@ -19,7 +20,7 @@ from lazaretto.cli.parse import past
 from lazaretto.dead_letters import Which
 from lazaretto.engine.dead_letters import DeadLetterFilter, Skipped, check_numbers
 from lazaretto.entities import EntityPath
-from lazaretto.messages import Attempt, DeadLetter, Message
+from lazaretto.messages import Attempt, DeadLetter, Message, as_message
 
 app = typer.Typer(help="Look at dead letters, send them back, delete them.", rich_markup_mode=None)
 
@@ -289,20 +290,7 @@ def _edited(letter: DeadLetter, body: bytes) -> Message:
     """Return a dead letter as a message with another body; the broker gives it a new id."""
     old = letter.message
     assert old is not None
-    return Message(
-        body,
-        session_id=old.session_id,
-        subject=old.subject,
-        correlation_id=old.correlation_id,
-        to=old.to,
-        reply_to=old.reply_to,
-        reply_to_session_id=old.reply_to_session_id,
-        content_type=old.content_type,
-        partition_key=old.partition_key,
-        time_to_live=old.time_to_live,
-        properties=old.properties,
-        dead_letter_queue=old.dead_letter_queue,
-    )
+    return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
 @app.command("purge")

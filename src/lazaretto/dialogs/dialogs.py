@@ -37,7 +37,7 @@ from lazaretto.engine.dialogs import (
     ResumeConversation,
     both_ends,
 )
-from lazaretto.engine.log import actor_name
+from lazaretto.engine.log import acting
 from lazaretto.engine.queues import require_queue
 from lazaretto.entities import EntityPath
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
@@ -165,7 +165,7 @@ class Dialogs:
         """
         if kind not in contracts.KINDS:
             raise InvalidOption(f"expected a kind of {', '.join(contracts.KINDS)}, got {shown(kind)}")
-        self._store.run(DropDefinition(kind, name, actor or actor_name()))
+        self._store.run(DropDefinition(kind, name, acting(actor)))
         self._directory.forget_definitions()
 
     def definitions(self) -> contracts.Definitions:
@@ -196,7 +196,7 @@ class Dialogs:
         drop_others: bool = False,
         compare: bool = False,
     ) -> list[Change]:
-        operation = ApplyDefinitions(definitions, actor or actor_name(), drop_others, compare)
+        operation = ApplyDefinitions(definitions, acting(actor), drop_others, compare)
         if compare:
             return self._store.read(operation.run)
         changes = self._store.run(operation)
@@ -296,14 +296,14 @@ class Dialogs:
     def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
         """End a conversation at this end, as an operator; the far end is told."""
         given = None if error is None else check_error(error)
-        self._store.run(EndConversation(check_handle(handle), given, actor=actor or actor_name()))
+        self._store.run(EndConversation(check_handle(handle), given, actor=acting(actor)))
 
     def clean_up(self, handle: str, *, actor: str | None = None) -> int:
         """Remove one end of a dialog with all that waits for it, and tell nobody; return how much that was.
 
         For ends whose other end is gone, or never comes back. Whoever is at the other end must end it, too.
         """
-        return self._store.run(CleanUpConversation(check_handle(handle), actor or actor_name()))
+        return self._store.run(CleanUpConversation(check_handle(handle), acting(actor)))
 
     def resume(
         self,
@@ -321,9 +321,7 @@ class Dialogs:
         """
         if verdict not in VERDICTS:
             raise InvalidOption(f"expected a verdict of {', '.join(VERDICTS)}, got {shown(verdict)}")
-        operation = ResumeConversation(
-            check_handle(handle), verdict, check_error(error), actor or actor_name()
-        )
+        operation = ResumeConversation(check_handle(handle), verdict, check_error(error), acting(actor))
         self._store.run(operation)
 
     def _find(self, dialog: str) -> str:

@@ -39,7 +39,7 @@ from lazaretto.store.records import SUSPECT, MessageRow, QueueRecord
 
 _replace = msgspec.structs.replace
 
-_LONGEST_NAME = 128
+LONGEST_CONSUMER = 128
 #: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
 _MOST_READS = 3
 _NARROWER = 32
@@ -119,9 +119,9 @@ class Identify(Operation[int]):
 
 def _identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRecord:
     """Return a consumer that has an identity."""
-    if not consumer or len(consumer) > _LONGEST_NAME:
+    if not consumer or len(consumer) > LONGEST_CONSUMER:
         raise InvalidOption(
-            f"expected a consumer's name of 1 to {_LONGEST_NAME} characters, got {shown(consumer)}"
+            f"expected a consumer's name of 1 to {LONGEST_CONSUMER} characters, got {shown(consumer)}"
         )
     record = tx.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
     if not record.identity:

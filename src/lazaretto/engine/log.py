@@ -13,9 +13,12 @@ import msgspec
 
 from lazaretto.clock import to_datetime
 from lazaretto.errors import InvalidOption
-from lazaretto.options import suggestion
+from lazaretto.options import shown, suggestion, text
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import QueueRecord
+
+#: Characters of a name in the audit log.
+LONGEST_ACTOR = 1024
 
 
 def actor_name() -> str:
@@ -24,6 +27,13 @@ def actor_name() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):
         return f"uid {os.getuid()}@{socket.gethostname()}"
+
+
+def acting(given: object) -> str:
+    """Return who the audit log says did something: who is named, or the user of this process."""
+    if given is None or (isinstance(given, str) and not given):
+        return actor_name()
+    return text("actor", given, LONGEST_ACTOR)
 
 
 #: Every kind of event, and what its detail tells.
@@ -113,8 +123,8 @@ def read_events(
     tx: Transaction, after: int, limit: int, kind: str | None = None, queue: str | None = None
 ) -> list[Event]:
     """Return events after a position, oldest first."""
-    if kind is not None and kind not in EVENT_KINDS:
-        raise InvalidOption(f"unknown kind of event {kind!r}{suggestion(kind, EVENT_KINDS)}")
+    if kind is not None and (not isinstance(kind, str) or kind not in EVENT_KINDS):
+        raise InvalidOption(f"unknown kind of event {shown(kind)}{suggestion(kind, EVENT_KINDS)}")
     return [
         Event(position, to_datetime(time), name, path, number, msgspec.json.decode(detail))
         for position, time, name, path, number, detail in tx.events(after, limit, kind=kind, queue=queue)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lazaretto.errors import FilterError, InvalidOption
+from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.filters.values import KINDS, Value
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import IDS, LONGEST_ID
-from lazaretto.options import option_set, shown
+from lazaretto.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, check_properties
+from lazaretto.options import option_set, shown, text
 
 if TYPE_CHECKING:
     from lazaretto.filters.nodes import Action
@@ -28,6 +28,14 @@ def sql() -> Any:
     """Return the module that compiles SQL."""
     # Only who has such a filter pays for the parser.
     return importlib.import_module("lazaretto.filters.sql")
+
+
+def checked_values(what: str, given: object) -> dict[str, Value]:
+    """Return values by name that messages could have as properties. Raises InvalidOption."""
+    try:
+        return check_properties(given)
+    except InvalidMessage as error:
+        raise InvalidOption(f"{what} of a rule: {error}") from None
 
 
 @option_set
@@ -58,9 +66,12 @@ class CorrelationFilter:
     properties: Mapping[str, Value] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "properties", checked_values("properties", self.properties))
         for (scope, name), value in self.wanted().items():
-            if type(value) is not str if scope == "sys" else type(value) not in KINDS:
+            if value is None or (scope == "sys" and not isinstance(value, str)):
                 raise InvalidOption(f"a correlation filter cannot compare {name} with {shown(value)}")
+            if scope == "sys":
+                object.__setattr__(self, name, text(name, value, MAX_PROPERTY_SIZE))
         if not self.wanted():
             raise InvalidOption(
                 "a correlation filter needs at least one property; for all messages: TrueFilter()"
@@ -87,6 +98,7 @@ class SqlFilter:
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
         sql().compile_filter(self.expression, self.parameters)
 
 
@@ -99,6 +111,7 @@ class SqlAction:
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
         self.compiled()
 
     def compiled(self) -> Sequence[Action]:
@@ -120,10 +133,7 @@ class Rule:
     action: SqlAction | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= LONGEST_NAME:
-            raise InvalidOption(
-                f"expected a rule's name to be text of 1 to {LONGEST_NAME} characters, got {shown(self.name)}"
-            )
+        object.__setattr__(self, "name", text("a rule's name", self.name, LONGEST_NAME))
         if not isinstance(self.filter, Filter):
             raise InvalidOption(
                 "expected filter to be a TrueFilter, FalseFilter, CorrelationFilter or SqlFilter, "

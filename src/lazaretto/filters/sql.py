@@ -14,7 +14,7 @@ from lazaretto.errors import FilterSyntaxError
 from lazaretto.filters.nodes import Action, Builder, Property
 from lazaretto.filters.values import KINDS, Truth, Value
 from lazaretto.filters.view import MessageView
-from lazaretto.options import shown
+from lazaretto.options import is_unicode, shown
 
 #: Service Bus's limits: characters of a filter or action, and parts of an action.
 LONGEST = 1024
@@ -85,7 +85,7 @@ def compile_action(text: str, parameters: Mapping[str, Value] | None = None) -> 
 
 
 def _compile(start: str, text: str, parameters: Mapping[str, Value] | None) -> Any:
-    if not isinstance(text, str) or not 0 < len(text) <= LONGEST:
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST or not is_unicode(text):
         raise FilterSyntaxError(f"expected text of 1 to {LONGEST} characters, got {shown(text)}")
     for name, value in (parameters or {}).items():
         if value is not None and type(value) not in KINDS:

@@ -10,10 +10,10 @@ import msgspec
 from lazaretto.engine.leases import Past
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
-from lazaretto.failure import Failure, failure_of
-from lazaretto.messages import Message, ReceivedMessage
+from lazaretto.failure import Failure, failure_of, kept
+from lazaretto.messages import ReceivedMessage
 from lazaretto.options import shown
-from lazaretto.sender import prepare_all
+from lazaretto.sender import Sendable, prepare_all
 from lazaretto.store.records import NewMessage
 
 
@@ -73,7 +73,7 @@ class HandlerContext:
     def cycle(self) -> int:
         return self._message.cycle
 
-    def send(self, path: str, messages: Message | Iterable[Message]) -> None:
+    def send(self, path: str, messages: Sendable | Iterable[Sendable]) -> None:
         """Send messages to a queue with the settling commit. What is wrong with them is raised now."""
         target = EntityPath.parse(path)
         if target.subqueue is not Subqueue.MAIN:
@@ -119,9 +119,7 @@ class HandlerContext:
         self._asked().failure = failure_of(error)
 
     def _decide(self, verdict: str, reason: str | None = None, description: str | None = None) -> None:
-        for name, value in (("reason", reason), ("description", description)):
-            if value is not None and not isinstance(value, str):
-                raise InvalidOption(f"expected {name} to be text or None, got {shown(value)}")
+        reason, description = kept("reason", reason), kept("description", description)
         effects = self._asked()
         if effects.verdict is not None:
             raise NotAllowed(f"the message was decided on already: {effects.verdict}")

@@ -70,7 +70,10 @@ class PgExclusive:
         try:
             # A statement that fails must not end the transaction with it.
             self._connection.execute("SAVEPOINT statement")
-            cursor = raw.execute(sql.encode(), parameters)
+            # Within a pipeline it is one statement alone: a second one could end the transaction.
+            with raw.pipeline():
+                # Without parameters % is no more than a character.
+                cursor = raw.execute(sql.encode(), parameters or None)
             self._connection.execute("RELEASE statement")
         except psycopg.Error as error:
             if raw.closed:

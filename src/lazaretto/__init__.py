@@ -1,192 +1,23 @@
 """Lazaretto: a durable message queue that one bad message cannot stop."""
 
-from lazaretto.breaker import BreakerPolicy, BreakerStatus
-from lazaretto.broker import Broker, connect
-from lazaretto.claims import Claim
-from lazaretto.clock import ManualClock, SystemClock
-from lazaretto.consume import ConsumeReport
-from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
-from lazaretto.engine.log import AuditEntry, Event
-from lazaretto.engine.rerouting import MoveReport, RepublishReport
-from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
-from lazaretto.entities import (
-    BreakerDescription,
-    EntityPath,
-    HeldSession,
-    MessageCounts,
-    MessageState,
-    PoisonSession,
-    QueueDescription,
-    QueueOptions,
-    QueueStatus,
-    SessionDescription,
-    Subqueue,
-    TopicOptions,
-)
-from lazaretto.errors import (
-    BrokerClosed,
-    ClaimFenced,
-    CommitUnknown,
-    ConversationError,
-    ConversationLocked,
-    ConversationNotFound,
-    DefinitionError,
-    EntityError,
-    EntityExists,
-    EntityNotFound,
-    FilterError,
-    FilterSyntaxError,
-    HandlerError,
-    InvalidMessage,
-    InvalidOption,
-    InvalidPath,
-    JavaNotFound,
-    LazarettoError,
-    MessageLockLost,
-    MessageNotFound,
-    MessageNotReceivable,
-    MessageTooLarge,
-    NotAllowed,
-    PoisonMessageError,
-    QueueDisabled,
-    QuotaExceeded,
-    SandboxError,
-    SandboxSetupError,
-    SessionCannotBeLocked,
-    SessionHeld,
-    SessionLockLost,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreForeign,
-    StoreFull,
-    StoreGone,
-    StoreIncomplete,
-    StoreNotFound,
-    StoreOutdated,
-    StoreReadOnly,
-    StoreTooNew,
-    StoreUnavailable,
-    SystemicFailure,
-    TransactionError,
-)
-from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from lazaretto.headers import NegativeAcknowledgement
-from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
-from lazaretto.paths import (
-    format_dead_letter_path,
-    format_retry_path,
-    format_subscription_path,
-    format_transfer_dead_letter_path,
-    parse_path,
-)
-from lazaretto.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
-from lazaretto.receiver import NEXT_SESSION, Receiver
-from lazaretto.sender import Sender
-from lazaretto.transaction import BrokerTransaction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lazaretto.api import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "NEXT_SESSION",
-    "Attempt",
-    "AuditEntry",
-    "Backoff",
-    "BreakerDescription",
-    "BreakerPolicy",
-    "BreakerStatus",
-    "Broker",
-    "BrokerClosed",
-    "BrokerTransaction",
-    "Claim",
-    "ClaimFenced",
-    "CommitUnknown",
-    "ConsumeReport",
-    "ConversationError",
-    "ConversationLocked",
-    "ConversationNotFound",
-    "CorrelationFilter",
-    "Counters",
-    "DeadLetter",
-    "DeadLetterFilter",
-    "DeadLetterGroup",
-    "DefinitionError",
-    "Disposition",
-    "EntityError",
-    "EntityExists",
-    "EntityNotFound",
-    "EntityPath",
-    "Event",
-    "FalseFilter",
-    "FilterError",
-    "FilterSyntaxError",
-    "Growth",
-    "HandlerError",
-    "HeldSession",
-    "InvalidMessage",
-    "InvalidOption",
-    "InvalidPath",
-    "JavaNotFound",
-    "LazarettoError",
-    "ManualClock",
-    "Message",
-    "MessageCounts",
-    "MessageLockLost",
-    "MessageNotFound",
-    "MessageNotReceivable",
-    "MessageState",
-    "MessageTooLarge",
-    "MoveReport",
-    "NegativeAcknowledgement",
-    "NotAllowed",
-    "Outcome",
-    "PeekedMessage",
-    "PoisonMessageError",
-    "PoisonPolicy",
-    "PoisonSession",
-    "QueueDescription",
-    "QueueDisabled",
-    "QueueOptions",
-    "QueueStatus",
-    "QuotaExceeded",
-    "ReceivedMessage",
-    "Receiver",
-    "RepublishReport",
-    "ResubmitReport",
-    "Rule",
-    "SandboxError",
-    "SandboxSetupError",
-    "Sender",
-    "SessionCannotBeLocked",
-    "SessionDescription",
-    "SessionHeld",
-    "SessionLockLost",
-    "SqlAction",
-    "SqlFilter",
-    "StoreBusy",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreForeign",
-    "StoreFull",
-    "StoreGone",
-    "StoreIncomplete",
-    "StoreNotFound",
-    "StoreOutdated",
-    "StoreReadOnly",
-    "StoreTooNew",
-    "StoreUnavailable",
-    "Subqueue",
-    "SubscriptionDescription",
-    "SystemClock",
-    "SystemicFailure",
-    "TopicDescription",
-    "TopicOptions",
-    "TransactionError",
-    "TrueFilter",
-    "connect",
-    "format_dead_letter_path",
-    "format_retry_path",
-    "format_subscription_path",
-    "format_transfer_dead_letter_path",
-    "parse_path",
-]
+
+def __getattr__(name: str) -> Any:
+    # All public names are loaded with the first one: the command asks for none of them.
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module("lazaretto.api"), name, globals())
+    if found is globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *import_module("lazaretto.api").__all__]

@@ -76,7 +76,7 @@ def test_audit_says_who_did_what(cli: Program) -> None:
         ("purge", "orders"),
         ("resubmit", "orders"),
     ]
-    assert entries[1]["detail"] == {"sequence_numbers": [2], "filter": {"error_type": "KeyError"}}
+    assert entries[1]["detail"] == {"count": 1, "sequence_numbers": [2], "filter": {"error_type": "KeyError"}}
     assert entries[0]["actor"].startswith(getpass.getuser())
     assert "purge" in cli.ok("audit", "--queue", "orders", "--limit", "1").out
 

@@ -380,8 +380,8 @@ def commands() -> list[tuple[str, ...]]:
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if hasattr(command, "commands"):
-            for name, part in command.commands.items():
-                yield from below(part, (*path, name))
+            for name in command.commands:
+                yield from below(command.get_command(None, name), (*path, name))
         else:
             yield path
 

@@ -10,27 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.cli import (
-    breaker,
-    claims,
-    dead_letters,
-    dialogs,
-    doctor,
-    host,
-    logs,
-    queues,
-    receive,
-    rerouting,
-    rules,
-    send,
-    sessions,
-    spark,
-    topics,
-)
 from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.commands import Commands
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
-from lazaretto.cli.store import app as store_app
 from lazaretto.errors import LazarettoError
 
 # The base of everything that is wrong with a command line; typer does not export it by name.
@@ -40,6 +23,7 @@ _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<3d}  {meaning}" for code, m
 
 app = typer.Typer(
     name="lazaretto",
+    cls=Commands,
     help="A durable message queue that one bad message cannot stop.",
     epilog=_EPILOG,
     add_completion=False,
@@ -70,25 +54,6 @@ def root(
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(Exit.USAGE)
-
-
-app.add_typer(queues.app, name="queue")
-app.add_typer(topics.app, name="topic")
-app.add_typer(topics.subscriptions, name="subscription")
-app.add_typer(rules.app, name="rule")
-send.add_to(app)
-receive.add_to(app)
-rerouting.add_to(dead_letters.app)
-app.add_typer(dead_letters.app, name="dead-letters")
-host.add_to(app)
-app.add_typer(breaker.app, name="breaker")
-app.add_typer(sessions.app, name="sessions")
-app.add_typer(dialogs.app, name="dialogs")
-app.add_typer(claims.app, name="claims")
-app.add_typer(spark.app, name="spark")
-logs.add_to(app)
-doctor.add_to(app)
-app.add_typer(store_app, name="store")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

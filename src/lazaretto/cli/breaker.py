@@ -71,3 +71,8 @@ def auto(
 ) -> None:
     """Let it decide by itself again, from closed."""
     _set(context, queue, "auto", store, json)
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="breaker")

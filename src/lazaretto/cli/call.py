@@ -7,13 +7,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lazaretto.broker import Broker, connect
 from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.stores import without_password
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
@@ -58,6 +59,9 @@ class Call:
     @contextlib.contextmanager
     def broker(self, *, create: bool = False) -> Iterator[Broker]:
         """Open the store; only `create` makes one where there is none."""
+        from lazaretto.broker import connect
+        from lazaretto.stores import without_password
+
         url = self.url()
         try:
             broker = connect(url, create=create)

@@ -66,3 +66,8 @@ def revoke(
         output.json_object({"queue": queue, "consumer": consumer, "number": number, "state": "revoked"})
     else:
         output.line(output.safe(f"revoked claim {number} of {consumer}"))
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="claims")

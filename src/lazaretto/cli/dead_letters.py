@@ -329,3 +329,11 @@ def purge(
     if isinstance(which, list) and len(purged) < len(which):
         left = [number for number in which if number not in set(purged)]
         raise _left("purged", f"{', '.join(map(str, left))} (no waiting dead letter, or locked)", not purged)
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    from lazaretto.cli import rerouting
+
+    rerouting.add_to(app)
+    program.add_typer(app, name="dead-letters")

@@ -274,3 +274,8 @@ def _done(call: Call, conversation: str, what: str) -> None:
         output.json_object({"conversation": conversation, "result": what})
     else:
         output.line(output.safe(f"{what} {conversation}"))
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="dialogs")

@@ -11,10 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
-from lazaretto.cli.records import plain
-
 #: Rows up to which a terminal gets a drawn table; longer listings are written as they come.
 _DRAWN = 500
 #: Rows that are measured together to align the columns of a listing.
@@ -106,6 +102,10 @@ def problem(code: str, text: str) -> None:
 
 
 def _json(value: Any, indent: int = 0) -> str:
+    import msgspec
+
+    from lazaretto.cli.records import plain
+
     encoded = msgspec.json.encode(plain(value))
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -315,3 +315,8 @@ def resume(
         output.json_object(resumed)
     else:
         output.line(f"resumed {output.safe(queue)}: {resumed.status.value}")
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="queue")

@@ -228,3 +228,8 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="rule")

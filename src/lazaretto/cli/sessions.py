@@ -115,3 +115,8 @@ def resume(
         output.json_object(found)
     else:
         output.line(output.safe(f"resumed session {session} of {queue}: {verdict.value}"))
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="sessions")

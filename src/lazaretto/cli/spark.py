@@ -59,3 +59,8 @@ def _rows(progress: Any) -> int:
     """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
     told = progress["observedMetrics"].get("lazaretto")
     return int(progress["numInputRows"] if told is None else told["rows"] or 0)
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="spark")

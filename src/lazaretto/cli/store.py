@@ -82,3 +82,8 @@ def copy(
     ]
     output.table(("table", "rows", "sha256"), rows, "nothing to copy")
     output.line("copied, and read back the same")
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="store")

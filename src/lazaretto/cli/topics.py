@@ -281,3 +281,9 @@ def delete_subscription(
         output.json_object({"deleted": path})
     else:
         output.line(f"deleted subscription {output.safe(path)}")
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    program.add_typer(app, name="topic")
+    program.add_typer(subscriptions, name="subscription")

@@ -1,0 +1,63 @@
+"""The commands by name, loaded when they are called: `--help` and each command start without the others."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+#: Each command: what the help of all says of it, and the module that has it.
+COMMANDS = {
+    "send": ("Send a message, or one per line of JSON.", "send"),
+    "peek": ("Look at messages without taking them.", "receive"),
+    "receive": ("Receive messages and complete them.", "receive"),
+    "run": ("Run handlers on their queues.", "host"),
+    "try": ("Try a handler on one message.", "host"),
+    "events": ("Print what happened, or follow it.", "logs"),
+    "audit": ("Print what operators did.", "logs"),
+    "doctor": ("Check the store and its queues.", "doctor"),
+    "queue": ("Create, list, change, switch and resume queues.", "queues"),
+    "topic": ("Create, list, change and delete topics.", "topics"),
+    "subscription": ("Create, list, change and delete subscriptions.", "topics"),
+    "rule": ("List, add, remove and test a subscription's rules.", "rules"),
+    "dead-letters": ("Look at dead letters, send them back, delete them.", "dead_letters"),
+    "breaker": ("Show a queue's breaker, or keep it open or closed.", "breaker"),
+    "sessions": ("List, show and resume sessions.", "sessions"),
+    "dialogs": ("Dialogs between services: define, look into, decide.", "dialogs"),
+    "claims": ("List the claims that pipelines hold, give one back.", "claims"),
+    "spark": ("Run pipelines on Spark.", "spark"),
+    "store": ("Check a store, bring it up to date, copy it.", "store"),
+}
+
+
+def load(name: str) -> Any:
+    """Return a command, as typer makes it of its module's `add_to`."""
+    part = typer.Typer(rich_markup_mode=None)
+    import_module(f"lazaretto.cli.{COMMANDS[name][1]}").add_to(part)
+    return typer.main.get_group(part).commands[name]
+
+
+class Commands(TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # By these names typer suggests one for a name that is unknown.
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return one of them, or None."""
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what each of them is for."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (text, _) in COMMANDS.items()])

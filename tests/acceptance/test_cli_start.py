@@ -1,0 +1,88 @@
+"""What the command loads before it does anything: no more than the one that is called needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lazaretto
+from lazaretto import Message
+from lazaretto.cli.commands import COMMANDS, load
+
+#: What no short command needs, nor the help of all of them.
+HEAVY = {
+    "altair",
+    "cloudpickle",
+    "fastjsonschema",
+    "lark",
+    "lazaretto.cli.doctor",
+    "lazaretto.cli.host",
+    "lazaretto.cli.queues",
+    "lazaretto.host",
+    "lazaretto.isolation",
+    "lazaretto.spark",
+    "multiprocessing",
+    "pandas",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+    "rich",
+}
+#: What nothing needs that opens no store.
+OF_STORES = {"lazaretto.broker", "lazaretto.engine", "lazaretto.store", "msgspec", "pydantic", "sqlite3"}
+
+_PROGRAM = """
+import sys
+from lazaretto.cli import main
+code = main(sys.argv[1:])
+print(*sys.modules, sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def _loaded(*arguments: str) -> set[str]:
+    """Return the modules that a call of the command has loaded by its end."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_opens_no_store_loads_none(option: str) -> None:
+    assert _loaded(option) & (HEAVY | OF_STORES) == set()
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_peek_loads_what_it_needs(tmp_path: Path, json: tuple[str, ...]) -> None:
+    store = str(tmp_path / "store.db")
+    with lazaretto.connect(store) as broker:
+        broker.create_queue("q")
+        broker.sender("q").send(Message(b"x"))
+    loaded = _loaded("--store", store, "peek", "q", *json)
+    assert loaded & HEAVY == set()
+    assert "lazaretto.broker" in loaded
+
+
+def test_the_package_loads_nothing_until_it_is_asked() -> None:
+    program = (
+        "import sys, lazaretto; assert 'lazaretto.broker' not in sys.modules; "
+        "from lazaretto import *; assert Broker is lazaretto.Broker; "
+        "assert set(lazaretto.__all__) <= set(dir(lazaretto)); "
+        "assert not hasattr(lazaretto, 'nothing')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_where_it_is_said_to_be(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_the_help_of_all_fits_a_narrow_terminal() -> None:
+    longest = max(map(len, COMMANDS))
+    assert all(len(text) + longest + 4 <= 80 for text, _ in COMMANDS.values())

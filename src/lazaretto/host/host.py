@@ -200,6 +200,11 @@ class ServiceHost:
         return why
 
     @property
+    def broker(self) -> Broker:
+        """The broker that it works on."""
+        return self._broker
+
+    @property
     def running(self) -> bool:
         """Whether any slot is at work."""
         return any(thread.is_alive() for thread in self._threads)

@@ -1,0 +1,83 @@
+"""Runs a service host in a test until it has nothing left to do."""
+
+from __future__ import annotations
+
+import time
+
+from lazaretto.breaker import BreakerStatus
+from lazaretto.clock import MICROSECONDS, ManualClock, to_micros
+from lazaretto.entities import EntityPath, Subqueue
+from lazaretto.errors import LazarettoError
+from lazaretto.host.host import ServiceHost
+from lazaretto.host.tally import HandlerReport
+
+#: How often it is looked whether anything is left, in seconds.
+_LOOK = 0.01
+
+
+class DrainTimeout(LazarettoError):
+    """The host still had messages to work on when the time was over."""
+
+    code = "drain_timeout"
+
+
+def drain(
+    host: ServiceHost, *, clock: ManualClock | None = None, timeout: float = 30.0
+) -> list[HandlerReport]:
+    """Run a host until its queues have nothing that can be delivered now, stop it, and return its reports.
+
+    A queue that is halted and a session that is held back count as nothing to deliver. With `clock`, the
+    manual clock of the host's broker, time moves on whenever nothing else is left: retry delays, schedules
+    and breaker probes come due at once. Without it, delayed and scheduled messages stay where they are.
+
+    `timeout`: seconds of real time. Raises DrainTimeout after that, and whatever ended a slot of the host.
+    """
+    end = time.monotonic() + timeout
+    with host:
+        while host.running and host.idle() is None:
+            if not _is_busy(host) and (clock is None or not _move_on(host, clock)):
+                break
+            if time.monotonic() > end:
+                left = ", ".join(
+                    f"{report.queue} ({report.completed} completed)" for report in host.reports()
+                )
+                raise DrainTimeout(
+                    f"expected the host to be done within {timeout:g} s, got messages left in: {left};"
+                    " look at broker.queue(path).counts, or give more time"
+                )
+            time.sleep(_LOOK)
+    return host.reports()
+
+
+def _is_busy(host: ServiceHost) -> bool:
+    """Return whether a message is at work or can be delivered at the present time of the clock."""
+    for report in host.reports():
+        path = EntityPath.parse(report.queue)
+        found = host.broker.queue(path.queue)
+        if path.subqueue is not Subqueue.MAIN:
+            return True
+        counts = found.counts
+        if counts.locked or counts.suspect:
+            return True
+        if counts.active and _probe_at(host, path) is None:
+            return True
+    return False
+
+
+def _probe_at(host: ServiceHost, path: EntityPath) -> int | None:
+    """Return when an open breaker lets its next probe through; None if it holds nothing back."""
+    breaker = host.broker.breaker(path.queue)
+    if breaker.status is not BreakerStatus.OPEN or breaker.probe_at is None:
+        return None
+    return to_micros(breaker.probe_at)
+
+
+def _move_on(host: ServiceHost, clock: ManualClock) -> bool:
+    """Move the clock to when the next message comes due; return whether there is one."""
+    moments = [_probe_at(host, EntityPath.parse(report.queue)) for report in host.reports()]
+    moments.append(host.broker._store.read(lambda tx: tx.next_due()))
+    later = [moment for moment in moments if moment is not None and moment > clock.now()]
+    if not later:
+        return False
+    clock.advance((min(later) - clock.now() + 1) / MICROSECONDS)
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from typing import Any
@@ -33,12 +34,20 @@ def import_module(name: str) -> Any:
         raise HandlerError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def _is_own(owner: Any, name: str) -> bool:
+    """Return whether a name of a module was made there, and not imported."""
+    value = getattr(owner, name, None)
+    if inspect.isfunction(value) or inspect.isclass(value):
+        return value.__module__ == getattr(owner, "__name__", None)
+    return not inspect.ismodule(value)
+
+
 def attribute(module: Any, module_name: str, name: str) -> Any:
     """Return what a dotted name means in a module. Raises HandlerError."""
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
-            names = [known for known in dir(found) if not known.startswith("_")]
+            names = [known for known in dir(found) if not known.startswith("_") and _is_own(found, known)]
             raise HandlerError(f"{module_name!r} has no {name!r}{suggestion(part, names)}")
         found = getattr(found, part)
     return found

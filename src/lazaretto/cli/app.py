@@ -14,6 +14,7 @@ from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.commands import Commands
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
+from lazaretto.cli.wording import in_shell_words, on_one_line
 from lazaretto.errors import LazarettoError
 
 # The base of everything that is wrong with a command line; typer does not export it by name.
@@ -81,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem(error.code, str(error))
         return error.exit_code
     except LazarettoError as error:
-        problem(error.code, str(error))
+        problem(error.code, in_shell_words(str(error), command, given))
         return exit_code_of(error)
     except _UsageError as error:
-        problem("usage", error.format_message().replace("Value error, ", ""))
+        problem("usage", on_one_line(error.format_message().replace("Value error, ", "")))
         return Exit.USAGE
     except OSError as error:
         problem("io_error", str(error))

@@ -55,7 +55,7 @@ def send(
             "--property", "-p", metavar="NAME=TEXT", help="An application property; repeat for more."
         ),
     ] = None,
-    ttl: Annotated[
+    time_to_live: Annotated[
         float | None, typer.Option("--ttl", parser=duration, metavar="DURATION", help="How long it lives.")
     ] = None,
     at: Annotated[
@@ -103,7 +103,7 @@ def send(
         reply_to_session_id=reply_to_session,
         content_type=content_type,
         partition_key=partition_key,
-        time_to_live=ttl,
+        time_to_live=time_to_live,
         scheduled_enqueue_time=at,
         properties=properties(property_ or []),
         dead_letter_queue=None if dead_letter_queue.lower() == "none" else dead_letter_queue,

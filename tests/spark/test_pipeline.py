@@ -326,8 +326,12 @@ class TestBadInput:
                 return None
 
         send(broker, b"1")
-        with pytest.raises(HandlerError, match=r"locked.* cannot be sent .*cannot pickle"):
-            pipeline.start(locked)
+        told = (
+            r"locked.* cannot be sent .*cannot pickle .*\(its variable 'lock'\)\. Spark sends .* in a module"
+        )
+        for isolation in ("process", "inline", "vectorised"):
+            with pytest.raises(HandlerError, match=told):
+                pipeline.start(locked, isolation=isolation)
         assert broker.queue("work").counts.active == 1
 
     def test_a_disabled_queue(self, broker: Broker, pipeline: Pipeline) -> None:

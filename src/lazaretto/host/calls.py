@@ -138,8 +138,26 @@ def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[by
     ]  # fmt: skip
 
 
+def why_unsendable(function: object, error: Exception) -> str:
+    """Return why a function cannot be pickled, and which of its variables is to blame, if one is found."""
+    why = f"{type(error).__name__}: {error}"
+    try:
+        found = inspect.getclosurevars(function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return why
+    for name, value in {**found.globals, **found.nonlocals}.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return f"{why} (its variable {name!r})"
+    return why
+
+
 class SandboxSetup:
     """Made in the host and called in the sandbox: returns the function of bytes that runs there."""
+
+    #: What to do about a handler that cannot be sent.
+    advice = "Define it in a module, or give isolation='inline'"
 
     def __init__(self, handler: Handler) -> None:
         self._reference = handler.reference()
@@ -149,8 +167,8 @@ class SandboxSetup:
             self._pickled = cloudpickle.dumps(what)
         except Exception as error:
             raise HandlerError(
-                f"{handler!r} cannot be sent to another process: {type(error).__name__}: {error}. "
-                "Define it in a module, or give isolation='inline'"
+                f"{handler!r} cannot be sent to another process: {why_unsendable(handler.function, error)}. "
+                f"{self.advice}"
             ) from error
         self._queue = str(handler.path)
 

@@ -18,9 +18,17 @@ MOST_HELD = 16 * 1024 * 1024
 #: What stands for the result of a message that was left for later.
 LATER = b"l"
 
+#: What to do about a function that cannot be sent to Spark's workers.
+ADVICE = (
+    "Spark sends it to its workers, whatever the isolation: define it in a module that they can import, or "
+    "make that variable where it is used, inside the function"
+)
+
 
 class HandlerSetup(SandboxSetup):
     """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
+
+    advice = ADVICE
 
     def call(self) -> Callable[[Sequence[Any]], tuple[Effects | None, Any]]:
         """Return the function that runs the handler on the fields of a message."""

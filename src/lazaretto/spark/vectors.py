@@ -9,7 +9,9 @@ import cloudpickle
 import pyarrow as pa
 
 from lazaretto.errors import HandlerError
+from lazaretto.host.calls import why_unsendable
 from lazaretto.isolation import Sandbox, Status, Verdict
+from lazaretto.spark.calls import ADVICE
 from lazaretto.spark.columns import CLAIM
 
 #: Messages that the function is given at once.
@@ -24,7 +26,7 @@ class VectorSetup:
             self._pickled = cloudpickle.dumps(function)
         except Exception as error:
             raise HandlerError(
-                f"{function!r} cannot be sent to another process: {type(error).__name__}: {error}"
+                f"{function!r} cannot be sent to another process: {why_unsendable(function, error)}. {ADVICE}"
             ) from error
 
     @property

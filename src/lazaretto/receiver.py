@@ -204,10 +204,13 @@ class Receiver:
         )
         return self._wait_for(lambda: raised(self._store.run(operation)), end) or []
 
-    def take(self, max_messages: int, max_wait: float, *, started: bool = True) -> Handover | None:
+    def take(
+        self, max_messages: int, max_wait: float, *, started: bool = True, most_bytes: int | None = None
+    ) -> Handover | None:
         """Receive for a service host: under a lease, so that its death is known and blamed at once.
 
-        `started`: the handlers start now, so that the hand-over counts as tried. None: nothing came.
+        `started`: the handlers start now, so that the hand-over counts as tried. `most_bytes`:
+        of bodies and headers, if there is more than one message. None: nothing came.
         After CommitUnknown, `in_doubt` is what may have been handed over.
         """
         self._refuse_closed()
@@ -216,7 +219,7 @@ class Receiver:
         end = time.monotonic() + seconds("max_wait", max_wait)
         if self._wanted is not None and self._lock is None and not self._accept(max_wait):
             return None
-        operation = Take(self._path, max_messages, self._lock, started)
+        operation = Take(self._path, max_messages, self._lock, started, most_bytes)
         try:
             return self._wait_for(lambda: raised(self._store.run(operation)), end)
         except CommitUnknown:

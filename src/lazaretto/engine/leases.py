@@ -15,7 +15,7 @@ from lazaretto.engine.receive import Receive
 from lazaretto.engine.sessions import ReleaseSession, require_session
 from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, SessionLockLost
-from lazaretto.keys import main_key
+from lazaretto.keys import first_key, last_key, main_key
 from lazaretto.messages import Lock, ReceivedMessage
 from lazaretto.policy import Outcome
 from lazaretto.store.contract import Again, Operation, Transaction
@@ -53,6 +53,8 @@ class Take(Operation[Handover | EntityError | None]):
     limit: int
     session: Lock | None = None
     started: bool = True
+    #: Bytes of headers and bodies together, unless a single message has more.
+    most_bytes: int | None = None
     #: What the last run handed over, for a caller who cannot know whether that was committed.
     handed: Handover | None = None
 
@@ -74,6 +76,7 @@ class Take(Operation[Handover | EntityError | None]):
                 return None
             # Going round, so that messages which fail anyway do not decide alone.
             limit, probed = min(limit, state.limit), state.probed
+        limit = self._fitting(tx, queue, limit)
         found = Receive(self.path, limit, self.session, after=probed).run(tx)
         if probed and not found:
             found = Receive(self.path, limit, self.session).run(tx)
@@ -93,6 +96,16 @@ class Take(Operation[Handover | EntityError | None]):
                 save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
         past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
         return Handover(lock, found, past, any(m.suspect for m in found), outage)
+
+    def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
+        """Return how many messages to take, looking at their sizes only where they may be too large."""
+        most = self.most_bytes
+        if most is None or limit * queue.options.max_message_size <= most:
+            return limit
+        if self.session is not None and self.session.session_id is not None:
+            return tx.count_fitting_of_session(queue.queue_id, self.session.session_id, limit, most)
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        return tx.count_fitting(first, last, limit, most)
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:

@@ -34,8 +34,9 @@ class HandlerOptions:
 
     `isolation`: "process" (default) or "inline". `concurrency`: how many batches, or sessions, are
     worked on at once, in as many processes or threads. `batch_size`: messages that are handed over,
-    and settled in one commit. `deadline`: seconds a message may take, None for no end; an inline
-    function cannot be stopped, its lock is left to run out then. `memory`: bytes that a message may
+    and settled in one commit. `batch_bytes`: what these have together, bodies and headers, unless it is a
+    single one (64 MiB); a slot holds two batches. `deadline`: seconds a message may take, None for no end;
+    an inline function cannot be stopped, its lock is left to run out then. `memory`: bytes that a message may
     add to the process, None for no limit; inline has none. `validator`: a function of the message
     that raises, or returns False, for a message that can never succeed; or a JSON schema (a dict)
     for the body. `middleware`: functions of (message, context, call_next) around the handler, the
@@ -50,6 +51,7 @@ class HandlerOptions:
     isolation: Isolation = Isolation.PROCESS
     concurrency: int = 1
     batch_size: int = 100
+    batch_bytes: int = 67_108_864
     deadline: float | None = 30.0
     memory: int | None = _DEFAULT_MEMORY
     validator: Callable[[Any], object] | Mapping[str, Any] | None = None
@@ -65,6 +67,7 @@ class HandlerOptions:
         set_(self, "isolation", member("isolation", self.isolation, _ISOLATIONS))
         whole("concurrency", self.concurrency, 1, 1024)
         whole("batch_size", self.batch_size, 1, MOST_MESSAGES)
+        whole("batch_bytes", self.batch_bytes, 1, 1 << 40)
         if self.deadline is not None:
             set_(self, "deadline", seconds("deadline", self.deadline, 0.001))
         if self.memory is not None:

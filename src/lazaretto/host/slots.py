@@ -62,6 +62,7 @@ class Slot:
         self._inline = options.isolation is Isolation.INLINE
         self._idle = options.session_idle
         self._turn = options.session_turn
+        self._most_bytes = options.batch_bytes
         self._size = BatchSize(options.batch_size)
         self._stopping = threading.Event()
         self._patience = Patience(shared.tally, str(self._path), self._stopping)
@@ -172,8 +173,10 @@ class Slot:
 
     def _take(self, receiver: Receiver, wait: float, *, started: bool = True) -> Handover | None:
         whole = self._sessions is PoisonSession.WHOLE
+        # What is one unit is handed over as one.
+        limit, most_bytes = (MOST_MESSAGES, None) if whole else (self._size.size, self._most_bytes)
         try:
-            handover = receiver.take(MOST_MESSAGES if whole else self._size.size, wait, started=started)
+            handover = receiver.take(limit, wait, started=started, most_bytes=most_bytes)
         except CommitUnknown:
             if receiver.in_doubt is not None:
                 # To be given back, should it have been handed over.

@@ -102,6 +102,14 @@ class Transaction(
         """Return receivable messages between two keys that were handed out before."""
         ...
 
+    def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
+        """Return how many of the next messages between two keys have so many bytes at most; at least 1."""
+        ...
+
+    def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
+        """Return how many of the next messages of a session have so many bytes at most; at least 1."""
+        ...
+
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
     ) -> list[HandedRow]:

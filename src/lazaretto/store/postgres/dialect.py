@@ -41,6 +41,7 @@ _OF_NO_LOCK = {
     "select_levels",
     "select_ready",
     "select_session_messages",
+    "select_session_sizes",
     "select_suspect",
     "sum_sizes",
 }

@@ -342,6 +342,44 @@ FROM lazaretto_messages m
 WHERE m.key >> 44 = %s AND session_id = %s AND state = %s AND (expires IS NULL OR expires > %s) AND m.key < %s
 ORDER BY m.key LIMIT %s
 
+-- name: select_sizes
+-- The bytes of the next messages of a subqueue in the order in which they are handed out: those that were before first, and
+-- the fresh ones behind all that is locked as a range.
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, coalesce(octet_length(body), (SELECT octet_length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(octet_length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key > %(first)s AND key <= %(last)s AND state = 1 AND (expires IS NULL OR expires > %(now)s)
+        ORDER BY key LIMIT %(limit)s) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, coalesce(octet_length(body), (SELECT octet_length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(octet_length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key > coalesce((
+                SELECT r.last FROM lazaretto_range_locks r WHERE r.last > %(start)s AND r.last <= %(last)s
+                ORDER BY r.last DESC LIMIT 1), %(start)s)
+            AND key <= %(last)s AND state = 0 AND (expires IS NULL OR expires > %(now)s)
+        ORDER BY key LIMIT %(limit)s) AS fresh
+) AS next ORDER BY part, key LIMIT %(limit)s
+
+-- name: select_session_sizes
+-- The same of a session.
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, coalesce(octet_length(body), (SELECT octet_length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(octet_length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key >> 44 = %(queue_id)s AND session_id = %(session_id)s AND state = 1
+            AND (expires IS NULL OR expires > %(now)s)
+        ORDER BY key LIMIT %(limit)s) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, coalesce(octet_length(body), (SELECT octet_length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(octet_length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key >> 44 = %(queue_id)s AND session_id = %(session_id)s AND state = 0
+            AND (expires IS NULL OR expires > %(now)s)
+        ORDER BY key LIMIT %(limit)s) AS fresh
+) AS next ORDER BY part, key LIMIT %(limit)s
+
 -- name: select_messages
 -- Messages by key, in a given state, whatever their order.
 SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from lazaretto.entities import Subqueue
 from lazaretto.errors import StoreError
-from lazaretto.keys import LAST_SEQUENCE, first_key, last_key, queue_of, sequence_of
+from lazaretto.keys import LAST_SEQUENCE, first_key, in_main, last_key, queue_of, sequence_of
 from lazaretto.store.records import (
     FRESH,
     READY,
@@ -199,6 +200,18 @@ class SqlTransaction(
 
     def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
         return self._x(self._q["select_ready"], (first, last, self.now, limit)).fetchall()
+
+    def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
+        start = last
+        if in_main(last):
+            queue_id = queue_of(last)
+            start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
+        values = {"first": first, "last": last, "start": start, "now": self.now, "limit": limit}
+        return _count_fitting(self._x(self._q["select_sizes"], values), most)
+
+    def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
+        values = {"queue_id": queue_id, "session_id": session_id, "now": self.now, "limit": limit}
+        return _count_fitting(self._x(self._q["select_session_sizes"], values), most)
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
@@ -418,3 +431,9 @@ class SqlTransaction(
         self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
     ) -> None:
         self._x(self._q["delete_message_id"], (queue_id, message_id, partition_key, sequence_number))
+
+
+def _count_fitting(sizes: Iterable[tuple[int]], most: int) -> int:
+    """Return how many messages of these sizes, from the first on, have `most` bytes together; at least 1."""
+    together = itertools.accumulate(size for (size,) in sizes)
+    return max(1, sum(1 for _ in itertools.takewhile(lambda size: size <= most, together)))

@@ -270,6 +270,40 @@ FROM lazaretto_messages m
 WHERE m.key >> 44 = ? AND session_id = ? AND state = CAST(? AS INTEGER) AND (expires IS NULL OR expires > ?) AND m.key < ?
 ORDER BY m.key LIMIT ?
 
+-- name: select_sizes
+-- The bytes of the next messages of a subqueue in the order in which they are handed out: those that were before first.
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(length(headers), 0) AS size
+        FROM lazaretto_messages m INDEXED BY lazaretto_messages_ready
+        WHERE key > :first AND key <= :last AND state = 1 AND (expires IS NULL OR expires > :now)
+        ORDER BY key LIMIT :limit) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key > :start AND key <= :last AND state = 0 AND (expires IS NULL OR expires > :now)
+        ORDER BY key LIMIT :limit) AS fresh
+) AS next ORDER BY part, key LIMIT :limit
+
+-- name: select_session_sizes
+-- The same of a session.
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 1
+            AND (expires IS NULL OR expires > :now)
+        ORDER BY key LIMIT :limit) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) + coalesce(length(headers), 0) AS size
+        FROM lazaretto_messages m
+        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 0
+            AND (expires IS NULL OR expires > :now)
+        ORDER BY key LIMIT :limit) AS fresh
+) AS next ORDER BY part, key LIMIT :limit
+
 -- name: select_messages
 -- Messages by key, in a given state, whatever their order.
 SELECT m.key, coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),

@@ -17,7 +17,16 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import lazaretto
-from lazaretto import DeadLetterFilter, LazarettoError, ManualClock, Message, QueueOptions, Rule, SqlFilter
+from lazaretto import (
+    DeadLetterFilter,
+    LazarettoError,
+    ManualClock,
+    Message,
+    QueueOptions,
+    Rule,
+    SqlFilter,
+    TopicOptions,
+)
 from lazaretto.clock import MICROSECONDS, to_datetime
 
 from .records import Refused
@@ -27,6 +36,8 @@ from .ways import Entity, One, Ways
 START = 1_700_000_000
 QUEUES = ("a", "b", "c", "d", "e", "f")
 TOPICS = ("s", "t")
+#: Those that detect duplicates.
+UNIQUE = ("c", "f", "t")
 _EVEN = "n % 2 = 0"
 #: What each subscription gets.
 WANTS: dict[str, tuple[str | None, Callable[[bytes], bool]]] = {
@@ -83,8 +94,8 @@ class WaysMachine(RuleBasedStateMachine):
     )
     def build(self, ways: list[tuple[str, str | None, str | None]], chain: int) -> None:
         for path in TOPICS:
-            self.broker.create_topic(path)
-            self.model.create(path, None, None, topic=True)
+            self.broker.create_topic(path, _of_topic(path))
+            self.model.create(path, None, None, topic=True, unique=path in UNIQUE)
         for path in (*QUEUES, *WANTS):
             self._create(path, None, None)
         for path, following in itertools.pairwise(QUEUES[:chain]):
@@ -93,7 +104,13 @@ class WaysMachine(RuleBasedStateMachine):
             self.update(path, forward_to, forward_dead)
 
     def _create(self, path: str, forward_to: str | None, forward_dead: str | None) -> None:
-        options = QueueOptions(forward_to=forward_to, forward_dead_lettered_messages_to=forward_dead)
+        unique = path in UNIQUE
+        options = QueueOptions(
+            forward_to=forward_to,
+            forward_dead_lettered_messages_to=forward_dead,
+            requires_duplicate_detection=unique,
+            duplicate_detection_window=86_400,
+        )
 
         def real() -> None:
             topic, _, name = path.partition("/subscriptions/")
@@ -104,7 +121,7 @@ class WaysMachine(RuleBasedStateMachine):
             rules = None if expression is None else [Rule("r", SqlFilter(expression))]
             self.broker.create_subscription(topic, name, options, rules)
 
-        self.both(real, lambda: self.model.create(path, forward_to, forward_dead))
+        self.both(real, lambda: self.model.create(path, forward_to, forward_dead, unique=unique))
 
     # -- entities -------------------------------------------------------------------------------
 
@@ -130,22 +147,24 @@ class WaysMachine(RuleBasedStateMachine):
 
     # -- messages -------------------------------------------------------------------------------
 
-    def messages(self, count: int) -> tuple[list[bytes], list[Message]]:
-        """Return bodies, small ones and large ones, and messages that have them."""
+    def messages(self, count: int) -> tuple[list[bytes], list[str], list[Message]]:
+        """Return bodies, small ones and large ones, ids, some of them the same, and messages with these."""
         numbers = range(self.sent, self.sent + count)
         self.sent += count
         bodies = [b"%d" % n if n % 5 else b"%d %3000d" % (n, n) for n in numbers]
-        return bodies, [Message(b, properties={"n": n}) for b, n in zip(bodies, numbers, strict=True)]
+        ids = [f"m{n // 2 % 7}" for n in numbers]
+        made = zip(bodies, ids, numbers, strict=True)
+        return bodies, ids, [Message(b, message_id=i, properties={"n": n}) for b, i, n in made]
 
     @rule(path=paths, count=st.integers(1, 3), after=st.sampled_from((None, None, None, -5, 30)))
     def send(self, path: str, count: int, after: int | None) -> None:
-        bodies, messages = self.messages(count)
+        bodies, ids, messages = self.messages(count)
         at = None if after is None else self.model.now + after
         if at is not None:
             for message in messages:
                 message.scheduled_enqueue_time = to_datetime(at * MICROSECONDS)
         found = self.both(
-            lambda: self.broker.sender(path).send(messages), lambda: self.model.send(path, bodies, at=at)
+            lambda: self.broker.sender(path).send(messages), lambda: self.model.send(path, bodies, ids, at=at)
         )
         assert found is None or found[0] == found[1]
 
@@ -159,10 +178,10 @@ class WaysMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from((*QUEUES, *TOPICS, "nowhere")), via=paths)
     def send_via(self, path: str, via: str) -> None:
-        bodies, messages = self.messages(2)
+        bodies, ids, messages = self.messages(2)
         found = self.both(
             lambda: self.broker.sender(path, via=via).send(messages),
-            lambda: self.model.send(path, bodies, via=via),
+            lambda: self.model.send(path, bodies, ids, via=via),
         )
         assert found is None or found[0] == found[1]
 
@@ -233,6 +252,10 @@ class WaysMachine(RuleBasedStateMachine):
         counts = self.broker.queue(path).counts
         assert (counts.dead_letter, counts.transfer_dead_letter) == (len(entity.dead), len(entity.transfer))
         assert counts.total == len(entity.here) + len(entity.dead) + len(entity.transfer), path
+
+
+def _of_topic(path: str) -> TopicOptions:
+    return TopicOptions(requires_duplicate_detection=path in UNIQUE, duplicate_detection_window=86_400)
 
 
 def check_bodies(store: Path) -> None:

@@ -12,6 +12,7 @@ MOST_HOPS = 4
 HOPS = "MaxTransferHopCountExceeded"
 MISSING = "MessagingEntityNotFound"
 OFF = "MessagingEntityDisabled"
+UNWANTED = "NoMatchingSubscription"
 
 TAKES = {"active": True, "disabled": False, "send_disabled": False, "receive_disabled": True}
 GIVES = {"active": True, "disabled": False, "send_disabled": True, "receive_disabled": False}
@@ -19,7 +20,10 @@ GIVES = {"active": True, "disabled": False, "send_disabled": True, "receive_disa
 
 @dataclasses.dataclass
 class One:
-    """A message: `number`: in the entity where it is; `came_from`: where it was submitted."""
+    """A message: `number`: in the entity where it is; `came_from`: where it was submitted.
+
+    `set_aside`: it was a dead letter before, and is never dropped.
+    """
 
     body: bytes
     number: int = 0
@@ -27,17 +31,25 @@ class One:
     hops: int = 0
     at: int | None = None
     reason: str | None = None
+    id: str = ""
+    set_aside: bool = False
+
+    def afresh(self, number: int = 0, came_from: int | None = None, *, set_aside: bool = False) -> One:
+        """Return the same message under another number, as it goes on from where it is."""
+        return One(self.body, number, came_from, id=self.id, set_aside=self.set_aside or set_aside)
 
 
 @dataclasses.dataclass
 class Entity:
-    """A queue, a subscription or a topic."""
+    """A queue, a subscription or a topic. `unique`: it detects duplicates; `known`: the ids sent to it."""
 
     path: str
     forward_to: str | None = None
     forward_dead: str | None = None
     status: str = "active"
     topic: bool = False
+    unique: bool = False
+    known: dict[str, int] = dataclasses.field(default_factory=dict)
     last: int = 0
     unmatched: int = 0
     here: list[One] = dataclasses.field(default_factory=list)
@@ -106,14 +118,20 @@ class Ways:
         return False
 
     def create(
-        self, path: str, forward_to: str | None, forward_dead: str | None, *, topic: bool = False
+        self,
+        path: str,
+        forward_to: str | None,
+        forward_dead: str | None,
+        *,
+        topic: bool = False,
+        unique: bool = False,
     ) -> None:
         if path in self.entities:
             raise Refused("EntityExists")
         if "/subscriptions/" in path:
             self._require(path.partition("/")[0])
         self._check(path, forward_to, forward_dead)
-        self.entities[path] = Entity(path, forward_to, forward_dead, topic=topic)
+        self.entities[path] = Entity(path, forward_to, forward_dead, topic=topic, unique=unique)
 
     def _check(self, path: str, forward_to: str | None, forward_dead: str | None) -> None:
         for destination in (forward_to, forward_dead):
@@ -142,7 +160,13 @@ class Ways:
     # -- messages -------------------------------------------------------------------------------
 
     def send(
-        self, path: str, bodies: list[bytes], *, via: str | None = None, at: int | None = None
+        self,
+        path: str,
+        bodies: list[bytes],
+        ids: list[str],
+        *,
+        via: str | None = None,
+        at: int | None = None,
     ) -> list[int]:
         """Send to an entity, or through one; return the numbers there."""
         entity = self._require(via or path)
@@ -153,17 +177,24 @@ class Ways:
         if entity.topic and via is not None:
             raise Refused("NotAllowed")
         numbers = []
-        for body in bodies:
+        for body, id_ in zip(bodies, ids, strict=True):
+            if entity.unique and id_ in entity.known:
+                numbers.append(entity.known[id_])
+                continue
             number = entity.next()
             numbers.append(number)
             if at is not None and at > self.now:
-                entity.here.append(One(body, number, at=at))
-                continue
-            way = _Way(One(body), number, 0, (entity.path, number))
-            if via is not None:
-                self._forward(entity, path, way)
+                entity.here.append(One(body, number, at=at, id=id_))
             else:
-                self._enter(entity, way)
+                way = _Way(One(body, id=id_), number, 0, (entity.path, number))
+                if via is not None:
+                    self._forward(entity, path, way)
+                else:
+                    self._enter(entity, way)
+            if entity.unique:
+                # Each is looked for by itself.
+                self._commit()
+                entity.known[id_] = number
         self._commit()
         return numbers
 
@@ -179,18 +210,26 @@ class Ways:
         else:
             self._rested.append((entity, way))
 
-    def _hindrance(self, destination: str) -> str | None:
+    def _hindrance(self, destination: str, one: One) -> str | None:
         found = self.entities.get(destination)
         if found is None:
             return MISSING
-        return None if TAKES[found.status] else OFF
+        if not TAKES[found.status]:
+            return OFF
+        wanted = not found.topic or any(self.wants[s.path](one.body) for s in self.subscriptions(destination))
+        return UNWANTED if one.set_aside and not wanted else None
 
     def _forward(self, entity: Entity, destination: str, way: _Way) -> None:
-        reason = HOPS if way.hops >= MOST_HOPS else self._hindrance(destination)
+        reason = HOPS if way.hops >= MOST_HOPS else self._hindrance(destination, way.one)
         if reason is not None:
             self._troubled.append((entity, way, reason, reason != HOPS))
-        else:
-            self._enter(self.entities[destination], dataclasses.replace(way, hops=way.hops + 1, home=None))
+            return
+        found = self.entities[destination]
+        if found.unique and not way.one.set_aside:
+            if way.one.id in found.known:
+                return
+            found.known[way.one.id] = way.origin
+        self._enter(found, dataclasses.replace(way, hops=way.hops + 1, home=None))
 
     def _commit(self) -> None:
         """Give numbers: first to what came to rest, then to what is set aside."""
@@ -227,12 +266,13 @@ class Ways:
         if entity.forward_dead is None or one.hops >= MOST_HOPS:
             self._sorted(entity.dead, one)
             return
-        reason = self._hindrance(entity.forward_dead)
+        dead = one.afresh(set_aside=True)
+        reason = self._hindrance(entity.forward_dead, dead)
         if reason is not None:
             one.reason = reason
             self._sorted(entity.transfer, one)
             return
-        way = _Way(One(one.body), one.came_from or one.number, one.hops)
+        way = _Way(dead, one.came_from or one.number, one.hops)
         self._forward(entity, entity.forward_dead, way)
         self._commit()
 
@@ -253,7 +293,7 @@ class Ways:
         part.clear()
         for one in found:
             number = entity.next()
-            back = One(one.body, number, one.number)
+            back = one.afresh(number, one.number, set_aside=True)
             if entity.forwards:
                 self._enter(entity, _Way(back, one.number, 0, (path, number)))
                 self._commit()
@@ -273,10 +313,10 @@ class Ways:
             entity.here.remove(one)
             number = entity.next()
             if entity.topic or entity.forwards:
-                self._enter(entity, _Way(One(one.body), number, 0, (entity.path, number)))
+                self._enter(entity, _Way(one.afresh(), number, 0, (entity.path, number)))
                 self._commit()
             else:
-                entity.here.append(One(one.body, number, one.number))
+                entity.here.append(one.afresh(number, one.number))
         return bool(due)
 
     def _backlog(self) -> bool:
@@ -284,7 +324,7 @@ class Ways:
             waiting = [one for one in entity.here if one.at is None] if entity.forwards else []
             for one in waiting:
                 entity.here.remove(one)
-                way = _Way(One(one.body), one.came_from or one.number, one.hops, (entity.path, one.number))
+                way = _Way(one.afresh(), one.came_from or one.number, one.hops, (entity.path, one.number))
                 self._enter(entity, way)
                 self._commit()
             if waiting:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,8 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 
 class Unprintable(Exception):
@@ -223,6 +227,92 @@ def subprocess_stays() -> None:
     subprocess.Popen(["sleep", "60"])
 
 
+def _descriptors() -> list[int]:
+    return [fd for fd in range(3, 256) if _is_open(fd)]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _truncate(size: int) -> None:
+    for fd in _descriptors():
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+
+
+def truncates_descriptors() -> None:
+    _truncate(0)
+
+
+def grows_descriptors() -> None:
+    _truncate(1 << 40)
+
+
+def garbles_descriptors() -> None:
+    for fd in _descriptors():
+        with contextlib.suppress(OSError):
+            os.write(fd, b"garbage" * 100)
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, b"\xff" * 5000, 0)
+
+
+def hurries_descriptors() -> None:
+    for fd in _descriptors():
+        os.set_blocking(fd, False)
+
+
+def pipes_in_place() -> None:
+    os.closerange(3, 256)
+    for _ in range(20):
+        _, write = os.pipe()
+        os.write(write, b"garbage" * 100)
+
+
+def sockets_in_place() -> None:
+    os.closerange(3, 256)
+    for _ in range(20):
+        for end in socket.socketpair():
+            end.send(b"garbage" * 100)
+            end.detach()
+
+
+def stops_parent() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+
+
+def stops_parent_and_ends() -> None:
+    stops_parent()
+    os._exit(3)
+
+
+def stops_parent_and_sleeps() -> None:
+    stops_parent()
+    time.sleep(60)
+
+
+def stops_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def signals_itself() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+
+
+def patches_msgpack() -> None:
+    msgspec.msgpack.encode = lambda *_: b"no msgpack"
+
+
+def patches_msgpack_and_raises() -> None:
+    patches_msgpack()
+    raise ValueError("patched")
+
+
 #: Why a queue sets a message aside, by how a sandbox says that it ended.
 REASONS = {
     "error": "MaxDeliveryCountExceeded",
@@ -274,8 +364,24 @@ ZOO: dict[str, tuple[Callable[[], Any], str, str | None, str | None]] = {
         (fork_stays, "done", None, None),
         (daemon_stays, "done", None, None),
         (subprocess_stays, "done", None, None),
+        (truncates_descriptors, "done", None, None),
+        (grows_descriptors, "done", None, None),
+        (garbles_descriptors, "done", None, None),
+        (hurries_descriptors, "done", None, None),
+        (pipes_in_place, "done", None, None),
+        (sockets_in_place, "done", None, None),
+        (stops_parent, "done", None, None),
+        (stops_parent_and_ends, "crash", "WorkerCrashed", None),
+        (stops_parent_and_sleeps, "timeout", "HandlerTimeout", None),
+        (stops_itself, "timeout", "HandlerTimeout", None),
+        (signals_itself, "done", None, None),
+        (patches_msgpack, "done", None, None),
+        (patches_msgpack_and_raises, "error", "ValueError", "patches_msgpack_and_raises"),
     )
 }
+
+#: The latest of them turn against whoever isolates them; the drills do without.
+AGAINST_ISOLATION = tuple(ZOO)[tuple(ZOO).index("truncates_descriptors") :]
 
 
 def act(item: bytes) -> bytes | None:

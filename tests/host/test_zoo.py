@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.drill import zoo
 from bench.drill.work import BAD_ZOO
-from lazaretto import Broker, ReceivedMessage
+from lazaretto import Broker, Message, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext
 
 from .serving import send, serve
@@ -47,6 +47,42 @@ def test_every_good_one_is_done_once_and_every_bad_one_is_set_aside(broker: Brok
         assert stack is None or all(stack in (a.stack or "") for a in letter.attempts), kind
     assert [e.kind for e in broker.events() if e.kind.startswith("breaker")] == []
     assert not _left()
+
+
+def test_what_turns_against_its_isolation_costs_only_itself(broker: Broker) -> None:
+    with broker.transaction() as tx:
+        tx.execute("CREATE TABLE done (n INTEGER)")
+    bodies = [b for kind in zoo.AGAINST_ISOLATION for b in (b"good", kind.encode(), b"good")]
+    numbers = send(broker, "work", *bodies)
+    (report,) = serve(broker, Handler("work", act, deadline=4.0, memory=200_000_000, batch_size=10))
+    words = [body.decode() for body in bodies]
+    bad = {n: k for n, k in zip(numbers, words, strict=True) if k != "good" and zoo.ZOO[k][1] != "done"}
+    assert report.completed == len(bodies) - len(bad)
+    with broker.transaction() as tx:
+        done = [n for (n,) in tx.execute("SELECT n FROM done ORDER BY n").fetchall()]
+    assert done == [n for n, body in zip(numbers, bodies, strict=True) if body == b"good"]
+    assert {d.sequence_number: d.reason for d in broker.dead_letters("work")} == {
+        n: zoo.REASONS[zoo.ZOO[kind][1]] for n, kind in bad.items()
+    }
+    assert not _left()
+
+
+def _unreadable(message: ReceivedMessage, context: HandlerContext) -> None:
+    context.send("out", Message(b"x"))
+    if message.body == b"garbles":
+        assert context.effects is not None
+        context.effects.verdict = "no such verdict"
+    if message.body == b"breaks":
+        assert context.effects is not None
+        context.effects.sends = 7  # type: ignore[assignment]
+
+
+def test_requests_that_cannot_be_read_fail_their_message(broker: Broker) -> None:
+    send(broker, "work", b"good", b"garbles", b"breaks", b"good")
+    (report,) = serve(broker, Handler("work", _unreadable))
+    assert report.completed == 2
+    assert {d.reason for d in broker.dead_letters("work")} == {"MaxDeliveryCountExceeded"}
+    assert broker.queue("out").counts.active == 2
 
 
 def _left() -> list[str]:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from bench.drill import zoo
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.isolation import sandbox as sandbox_module
 
 MODES = ("fork", "spawn")
 MARK = "LAZARETTO_TEST_MARK"
@@ -109,6 +110,104 @@ def test_a_timeout_tells_how_long_it_was(sandbox: Sandbox) -> None:
     (verdict,) = sandbox.run([b"sleeps"])
     assert 1 <= verdict.elapsed < 10
     assert verdict.error_message == "no answer within 1 s"
+
+
+def test_what_an_item_has_patched_does_not_garble_the_errors_of_others(sandbox: Sandbox) -> None:
+    patched, raised = sandbox.run([b"patches_msgpack", b"value_error"])
+    assert patched == Verdict(Status.DONE)
+    assert (raised.status, raised.error_type) == (Status.ERROR, "ValueError")
+
+
+def test_a_parent_that_was_stopped_keeps_nobody_waiting(sandbox: Sandbox) -> None:
+    """It is found out by the next death, which costs what it always costs."""
+    stops, dies, raises, good = sandbox.run([b"stops_parent", b"exit_3", b"value_error", b"good"])
+    assert (stops, dies.status, raises.status) == (Verdict(Status.DONE), Status.CRASH, Status.ERROR)
+    assert dies.exit_status == 3
+    assert good == Verdict(Status.DONE, b"good")
+
+
+def test_a_runner_that_says_nothing_between_rounds(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is replaced; what its items did is known, and nobody is blamed."""
+    monkeypatch.setattr(sandbox_module, "ANSWER", 0.5)
+
+    def setup() -> Callable[[bytes], bytes]:
+        class Hanging:
+            def flush(self) -> None:
+                time.sleep(3600)
+
+        def act(item: bytes) -> bytes:
+            if item == b"hang":
+                sys.stdout = Hanging()
+            return item
+
+        return act
+
+    with Sandbox(setup, options(mode, deadline=None)) as sandbox:
+        for _ in range(2):
+            verdicts = sandbox.run([b"good", b"hang", b"good"])
+            assert [(v.status, v.result) for v in verdicts] == [
+                (Status.DONE, b"good"), (Status.DONE, b"hang"), (Status.DONE, b"good"),
+            ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0x00, 0x01, 0xFF])
+def test_memory_that_was_overwritten_is_not_believed(mode: str, value: int) -> None:
+    """Nothing is known of a round then; when its items come again, each is alone."""
+
+    def setup() -> Callable[[bytes], bytes]:
+        import ctypes
+
+        def act(item: bytes) -> bytes:
+            if item == b"scribble":
+                for line in Path("/proc/self/maps").read_text().splitlines():
+                    if "memfd:lazaretto-sandbox" in line and "rw-s" in line:
+                        ctypes.memset(int(line.split("-")[0], 16), value, 4096)
+            return item
+
+        return act
+
+    items = [b"good 1", b"good 2", b"scribble", b"good 3"]
+    with Sandbox(setup, options(mode)) as sandbox:
+        for _ in range(2):
+            first = sandbox.run(items)
+            assert {v.status for v in first} <= {Status.DONE, Status.NOT_RUN, Status.CRASH}
+            assert all(v.result == i for v, i in zip(first, items, strict=True) if v.status is Status.DONE)
+            second = sandbox.run(items)
+            assert second[2].status is not Status.NOT_RUN
+            assert [v.result for v in second[:2] + second[3:]] == [b"good 1", b"good 2", b"good 3"]
+
+
+def test_results_that_are_none_of_ours_are_not_believed(mode: str) -> None:
+    """The memory is well, what is in it is not."""
+
+    def setup() -> Callable[[bytes], bytes]:
+        from lazaretto.isolation import child
+
+        def act(item: bytes) -> bytes:
+            if item == b"garble":
+                child._encode = lambda *_: b"no msgpack"
+                raise ValueError
+            return item
+
+        return act
+
+    with Sandbox(setup, options(mode)) as sandbox:
+        assert sandbox.run([b"garble"])[0].status is Status.CRASH
+        statuses = [v.status for v in sandbox.run([b"good", b"garble", b"good"])]
+        assert statuses == [Status.DONE, Status.NOT_RUN, Status.NOT_RUN]
+        statuses = [v.status for v in sandbox.run([b"good", b"garble", b"good"])]
+        assert statuses == [Status.DONE, Status.CRASH, Status.DONE]
+
+
+def test_a_setup_that_takes_the_descriptors_is_refused() -> None:
+    for kind in ("pipes_in_place", "closes_descriptors", "garbles_descriptors"):
+
+        def setup(kind: str = kind) -> Callable[[bytes], bytes]:
+            zoo.ZOO[kind][0]()
+            return lambda item: item
+
+        with pytest.raises(SandboxSetupError):
+            Sandbox(setup, options("auto", setup_timeout=2.0))
 
 
 def test_texts_that_are_too_long_say_so(sandbox: Sandbox) -> None:
@@ -266,7 +365,9 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
     wait_until(lambda: not descendants())
 
 
-KINDS = [k for k in zoo.ZOO if k not in ("memory_bomb", "prints_much", "huge_result", "long_message")]
+#: Without those that take long.
+SLOW = ("memory_bomb", "prints_much", "huge_result", "long_message", "stops_parent", "stops_parent_and_ends")
+KINDS = [k for k in zoo.ZOO if k not in SLOW]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

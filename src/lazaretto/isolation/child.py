@@ -32,8 +32,9 @@ from lazaretto.failure import OUT_OF_MEMORY, Failure, failure_of
 from lazaretto.isolation.memory import (
     CURSOR,
     END,
+    LEAVES,
     NEXT,
-    PAGE,
+    OVER,
     ROUND,
     STOP,
     Record,
@@ -47,12 +48,12 @@ from lazaretto.signals import ENDING
 Function = Callable[[bytes], bytes | None]
 
 #: Kinds of records.
-RESULT, ERROR, MEMORY = range(3)
-#: Notices to the parent: a byte, then a number. READY: pid, negative if no fork replaces it. ROUND_OVER:
-#: 1 if this runner leaves then. DIED: wait status. FAILED: how many bytes of msgpack the setup's error
-#: has in the records.
-READY, ROUND_OVER, DIED, FAILED = b"r", b"o", b"d", b"f"
-#: Commands to the runner: items, first item, bytes, whether to stop at the first failure.
+RESULT, ERROR, MEMORY = 1, 2, 3
+#: Notices of the template to the parent: a byte, then a number. READY: pid, negative if no fork replaces
+#: it. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
+#: The runner has no part in them, and tells by the control page alone: its pipe only wakes the parent.
+READY, DIED, FAILED = b"r", b"d", b"f"
+#: Commands to a runner: its pid, bytes of items, the round's number, whether to stop at the first failure.
 COMMAND = struct.Struct("<qqqq")
 NOTICE = struct.Struct("<cq")
 
@@ -64,6 +65,9 @@ _SPARE_DESCRIPTORS = 32
 #: Items after which a runner looks at its descriptors again.
 _LOOK_EVERY = 100
 
+#: Taken now: a function may put something else in the module's place.
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class Start(msgspec.Struct):
     """What a template is started with. Numbers ending in fd are descriptors."""
@@ -71,6 +75,7 @@ class Start(msgspec.Struct):
     parent: int
     command_fd: int
     notice_fd: int
+    wake_fd: int
     control_fd: int
     setup_fd: int
     items_fd: int
@@ -88,11 +93,13 @@ class Child:
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        for fd in (start.command_fd, start.notice_fd, start.control_fd, start.items_fd, start.records_fd):
+        for fd in (start.command_fd, start.notice_fd, start.wake_fd, start.items_fd, start.stack_fd):
             os.set_inheritable(fd, False)
-        self._control = Segment(start.control_fd, PAGE)
+        os.set_blocking(start.wake_fd, False)
+        self._control = Segment.adopt(start.control_fd)
+        self._records = Segment.adopt(start.records_fd)
         self._items = Segment(start.items_fd, os.fstat(start.items_fd).st_size)
-        self._records = Segment(start.records_fd, os.fstat(start.records_fd).st_size)
+        self._pipes = self._found_pipes()
         self._numbers = self._control.numbers()
         self._left: Iterator[tuple[int, bytes]] = iter(())
         self._forked = False
@@ -112,6 +119,7 @@ class Child:
         faulthandler.enable(file=self._start.stack_fd, all_threads=True)
         try:
             pickled = os.pread(self._start.setup_fd, os.fstat(self._start.setup_fd).st_size, 0)
+            os.close(self._start.setup_fd)
             setup = pickle.loads(pickled)  # noqa: S301 - from our parent
             function = setup()
             if not callable(function):
@@ -146,7 +154,7 @@ class Child:
             _die_with(guard)
             return
         start = self._start
-        for fd in (start.command_fd, start.notice_fd, start.control_fd, start.items_fd, start.records_fd):
+        for fd in (start.command_fd, start.notice_fd, start.wake_fd, start.items_fd):
             os.close(fd)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         code = os.waitstatus_to_exitcode(_bury(pid))
@@ -159,7 +167,7 @@ class Child:
 
     def _say_failed(self, error: BaseException) -> None:
         found = failure_of(error)
-        size = self._records.put(0, msgspec.msgpack.encode(found))
+        size = self._records.put(0, _encode(found))
         self._notify(FAILED, size)
 
     def _notify(self, kind: bytes, number: int) -> None:
@@ -188,6 +196,7 @@ class Child:
             faulthandler.register(signal.SIGUSR1, file=self._start.stack_fd, all_threads=True)
             if _threads() > 1 or not self._start.fork:
                 self._notify(READY, -os.getpid())
+            os.close(self._start.notice_fd)
             code = self._rounds(function)
         finally:
             os._exit(code)
@@ -208,35 +217,51 @@ class Child:
             command = _read(self._start.command_fd, COMMAND.size)
             if command is None:
                 return 0
-            count, first, size, stop_on_failure = COMMAND.unpack(command)
+            runner, size, number, stop_on_failure = COMMAND.unpack(command)
+            if runner != me:
+                # For one that died before it read this: our parent will hear of that, and ask again.
+                continue
             if self._items.reach(size):
                 self._limit_memory()
-            last = count if left is None else min(count, first + left)
-            reached = self._round(function, size, first, last, bool(stop_on_failure))
+            reached = self._round(function, size, left, bool(stop_on_failure))
             if os.getpid() != me:
                 return 0
-            ran = reached - first
-            looked += ran
+            looked += reached
             leaves = threading.active_count() > threads
             if looked >= _LOOK_EVERY or self._cut:
                 looked = 0
                 leaves = leaves or _descriptors() > self._most_descriptors
             if left is not None:
-                left -= ran
+                left -= reached
                 leaves = leaves or left <= 0
-            _flush()
+            intact = self._found_pipes() == self._pipes
             numbers = self._numbers
             numbers[NEXT], numbers[CURSOR] = reached, -1
-            self._notify(ROUND_OVER, leaves)
-            if leaves:
+            _flush()
+            numbers[LEAVES] = leaves or not intact
+            numbers[OVER] = number
+            if intact:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._start.wake_fd, b".")
+            if leaves or not intact:
                 return 0
 
-    def _round(self, function: Function, size: int, first: int, last: int, stop_on_failure: bool) -> int:
-        """Run the items from `first` up to `last`; return the first that was not run."""
+    def _found_pipes(self) -> list[tuple[int, int]] | None:
+        """Return which files our pipes are: an item may have put others in their places."""
+        try:
+            found = (os.fstat(self._start.command_fd), os.fstat(self._start.wake_fd))
+        except OSError:
+            return None
+        return [(one.st_dev, one.st_ino) for one in found]
+
+    def _round(self, function: Function, size: int, most: int | None, stop_on_failure: bool) -> int:
+        """Run the items, or so many of them; return the first that was not run."""
         numbers = self._numbers
         self._cut = False
-        records_start = numbers[END]
-        self._left = enumerate(get_items(self._items, size)[first:last], first)
+        items = get_items(self._items, size)[:most]
+        last, end = len(items), 0
+        self._left = enumerate(items)
+        del items
         # Nothing more than this is done for an item that returns None: it is what isolation costs.
         for index, item in self._left:
             if numbers[STOP]:
@@ -252,11 +277,11 @@ class Child:
                 self._refuse_forked()
                 record = _error(index, error)
                 self._cut = isinstance(error, OSError)
-            numbers[END] = put_record(self._records, numbers[END], record)
+            numbers[END] = end = put_record(self._records, end, record)
             if self._cut and _descriptors() > self._most_descriptors:
                 # The next item would fail for want of what this one has not given back.
                 return index + 1
-            if (stop_on_failure and record.kind != RESULT) or numbers[END] - records_start > ROUND:
+            if (stop_on_failure and record.kind != RESULT) or end > ROUND:
                 return index + 1
         self._refuse_forked()
         return last
@@ -280,7 +305,7 @@ class Child:
         if len(result) > self._start.max_result:
             limit = self._start.max_result
             text = f"expected a result of at most {limit} bytes, got {len(result)}"
-            return Record(index, ERROR, msgspec.msgpack.encode(Failure(RESULT_TOO_LARGE, text)))
+            return Record(index, ERROR, _encode(Failure(RESULT_TOO_LARGE, text)))
         return Record(index, RESULT, result)
 
     def _limit_memory(self) -> None:
@@ -300,11 +325,9 @@ def _error(index: int, error: BaseException) -> Record:
         return Record(
             index,
             MEMORY,
-            msgspec.msgpack.encode(
-                Failure(OUT_OF_MEMORY, found.message or "the memory allowed was used up", found.stack)
-            ),
+            _encode(Failure(OUT_OF_MEMORY, found.message or "the memory allowed was used up", found.stack)),
         )
-    return Record(index, ERROR, msgspec.msgpack.encode(found))
+    return Record(index, ERROR, _encode(found))
 
 
 # -- the system ----------------------------------------------------------------------------------
@@ -387,8 +410,11 @@ def _flush() -> None:
 
 def _read(fd: int, size: int) -> bytes | None:
     """Return so many bytes, None when nobody will write any more."""
-    found = b""
+    found, readable = b"", select.poll()
+    readable.register(fd, select.POLLIN)
     while len(found) < size:
+        # An item may have told the pipe not to wait.
+        readable.poll()
         part = os.read(fd, size - len(found))
         if not part:
             return None

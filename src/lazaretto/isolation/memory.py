@@ -1,7 +1,9 @@
-"""Memory that a sandbox's processes share: grows as needed, survives the death of each of them."""
+"""Memory that a sandbox's processes share: survives the death of each of them, and cannot be taken away."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import marshal
 import mmap
 import os
@@ -14,12 +16,21 @@ from typing import NamedTuple
 #: CURSOR: the item at work, -1 between rounds. END: where the records end.
 #: NEXT: the first item that a round which is over did not come to.
 #: STOP: not 0 when no further item may be started.
-CURSOR, END, NEXT, STOP = range(4)
+#: OVER: the number of the latest round that is over. LEAVES: not 0 when its runner leaves with it.
+CURSOR, END, NEXT, STOP, OVER, LEAVES = range(6)
 PAGE = 4096
 #: Bytes of items, or of records, that are exchanged at once.
 ROUND = 67_108_864
 
 _RECORD = struct.Struct("<qBI")
+_NAME = "lazaretto-sandbox"
+_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", None)
+#: The kernel's numbers, which Python does not name everywhere.
+_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
+
+
+class Corrupt(Exception):
+    """What the other side has written cannot be: an item has overwritten it."""
 
 
 class Record(NamedTuple):
@@ -30,53 +41,92 @@ class Record(NamedTuple):
     payload: bytes
 
 
+def create_file() -> int:
+    """Return a new file in memory, by its descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd, path = tempfile.mkstemp(prefix=f"{_NAME}-")
+    os.unlink(path)  # noqa: PTH108 - named only for a moment
+    return fd
+
+
+def create_constant(data: bytes) -> int:
+    """Return a new file in memory that nobody can change."""
+    fd = create_file()
+    try:
+        with os.fdopen(fd, "wb", closefd=False) as file:
+            file.write(data)
+    except BaseException:
+        os.close(fd)
+        raise
+    _seal(fd, _SEAL_SHRINK | _SEAL_GROW | _SEAL_WRITE)
+    return fd
+
+
+def _seal(fd: int, seals: int) -> None:
+    if _ADD_SEALS is not None:
+        # A system without files in memory cannot do it.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, _ADD_SEALS, seals | _SEAL_SEAL)
+
+
 class Segment:
-    """A shared file in memory, by its descriptor."""
+    """A shared file in memory, by its descriptor.
+
+    Nobody can make it smaller: touching what is gone would kill the process that does.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
+        found = os.fstat(fd)
+        self._identity = found.st_dev, found.st_ino
         self.map = mmap.mmap(fd, size)
 
     @classmethod
-    def create(cls, size: int) -> Segment:
-        """Return a new one."""
-        if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("lazaretto-sandbox")
-        else:
-            fd, path = tempfile.mkstemp(prefix="lazaretto-sandbox-")
-            os.unlink(path)  # noqa: PTH108 - named only for a moment
+    def create(cls, size: int, *, grows: bool = False) -> Segment:
+        """Return a new one. What is not written to takes no memory."""
+        fd = create_file()
         try:
             os.ftruncate(fd, size)
+            _seal(fd, _SEAL_SHRINK if grows else _SEAL_SHRINK | _SEAL_GROW)
             return cls(fd, size)
         except BaseException:
             os.close(fd)
             raise
 
     @classmethod
-    def create_all(cls, sizes: Sequence[int]) -> list[Segment]:
-        """Return new ones, or none if there is no room for all."""
-        made: list[Segment] = []
-        try:
-            # One by one, so that those before a failure are known.
-            made.extend(cls.create(size) for size in sizes)
-        except BaseException:
-            for segment in made:
-                segment.close()
-            raise
-        return made
+    def adopt(cls, fd: int) -> Segment:
+        """Return one that does not grow, without any descriptor by which it could be written to.
+
+        No other thread may open anything meanwhile.
+        """
+        size = os.fstat(fd).st_size
+        # The map has a descriptor of its own: the lowest that is free.
+        own = os.dup(fd)
+        os.close(own)
+        segment = cls(fd, size)
+        os.close(own)
+        os.close(fd)
+        return segment
 
     def reach(self, size: int) -> bool:
         """See at least `size` bytes, which another process may have added; return whether that is news."""
         if size <= len(self.map):
             return False
-        self.map.resize(max(size, os.fstat(self.fd).st_size))
+        found = os.fstat(self.fd)
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise Corrupt(f"descriptor {self.fd} is another file's by now")
+        if found.st_size < size:
+            os.ftruncate(self.fd, size)
+        old, self.map = self.map, mmap.mmap(self.fd, size)
+        old.close()
         return True
 
     def put(self, offset: int, data: bytes) -> int:
         """Write, growing as needed; return the offset behind it."""
         end = offset + len(data)
         if end > len(self.map):
-            self.map.resize(max(end, 2 * len(self.map)))
+            self.reach(max(end, 2 * len(self.map)))
         self.map[offset:end] = data
         return end
 
@@ -88,10 +138,11 @@ class Segment:
         """Return the first page as 8-byte numbers."""
         return memoryview(self.map)[:PAGE].cast("q")
 
-    def shrink(self, size: int) -> None:
-        """Give back what an unusually large round has taken."""
-        if len(self.map) > size:
-            self.map.resize(size)
+    def free(self, start: int) -> None:
+        """Give back the memory behind `start`, a multiple of a page."""
+        if len(self.map) > start and hasattr(mmap, "MADV_REMOVE"):
+            with contextlib.suppress(OSError):
+                self.map.madvise(mmap.MADV_REMOVE, start, len(self.map) - start)
 
     def close(self) -> None:
         """Give it up."""
@@ -116,11 +167,18 @@ def put_record(segment: Segment, offset: int, record: Record) -> int:
     return segment.put(offset, _RECORD.pack(record.item, record.kind, len(record.payload)) + record.payload)
 
 
-def get_records(segment: Segment, start: int, end: int) -> Iterator[Record]:
-    """Yield the records between two offsets."""
-    segment.reach(end)
+def get_records(segment: Segment, end: int, count: int) -> Iterator[Record]:
+    """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for what is none."""
+    start, last = 0, -1
+    if not 0 <= end <= len(segment.map):
+        raise Corrupt("the records end outside their memory")
     while start < end:
+        if end - start < _RECORD.size:
+            raise Corrupt("a record is cut short")
         item, kind, size = _RECORD.unpack(segment.get(start, start + _RECORD.size))
         start += _RECORD.size
+        if not last < item < count or size > end - start:
+            raise Corrupt("a record is of no item, or longer than all of them")
+        last = item
         yield Record(item, kind, segment.get(start, start + size))
         start += size

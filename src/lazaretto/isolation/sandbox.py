@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,29 +15,39 @@ import cloudpickle
 import msgspec
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
-from lazaretto.failure import Failure
+from lazaretto.failure import WORKER_CRASHED, Failure
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import (
     CURSOR,
     END,
+    LEAVES,
     NEXT,
+    OVER,
     PAGE,
     ROUND,
     STOP,
+    Corrupt,
     Record,
     Segment,
+    create_constant,
     get_records,
     put_items,
 )
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, NOT_RUN, Death, Status, Verdict, blame
-from lazaretto.isolation.worker import CAN_FORK, Worker
+from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.options import shown
 
 Setup = Callable[[], Callable[[bytes], bytes | None]]
 
-#: Items of one round at most: bounds how far ahead a command's numbers go.
+#: Items of one round at most.
 _MOST_ITEMS = 100_000
+#: Room for what is written besides results, in bytes.
+_ROOM = 1_048_576
+#: How many items are run one at a time after one of several has overwritten the memory.
+_ALONE = 10_000
+#: How many rounds in a row may end before an item is run.
+_MOST_BARREN = 3
 #: How long a round is awaited without sleeping, in seconds.
 _SPIN = 0.0005
 #: How often deadlines are looked at, in seconds: at most, and as a share of the deadline.
@@ -77,15 +89,21 @@ class Sandbox:
             raise SandboxSetupError(f"the setup cannot be sent: {type(error).__name__}: {error}") from error
         self._on_output = on_output or to_stderr
         self._stopping = stopping or _never
-        # The setup by itself, because it is read again whenever a process is started anew.
-        self._segments = Segment.create_all((PAGE, len(pickled), 1_048_576, 1_048_576))
-        self._control, self._setup, self._items, self._records = self._segments
-        self._setup.put(0, pickled)
+        with contextlib.ExitStack() as made:
+            # By itself, because it is read again whenever a process is started anew.
+            self._setup = create_constant(pickled)
+            made.callback(os.close, self._setup)
+            self._control = made.enter_context(contextlib.closing(Segment.create(PAGE)))
+            self._items = made.enter_context(contextlib.closing(Segment.create(1_048_576, grows=True)))
+            size = _page_up(ROUND + self._options.max_result + _ROOM)
+            self._records = made.enter_context(contextlib.closing(Segment.create(size)))
+            self._memory = made.pop_all()
         self._numbers = self._control.numbers()
-        self._replaced = False
         self._closed = False
         self._batch: Sequence[bytes] = ()
-        self._base = self._count = self._sent = self._read = self._status = 0
+        self._base = self._count = self._status = 0
+        self._round_number = self._barren = self._alone = 0
+        self._stopped = False
         self._stop_on_failure = False
         self._stop_at: float | None = None
         self._printed = 0
@@ -93,7 +111,8 @@ class Sandbox:
         #: How many processes have died at work.
         self.deaths = 0
         try:
-            self._worker = Worker(self._options, self._segments, self._take_output, self._gives_up)
+            segments = (self._control, self._items, self._records)
+            self._worker = Worker(self._options, self._setup, segments, self._take_output, self._gives_up)
         except BaseException:
             self._close_memory()
             raise
@@ -126,12 +145,11 @@ class Sandbox:
         """Wait for the batch, and return its verdicts."""
         verdicts: list[Verdict] = []
         while self._count:
-            verdicts += self._round()
-            self._base += self._count
-            over = self._numbers[STOP] or (
-                self._stop_on_failure and any(v.status is not Status.DONE for v in verdicts)
-            )
-            if over:
+            found = self._round()
+            verdicts += found
+            self._base += len(found)
+            failed = self._stop_on_failure and any(v.status is not Status.DONE for v in found)
+            if failed or self._stopped:
                 self._count = 0
             else:
                 self._next_round()
@@ -148,6 +166,7 @@ class Sandbox:
         It is then killed, and its verdict is NOT_RUN, as for all those that were not started.
         """
         self._stop_at = time.monotonic() + grace
+        self._stopped = True
         if not self._closed:
             self._numbers[STOP] = 1
 
@@ -155,78 +174,89 @@ class Sandbox:
         return self._stopping() or (self._stop_at is not None and time.monotonic() >= self._stop_at)
 
     def _next_round(self) -> None:
-        """Send as many of the items that are left as fit in one round."""
+        """Send as many of the items that are left as fit in one round, unless all is to stop."""
         first, items = self._base, self._batch
         self._count = 0
-        if first >= len(items) or self._numbers[STOP]:
+        if first >= len(items) or self._stopped or not self._has_runner():
             return
+        most = 1 if self._alone else _MOST_ITEMS
+        self._alone = max(0, self._alone - 1)
         end, size = first, 0
-        while end < len(items) and end - first < _MOST_ITEMS and (size < ROUND or end == first):
+        while end < len(items) and end - first < most and (size < ROUND or end == first):
             size += len(items[end])
             end += 1
         if end - first > 1 and size > ROUND:
             end -= 1
         self._count = end - first
-        self._items.shrink(2 * ROUND)
-        self._sent = put_items(self._items, items[first:end])
-        self._read = self._numbers[END] = 0
-        self._numbers[CURSOR] = -1
-        if not self._command(0):
-            self._count = 0
+        sent = put_items(self._items, items[first:end])
+        numbers = self._numbers
+        numbers[END] = numbers[NEXT] = numbers[LEAVES] = numbers[STOP] = 0
+        numbers[CURSOR] = -1
+        if self._stopped:
+            # Said by another thread while this one wrote here.
+            numbers[STOP] = 1
+        self._round_number += 1
+        self._worker.command(sent, self._round_number, self._stop_on_failure)
 
-    def _command(self, start: int) -> bool:
-        """Have the items run from `start`; return whether that is so: not if all is to stop."""
+    def _has_runner(self) -> bool:
+        """Have a runner; return False if all is to stop before there is one."""
         try:
-            if self._replaced:
-                self._replaced = False
-                self._worker.await_replacement()
-            elif not self._worker.ready:
+            if not self._worker.ready:
                 self._worker.recover()
         except SandboxError:
             if self._gives_up():
                 return False
             raise
-        self._numbers[NEXT] = start
-        self._worker.command(child.COMMAND.pack(self._count, start, self._sent, self._stop_on_failure))
         return True
 
     def _round(self) -> list[Verdict]:
-        """Wait for a round, through the deaths of however many processes."""
-        verdicts = [NOT_RUN] * self._count
-        start = 0
-        while True:
-            death = self._wait()
-            done = self._numbers[CURSOR]
-            if death is None or done < 0:
-                done = self._numbers[NEXT]
-            verdicts[start:done] = [DONE] * (done - start)
-            recorded = self._take_records(verdicts)
-            if death is None:
-                start = done
-            else:
-                culprit = self._numbers[CURSOR]
-                self._numbers[CURSOR] = -1
-                start = done
-                if culprit >= 0:
-                    if culprit not in recorded:
-                        verdicts[culprit] = self._blame(death)
-                    start = culprit + 1
-            stopped = self._numbers[STOP] or (
-                self._stop_on_failure and any(v.status is not Status.DONE for v in verdicts[:start])
-            )
-            if start >= self._count or stopped or not self._command(start):
-                return verdicts
+        """Wait for a round; return the verdicts on the items that it came to."""
+        death = self._wait()
+        numbers, count = self._numbers, self._count
+        at, end = numbers[CURSOR], numbers[END]
+        done = numbers[NEXT] if at == -1 else at
+        verdicts = [DONE] * count
+        known, corrupt = 0, not (0 <= done <= count and (at < count if death else at == -1))
+        recorded = -1
+        try:
+            for record in get_records(self._records, end, count):
+                verdicts[record.item] = _verdict(record)
+                recorded = record.item
+        except Corrupt:
+            corrupt = True
+        self._give_back(end)
+        if corrupt:
+            return self._without(verdicts[: recorded + 1])
+        known = max(done, recorded + 1)
+        if death is not None and at >= 0 and recorded < at:
+            verdicts[at] = self._blame(death)
+            known = at + 1
+        self._barren = 0 if known or self._stopped else self._barren + 1
+        if self._barren == _MOST_BARREN:
+            # Something is wrong with the processes that are copied.
+            self._worker.give_up()
+        elif self._barren == 2 * _MOST_BARREN:
+            self._barren = 0
+            raise SandboxError("no process can run items any more: each ends before the first")
+        return verdicts[:known]
 
-    def _take_records(self, verdicts: list[Verdict]) -> set[int]:
-        end, found = self._numbers[END], set()
-        for record in get_records(self._records, self._read, end):
-            verdicts[record.item] = _verdict(record)
-            found.add(record.item)
-        self._read = end
-        if end > 2 * ROUND:
-            # Only between rounds: whoever writes looks up where to go on.
-            self._read = self._numbers[END] = 0
-        return found
+    def _without(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """Return verdicts on a whole round when nothing is known of all but these.
+
+        One item has overwritten the memory. If there were others, it will be found when it comes again,
+        because each is alone then; nobody is blamed before.
+        """
+        self._worker.give_up()
+        if self._count == 1:
+            return [Verdict(Status.CRASH, None, WORKER_CRASHED, "it has overwritten the sandbox's memory")]
+        self._alone = _ALONE
+        return verdicts + [NOT_RUN] * (self._count - len(verdicts))
+
+    def _give_back(self, written: int) -> None:
+        """Give back memory after an unusually large round."""
+        if written > ROUND:
+            self._records.free(ROUND)
+        self._items.free(2 * ROUND)
 
     def _blame(self, death: Death) -> Verdict:
         elapsed = time.monotonic() - self._seen_at
@@ -239,36 +269,60 @@ class Sandbox:
 
     def _wait(self) -> Death | None:
         """Wait until the round is over: None, or the process has died: why."""
-        deadline, numbers = self._options.deadline, self._numbers
+        deadline, numbers, worker, number = (
+            self._options.deadline, self._numbers, self._worker, self._round_number,
+        )  # fmt: skip
         seen, self._seen_at = -1, time.monotonic()
         # A short round is over before this thread would have been put to sleep and woken again.
-        while not self._worker.is_ready() and time.monotonic() - self._seen_at < _SPIN:
+        while numbers[OVER] != number and time.monotonic() - self._seen_at < _SPIN:
             _yield()
         look = _LOOK if deadline is None else min(_LOOK, deadline * _SHARE)
-        why = Death.OWN
+        why, killed_at = Death.OWN, 0.0
         while True:
-            kind, number = self._worker.notice(look)
-            if kind == child.ROUND_OVER:
-                self._replaced = bool(number)
-                if why is Death.OWN:
-                    return None
-                # It finished while it was being killed: the death is still to come.
-                continue
+            over = numbers[OVER] == number
+            if over and why is Death.OWN:
+                self._finish_round()
+                return None
+            kind, status = worker.notice(look)
             if kind == child.DIED:
-                self._status = number
+                if numbers[OVER] == number and why is Death.OWN:
+                    return None
+                self._status = status
                 self.deaths += numbers[CURSOR] >= 0
                 return why
+            now = time.monotonic()
             if why is not Death.OWN:
+                if now - killed_at > ANSWER:
+                    worker.give_up()
+                    self._status = signal.SIGKILL
+                    return why
                 continue
-            if self._stop_at is not None and numbers[STOP] and time.monotonic() >= self._stop_at:
-                why = Death.STOP
-                self._worker.kill(stack=False)
+            if not worker.dying:
+                why = self._reason_to_kill(seen, now)
+            if why is not Death.OWN:
+                killed_at = now
+                worker.kill(stack=why is Death.DEADLINE)
             elif numbers[CURSOR] != seen:
                 # Looked at here, so that the items need no clock.
-                seen, self._seen_at = numbers[CURSOR], time.monotonic()
-            elif deadline is not None and seen >= 0 and time.monotonic() - self._seen_at > deadline:
-                why = Death.DEADLINE
-                self._worker.kill(stack=True)
+                seen, self._seen_at = numbers[CURSOR], now
+
+    def _reason_to_kill(self, seen: int, now: float) -> Death:
+        """Return why the runner is to be killed, OWN if it is not."""
+        deadline = self._options.deadline
+        if self._stop_at is not None and now >= self._stop_at:
+            return Death.STOP
+        if self._numbers[CURSOR] != seen:
+            return Death.OWN
+        if seen == -1:
+            return Death.SILENT if now - self._seen_at > ANSWER else Death.OWN
+        late = deadline is not None and now - self._seen_at > deadline
+        return Death.DEADLINE if late else Death.OWN
+
+    def _finish_round(self) -> None:
+        """Take what was printed in the round, and note whether its runner leaves."""
+        if self._numbers[LEAVES]:
+            self._worker.leave()
+        self._worker.notice(0.0)
 
     def _take_output(self, text: bytes) -> None:
         room = self._options.max_output - self._printed
@@ -288,8 +342,7 @@ class Sandbox:
 
     def _close_memory(self) -> None:
         self._numbers.release()
-        for segment in self._segments:
-            segment.close()
+        self._memory.close()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -304,10 +357,19 @@ class Sandbox:
         self.close()
 
 
+def _page_up(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
 def _verdict(record: Record) -> Verdict:
     if record.kind == child.RESULT:
         return Verdict(Status.DONE, record.payload)
-    failure = msgspec.msgpack.decode(record.payload, type=Failure)
+    if record.kind not in (child.ERROR, child.MEMORY):
+        raise Corrupt(f"there is no kind {record.kind} of records")
+    try:
+        failure = msgspec.msgpack.decode(record.payload, type=Failure)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a failure cannot be read: {error}") from error
     status = Status.MEMORY if record.kind == child.MEMORY else Status.ERROR
     return Verdict(status, None, failure.type, failure.message, failure.stack)
 

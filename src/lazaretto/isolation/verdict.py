@@ -60,6 +60,8 @@ class Death(enum.Enum):
     OWN = "own"
     #: Killed, because the deadline of an item was over.
     DEADLINE = "deadline"
+    #: Killed between items, because it said nothing for too long: blamed on no item.
+    SILENT = "silent"
     #: Killed, because all is to stop.
     STOP = "stop"
 
@@ -68,7 +70,7 @@ def blame(
     death: Death, wait_status: int, stack: str | None, *, deadline: float | None, elapsed: float
 ) -> Verdict:
     """Return the verdict on the item that was running when its process died."""
-    if death is Death.STOP:
+    if death in (Death.STOP, Death.SILENT):
         return Verdict(
             Status.NOT_RUN, None, STOPPED, "stopped before it was finished", stack, elapsed=elapsed
         )

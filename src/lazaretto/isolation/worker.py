@@ -19,7 +19,7 @@ import msgspec
 from lazaretto.errors import SandboxError, SandboxSetupError
 from lazaretto.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.isolation import child
-from lazaretto.isolation.memory import PAGE, Segment
+from lazaretto.isolation.memory import Segment, create_file
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import Death, blame
 from lazaretto.signals import ENDING
@@ -28,6 +28,12 @@ CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.
 #: How long a process that is to be killed for its deadline gets to write its stack, in seconds.
 _STACK_WAIT = 0.2
 _LONGEST_STACK = 65_536
+#: How long the template gets to tell of a runner's death, and a fork or a runner to answer, in seconds.
+#: One that was stopped never does.
+_BURIAL = 2.0
+ANSWER = 10.0
+#: How often it is looked meanwhile, in seconds.
+_SOON = 0.005
 #: How often in a row the processes may fail to start before it is given up.
 _MOST_STARTS = 3
 #: What the new interpreter is told: to look for modules where this one does, and to become a template.
@@ -87,6 +93,21 @@ def _pipes(count: int) -> list[int]:
     return ends
 
 
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _status_of_dead(pid: int | None) -> int:
+    """Return the wait status of a process that its parent has not asked for, SIGKILL if it is not known."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return signal.SIGKILL
+
+
 def _kill_marked(mark: bytes) -> None:
     """Kill every process that has a mark in its environment, which is handed down from parent to child."""
     for entry in Path("/proc").glob("[0-9]*"):
@@ -104,29 +125,31 @@ def _kill_marked(mark: bytes) -> None:
 class Worker:
     """A guard, a template and its runner, or a runner without one. `on_output` gets what they print.
 
-    `segments`: control page, setup, items, records. `stopping`: whether not to wait for a start any more.
-    Raises SandboxSetupError, SandboxError.
+    `setup`: a file with what the template runs. `segments`: control page, items, records. `stopping`:
+    whether not to wait for a start any more. Raises SandboxSetupError, SandboxError.
     """
 
     def __init__(
         self,
         options: SandboxOptions,
+        setup: int,
         segments: Sequence[Segment],
         on_output: Callable[[bytes], object],
         stopping: Callable[[], bool],
     ) -> None:
         self._options = options
+        self._setup = setup
         self._segments = segments
         self._records = segments[-1]
         self._on_output = on_output
         self._stopping = stopping
         self._mark = uuid.uuid4().hex
-        self._stack = Segment.create(PAGE)
-        os.ftruncate(self._stack.fd, 0)
+        self._stack = create_file()
         self._process: subprocess.Popen[bytes] | None = None
         self._runner: int | None = None
         self._pidfd: int | None = None
         self._gone = False
+        self._dead_since: float | None = None
         #: Whether there is a runner, as far as is known.
         self.ready = False
         self._forks = True
@@ -143,38 +166,106 @@ class Worker:
 
     # -- talking --------------------------------------------------------------------------------
 
-    def command(self, words: bytes) -> None:
-        """Send a command to the runner."""
+    def command(self, size: int, number: int, stop_on_failure: bool) -> None:
+        """Have the runner run a round: so many bytes of items."""
+        words = child.COMMAND.pack(self._runner, size, number, stop_on_failure)
         # Should it be dead already, waiting for its answer tells how.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands, words)
 
-    def is_ready(self) -> bool:
-        """Return whether there is a notice, without waiting for one."""
-        return bool(self._poll.poll(0))
-
     def notice(self, seconds: float) -> tuple[bytes, int]:
-        """Return the next notice, b"" when none came in time. A dead template is a death too."""
-        try:
-            ready, _, _ = select.select([self._notices, self._output], [], [], seconds)
-        except InterruptedError:
-            return b"", 0
+        """Wait; return the template's next notice, b"" for anything else that may have happened.
+
+        That the template is dead, or does not tell of the death of its runner, is a death too.
+        """
+        if self._dead_since is not None:
+            seconds = min(seconds, _SOON)
+        ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         if self._output in ready:
-            with contextlib.suppress(BlockingIOError):
-                self._on_output(os.read(self._output, 65_536))
+            self._take_output()
+        if self._wakes in ready and not os.read(self._wakes, 65_536):
+            self._poll.unregister(self._wakes)
+        if self._pidfd in ready:
+            self._poll.unregister(self._pidfd)
+            self._dead_since = time.monotonic()
         if self._notices in ready:
             words = os.read(self._notices, child.NOTICE.size)
             if len(words) == child.NOTICE.size:
                 kind, number = child.NOTICE.unpack(words)
-                self.ready = self.ready and kind != child.DIED
-                return kind, number
-        if not ready or self._notices in ready:
-            assert self._process is not None
-            code = self._process.poll()
-            if code is not None:
-                self._gone, self.ready = True, False
-                return child.DIED, -code if code < 0 else code << 8
-        return b"", 0
+                return self._heed(kind, number)
+            # Nobody is left who could say more; what is shorter is none of ours.
+            self._poll.unregister(self._notices)
+        return self._look_after() if seconds else (b"", 0)
+
+    def _take_output(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(self._output, 65_536)
+            if text:
+                self._on_output(text)
+            else:
+                self._poll.unregister(self._output)
+
+    def _heed(self, kind: bytes, number: int) -> tuple[bytes, int]:
+        if kind == child.READY:
+            self._adopt(number)
+        elif kind == child.DIED:
+            self._forget()
+        return kind, number
+
+    def _look_after(self) -> tuple[bytes, int]:
+        """Return a death that the template does not tell of."""
+        assert self._process is not None
+        code = self._process.poll()
+        if code is not None:
+            status = -code if code < 0 else code << 8
+        elif self._dead_since is not None and time.monotonic() - self._dead_since > _BURIAL:
+            status = _status_of_dead(self._runner)
+        else:
+            return b"", 0
+        self.give_up()
+        return child.DIED, status
+
+    def _adopt(self, number: int) -> None:
+        """Have a new runner."""
+        self._forget()
+        pid, self._forks = abs(number), number > 0
+        if not self._is_ours(pid):
+            # It has died since, or somebody else has said that: never kill a stranger.
+            return
+        self._runner, self.ready = pid, True
+        with contextlib.suppress(AttributeError, OSError):
+            self._pidfd = os.pidfd_open(pid)
+            self._poll.register(self._pidfd, select.POLLIN)
+
+    def _is_ours(self, pid: int) -> bool:
+        assert self._process is not None
+        for _ in range(3):
+            if pid == self._process.pid:
+                return True
+            pid = _parent_of(pid)
+        return False
+
+    def _forget(self) -> None:
+        """Have no runner any more."""
+        if self._pidfd is not None:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._pidfd)
+            os.close(self._pidfd)
+        self._runner = self._pidfd = self._dead_since = None
+        self.ready = False
+
+    def give_up(self) -> None:
+        """Have all processes replaced before the next command: these are not to be trusted."""
+        self._gone, self.ready = True, False
+
+    def leave(self) -> None:
+        """Expect the runner to leave by itself."""
+        self.ready = False
+
+    @property
+    def dying(self) -> bool:
+        """Return whether the runner is dead, and the template has not told yet how it died."""
+        return self._dead_since is not None
 
     def kill(self, *, stack: bool) -> None:
         """Kill the runner, after it has written its stack if that is asked for."""
@@ -185,7 +276,7 @@ class Worker:
                 # Written in small pieces: whole once it no longer grows.
                 while time.monotonic() < end:
                     time.sleep(0.005)
-                    now = os.fstat(self._stack.fd).st_size
+                    now = os.fstat(self._stack).st_size
                     if now and now == size:
                         break
                     size = now
@@ -199,33 +290,35 @@ class Worker:
 
     def take_stack(self) -> str | None:
         """Return what the fault handler has written since it was last asked for."""
-        fd = self._stack.fd
+        fd = self._stack
         text = os.pread(fd, min(os.fstat(fd).st_size, _LONGEST_STACK), 0)
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)
-        return text.decode("utf-8", "replace") or None
+        return text.decode("utf-8", "replace").replace("\0", "") or None
 
     # -- starting -------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         """Start the processes and wait until they are ready."""
         options = self._options
-        command_read, self._commands, self._notices, notice_write, self._output, output_write = _pipes(3)
+        command_read, self._commands, *answers = _pipes(4)
+        self._notices, notice_write, self._wakes, wake_write, self._output, output_write = answers
         os.set_blocking(self._output, False)
         self._gone = False
         self._poll = select.poll()
-        for fd in (self._notices, self._output):
+        for fd in (self._notices, self._wakes, self._output):
             self._poll.register(fd, select.POLLIN)
-        control, setup, items, records = (segment.fd for segment in self._segments)
+        control, items, records = (segment.fd for segment in self._segments)
         start = child.Start(
             parent=os.getpid(),
             command_fd=command_read,
             notice_fd=notice_write,
+            wake_fd=wake_write,
             control_fd=control,
-            setup_fd=setup,
+            setup_fd=self._setup,
             items_fd=items,
             records_fd=records,
-            stack_fd=self._stack.fd,
+            stack_fd=self._stack,
             memory=options.memory,
             max_result=options.max_result,
             refork_every=options.refork_every,
@@ -234,61 +327,61 @@ class Worker:
         )
         arguments = (msgspec.json.encode(words).decode() for words in (start, sys.path))
         words = [sys.executable, "-u", "-c", _PROGRAM, *arguments]
-        descriptors = (command_read, notice_write, control, setup, items, records, self._stack.fd)
+        pipes = (command_read, notice_write, wake_write)
+        descriptors = (*pipes, control, self._setup, items, records, self._stack)
         environment = {**_ONE_THREAD, **os.environ, _MARK: self._mark}
         try:
             self._process = _start_process(words, descriptors, output_write, environment)
         except BaseException as error:
-            for fd in (self._commands, self._notices, self._output):
+            for fd in (self._commands, self._notices, self._wakes, self._output):
                 os.close(fd)
             if isinstance(error, OSError | RuntimeError):
                 raise SandboxError(f"no process can be started: {error}") from error
             raise
         finally:
-            for fd in (command_read, notice_write, output_write):
+            for fd in (*pipes, output_write):
                 os.close(fd)
         self._await_ready(time.monotonic() + options.setup_timeout)
 
     def _await_ready(self, end: float) -> None:
         while True:
             kind, number = self.notice(min(0.05, max(0.0, end - time.monotonic())))
-            if kind == child.READY:
-                self._runner, self._forks = abs(number), number > 0
-                self._close_pidfd()
-                with contextlib.suppress(AttributeError, OSError):
-                    self._pidfd = os.pidfd_open(self._runner)
-                self.ready = True
+            if self.ready:
                 return
             if kind == child.FAILED:
-                self._records.reach(number)
-                failure = msgspec.msgpack.decode(self._records.get(0, number), type=Failure)
+                failure = self._failure(number)
                 text = f"the setup failed: {failure.type}: {failure.message}"
                 raise SandboxSetupError(text, failure.type, failure.stack)
-            if kind == child.DIED:
+            if kind == child.DIED and self._gone:
                 stack = self.take_stack()
                 how = blame(Death.OWN, number, stack, deadline=None, elapsed=0.0).error_message
                 raise SandboxSetupError(f"the setup ended its process: {how}", WORKER_CRASHED, stack)
-            if self._stopping():
-                raise SandboxError("it was stopped before its process was ready")
+            self._refuse_stopped()
             if time.monotonic() >= end:
                 timeout = self._options.setup_timeout
                 raise SandboxSetupError(f"the setup took longer than {timeout:g} s", HANDLER_TIMEOUT)
 
-    def await_replacement(self) -> None:
-        """Wait until a runner that has left is replaced."""
-        while not self._gone:
-            kind, _ = self.notice(0.05)
-            if kind == child.DIED:
-                self.recover()
-                return
+    def _refuse_stopped(self) -> None:
+        if self._stopping():
+            raise SandboxError("it was stopped before its process was ready")
+
+    def _failure(self, size: int) -> Failure:
+        try:
+            return msgspec.msgpack.decode(self._records.get(0, size), type=Failure)
+        except msgspec.MsgspecError as error:
+            return Failure(WORKER_CRASHED, f"what it says cannot be read: {error}")
 
     def recover(self) -> None:
-        """Have a runner again after one has died."""
-        if not self._gone:
-            # The template is alive, and has forked the next one; or an item has taken it along.
-            with contextlib.suppress(SandboxSetupError):
-                self._await_ready(time.monotonic() + self._options.setup_timeout)
+        """Have a runner again after one has died or left."""
+        if not self._gone and self._forks:
+            # The template is alive, and forks the next one; or an item has taken it along, or stopped it.
+            end = time.monotonic() + ANSWER
+            while not self.ready and not self._gone and time.monotonic() < end:
+                self._refuse_stopped()
+                self.notice(0.05)
+            if self.ready:
                 return
+        self.give_up()
         for attempt in range(1, _MOST_STARTS + 1):
             self._end()
             try:
@@ -308,26 +401,24 @@ class Worker:
         os.close(self._commands)
         with contextlib.suppress(OSError):
             self._signal(signal.SIGKILL)
-        self._close_pidfd()
+        if self._gone:
+            self._process.kill()
         try:
             self._process.wait(2.0)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
             alone = True
-        os.close(self._notices)
-        os.close(self._output)
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(ANSWER)
+        self._forget()
+        for fd in (self._notices, self._wakes, self._output):
+            os.close(fd)
         if alone:
             # There was no template to end what the runner has left behind.
             _kill_marked(f"{_MARK}={self._mark}".encode())
-        self._process = self._runner = None
-
-    def _close_pidfd(self) -> None:
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
+        self._process = None
 
     def close(self) -> None:
         """End the processes, and everything they have started."""
         self._end()
-        self._stack.close()
+        os.close(self._stack)

@@ -84,8 +84,10 @@ def copy_store(
     """Copy a store with everything in it into one that is new, or go on with such a copy.
 
     Nobody may use either meanwhile: writers are held off. Locks are dropped, history is kept, and what was
-    written is compared with what was read. Raises StoreError.
+    written is compared with what was read. Raises StoreError, InvalidOption.
     """
+    if _same(source, target):
+        raise InvalidOption("expected a target that is another store than the source, got the same one")
     theirs = open_store(source, create=False)
     try:
         ours = open_store(target, copying=True)
@@ -95,6 +97,13 @@ def copy_store(
             ours.close()
     finally:
         theirs.close()
+
+
+def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Return whether two addresses are of one store."""
+    if is_served(one) or is_served(other):
+        return is_served(one) and is_served(other) and served_at(str(one)) == served_at(str(other))
+    return file_of(one).resolve() == file_of(other).resolve()
 
 
 def without_password(url: str) -> str:
@@ -138,10 +147,20 @@ def file_of(url: str | os.PathLike[str]) -> Path:
         text = text[len(_SQLITE) :]
     elif "://" in text or text.startswith("sqlite:"):
         scheme = text.partition(":")[0]
+        if scheme == "sqlite":
+            name = text.removeprefix("sqlite:").lstrip("/") or "orders.db"
+            raise InvalidOption(
+                f"expected three slashes before a file's path: 'sqlite:///{name}', got {shown(text)}"
+            )
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got the scheme {shown(scheme)}")
     if not text or ":memory:" in text or "?" in text or "\0" in text or not is_unicode(text):
         raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
     path = Path(text).absolute()
+    if path.is_dir():
+        raise InvalidOption(
+            f"expected a store's file, but {text} is a folder: name the file in it, such as "
+            f"{path / 'orders.db'}"
+        )
     if any(len(os.fsencode(part)) > 255 for part in path.parts):
         raise InvalidOption(f"expected a file's name of at most 255 bytes, got {shown(text)}")
     return path

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_program import Program
 
+from lazaretto import Message, PoisonPolicy, PoisonSession, QueueOptions
+
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
@@ -61,3 +63,57 @@ def test_a_missing_handler_is_offered_what_the_module_made(cli: Program, tmp_pat
     )
     told = cli.fails(2, "handler_error", "run", "shop:nosuch")
     assert told.endswith("'shop' has no 'nosuch'; there are: book, plain\n")
+
+
+def test_a_folder_is_no_store(cli: Program, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    for command in (("queue", "list"), ("queue", "create", "x")):
+        told = cli.fails(2, "invalid_option", "--store", "here", *command)
+        assert "here is a folder: name the file in it" in told
+
+
+@pytest.mark.parametrize("given", ["sqlite://orders.db", "sqlite:orders.db", "sqlite:/orders.db"])
+def test_too_few_slashes(cli: Program, given: str) -> None:
+    told = cli.fails(2, "invalid_option", "--store", given, "queue", "list")
+    assert f"expected three slashes before a file's path: 'sqlite:///orders.db', got '{given}'" in told
+
+
+@pytest.mark.parametrize("target", ["store.db", "./store.db", "sqlite:///store.db", "link.db"])
+def test_a_store_is_not_copied_onto_itself(cli: Program, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link.db").symlink_to(cli.store)
+    assert "got the same one" in cli.fails(2, "invalid_option", "store", "copy", target)
+
+
+def test_doctor_names_all_that_stands_still(cli: Program) -> None:
+    with cli.broker() as broker:
+        sessions = QueueOptions(
+            requires_session=True,
+            on_poison_session=PoisonSession.BLOCK,
+            policy=PoisonPolicy(receive_retry_count=0),
+        )
+        broker.create_queue("held", sessions)
+        broker.sender("held").send(Message(b"x", session_id="s"))
+        with broker.receiver("held", session="s") as receiver:
+            receiver.abandon(receiver.receive())
+        broker.set_breaker("q", "open")
+        for path, status in (("deaf", "send_disabled"), ("mute", "receive_disabled")):
+            broker.create_queue(path)
+            broker.set_status(path, status)
+        broker.create_topic("t")
+        broker.create_subscription("t", "s")
+        broker.set_status("t/subscriptions/s", "disabled")
+        broker.create_topic("off")
+        broker.set_status("off", "disabled")
+    result = cli("doctor", "--json")
+    assert (result.code, result.json["ok"]) == (1, False)
+    told = "\n".join(result.json["problems"])
+    for part in (
+        "queue held has 1 session held back by a poison message",
+        "the breaker of q is kept open by an operator",
+        "queue deaf is send-disabled",
+        "queue mute is receive-disabled",
+        "queue t/subscriptions/s is disabled",
+        "topic off is disabled",
+    ):
+        assert part in told
+    assert len(result.json["problems"]) == 6

@@ -6,16 +6,18 @@ import platform
 import shutil
 import sqlite3
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from lazaretto.breaker import BreakerStatus
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
-from lazaretto.entities import QueueDescription
+from lazaretto.entities import BreakerDescription, QueueDescription, QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
@@ -30,7 +32,8 @@ def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption =
     """Check the store and everything around it; the exit code is 1 if something is wrong.
 
     Wrong are: damage found by reading the whole file, scarce space on its disk, a journal mode that
-    does not keep what was promised, queues that are halted or disabled. Dead letters are noted.
+    does not keep what was promised, queues that are halted or switched off, sessions that are held back,
+    breakers that are open. Dead letters are noted.
     """
     call = Call.of(context, store, json)
     with call.broker() as broker:
@@ -61,9 +64,15 @@ def examine(broker: Broker) -> dict[str, Any]:
     elif facts["synchronous_commit"] == "off":
         problems.append("the server has synchronous_commit off: what is answered may be lost with its power")
     notices: list[str] = []
-    for queue in broker.queues():
-        problems += _problems(queue)
+    for queue in _entities(broker):
+        problems += _problems(queue, broker.breaker(queue.path))
         notices += _notices(queue)
+    problems += [
+        f"topic {topic.path} is {topic.status.value}; "
+        f"switch it on: lazaretto queue status {topic.path} active"
+        for topic in broker.topics()
+        if topic.status is not QueueStatus.ACTIVE
+    ]
     spark, odd = examine_spark()
     notices += odd
     return {
@@ -82,8 +91,33 @@ def examine(broker: Broker) -> dict[str, Any]:
     }
 
 
-def _problems(queue: QueueDescription) -> list[str]:
+def _entities(broker: Broker) -> Iterator[QueueDescription]:
+    """Yield whatever holds messages: queues, and the subscriptions of topics."""
+    yield from broker.queues()
+    for topic in broker.topics():
+        for subscription in broker.subscriptions(topic.path):
+            yield subscription.queue
+
+
+def _problems(queue: QueueDescription, breaker: BreakerDescription) -> list[str]:
     found = []
+    if queue.held_sessions:
+        found.append(
+            f"queue {queue.path} has {output.plural(queue.held_sessions, 'session')} held back by a poison "
+            f"message; see lazaretto sessions list {queue.path} --held, then lazaretto sessions resume"
+        )
+    if breaker.status in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
+        held = breaker.status is BreakerStatus.HELD_OPEN
+        why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
+        found.append(
+            f"the breaker of {queue.path} is {why}; hosts are handed nothing: "
+            f"lazaretto breaker {'auto' if held else 'show'} {queue.path}"
+        )
+    if queue.status in (QueueStatus.SEND_DISABLED, QueueStatus.RECEIVE_DISABLED):
+        found.append(
+            f"queue {queue.path} is {queue.status.value.replace('_', '-')}; "
+            f"switch it on: lazaretto queue status {queue.path} active"
+        )
     if queue.halted_by is not None:
         culprit = queue.halted_by
         found.append(

@@ -138,6 +138,8 @@ def message_type(
             f"expected a schema with validation json_schema and with no other, got {wanted.value} "
             f"{'without' if schema is None else 'with'} one"
         )
+    if schema is not None and not isinstance(schema, Mapping):
+        raise InvalidOption(f"expected a schema to be a mapping, got {shown(schema)}")
     return MessageType(name, wanted, None if schema is None else dict(schema))
 
 

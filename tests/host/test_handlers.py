@@ -181,7 +181,7 @@ class TestHost:
             ServiceHost(broker, Handler("work", locked)).start()
 
     def test_a_setup_that_fails_there(self, broker: Broker) -> None:
-        with pytest.raises((InvalidOption, SandboxSetupError), match="JSON schema"):
+        with pytest.raises((InvalidOption, SandboxSetupError), match="JSON Schema"):
             ServiceHost(broker, Handler("work", lambda m: None, validator={"type": "nonsense"})).start()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from lazaretto import (
     Message,
     MessageNotFound,
     MessageState,
+    NotAllowed,
     PoisonPolicy,
     QueueDisabled,
 )
@@ -416,3 +418,36 @@ def test_events_and_resolved_letters_are_dated_by_the_stores_clock(
 ) -> None:
     broker.purge("q", 1)
     assert broker.events(kind="purged")[0].time == broker.dead_letter("q", 1).resolved == _now(clock)
+
+
+def test_an_edit_may_schedule_the_message(broker: Broker, clock: ManualClock) -> None:
+    create(broker, "w")
+    (number,) = set_aside(broker, b"x", path="w")
+    later = _now(clock) + timedelta(seconds=60)
+    report = broker.resubmit("w", number, edit=lambda letter: Message(b"y", scheduled_enqueue_time=later))
+    assert list(report.resubmitted) == [number]
+    (waiting,) = broker.peek("w")
+    assert (waiting.state, waiting.scheduled_enqueue_time) == (MessageState.SCHEDULED, later)
+    assert broker.receiver("w").receive() == []
+    clock.advance(60)
+    found = take(broker, "w")
+    assert (found.body, len(broker.attempts("w", found.sequence_number))) == (b"y", 1)
+
+
+def test_a_topic_has_no_dead_letters_of_its_own(broker: Broker) -> None:
+    broker.create_topic("t")
+    calls: list[Callable[[], object]] = [
+        lambda: list(broker.dead_letters("t")),
+        lambda: broker.dead_letter("t", 1),
+        lambda: broker.dead_letter_groups("t"),
+        lambda: broker.resubmit("t", 1),
+        lambda: broker.resubmit("t", DeadLetterFilter()),
+        lambda: broker.purge("t", 1),
+        lambda: broker.peek("t;poison"),
+        lambda: broker.peek("t", subqueue="transfer_dead_letter"),
+        lambda: broker.peek("t;retry"),
+    ]
+    for call in calls:
+        with pytest.raises(NotAllowed, match=r"'t' is a topic: .* its subscriptions"):
+            call()
+    assert broker.peek("t") == []

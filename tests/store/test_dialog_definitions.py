@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ SCHEMA = {
         ("json", b"", False),
         ("json", b"{'a': 1}", False),
         ("json", b"\xff", False),
+        ("json", b'"\xff"', False),
+        ("json_schema", b'{"id": "\xff"}', False),
         ("json", b"[" * 100_000, False),
         ("json_schema", b'{"id": 7}', True),
         ("json_schema", b'{"id": 0}', False),
@@ -87,6 +90,37 @@ class TestDefining:
     def test_a_schema_that_is_none(self, broker: Broker) -> None:
         with pytest.raises(InvalidOption, match="not one of JSON Schema"):
             broker.dialogs.create_message_type("T", "json_schema", schema={"type": "wrong"})
+
+    @pytest.mark.parametrize(
+        "schema",
+        [
+            {"$ref": "http://127.0.0.1:9/schema"},
+            {"$ref": "file:///etc/hostname"},
+            {"properties": {"a": {"$ref": "other.json"}}},
+            {"$schema": "http://127.0.0.1:9/dialect"},
+            {"pattern": "("},
+            {"pattern": "(?=a)b"},
+            {"const": "\ud800"},
+            {"const": object()},
+            {1: 2},
+            [],
+            "schema",
+            5,
+        ],
+    )
+    def test_a_schema_that_cannot_be_used(self, broker: Broker, schema: Any) -> None:
+        """It fetches nothing from anywhere, and what is wrong with it is said when it is made."""
+        with pytest.raises(InvalidOption, match="schema"):
+            broker.dialogs.create_message_type("T", "json_schema", schema=schema)
+
+    def test_a_pattern_takes_time_in_proportion_to_the_text(self) -> None:
+        schema = {"properties": {"id": {"pattern": "^(a+)+$"}}, "patternProperties": {"^(a+)+$": {}}}
+        long = "a" * 100_000 + "!"
+        body = f'{{"id": "{long}", "{long}": 1}}'.encode()
+        found = problem_with(MessageType("T", Validation.JSON_SCHEMA, schema), body)
+        assert found is not None
+        assert "does not match" in found
+        assert len(found) < 500
 
     def test_services_on_one_queue_agree_on_poison(self, broker: Broker) -> None:
         broker.dialogs.create_service("A", "q", poison="end")

@@ -240,3 +240,36 @@ def test_times_far_away_are_times(broker: Broker, connect: Connect) -> None:
     broker.sender("far").schedule(Message(b"x", time_to_live=timedelta.max), far)
     found = connect().peek("far")[0]
     assert found.scheduled_enqueue_time == far
+
+
+def test_a_message_that_was_received_can_be_sent_on(broker: Broker, clock: ManualClock) -> None:
+    """As a copy of all that a sender can set, as in Service Bus."""
+    create(broker)
+    create(broker, "s", requires_session=True, forward_dead_lettered_messages_to="q")
+    create(broker, "n")
+    send(
+        broker,
+        b"x",
+        path="s",
+        message_id="m",
+        session_id="a",
+        subject="b",
+        properties={"n": 1},
+        time_to_live=9,
+    )
+    receiver = broker.receiver("s", session="a")
+    receiver.dead_letter(receiver.receive(), reason="bad")
+    dead = take(broker)
+    assert dead.properties["DeadLetterReason"] == "bad"
+    broker.sender("n").send(dead)
+    assert len(broker.sender("n").send([dead, *broker.peek("q"), Message(b"y")])) == 3
+    with broker.transaction() as work:
+        work.send("n", dead)
+    broker.sender("n").schedule(dead, at=datetime(2100, 1, 1, tzinfo=UTC))
+    *copies, last = [m for m in broker.peek("n", 10) if m.body == b"x"]
+    assert len(copies) == 4
+    for copy in (*copies, last):
+        assert (copy.message_id, copy.session_id, copy.subject) == ("m", "a", "b")
+        assert (copy.properties, copy.time_to_live) == ({"n": 1}, timedelta(seconds=9))
+        assert copy.dead_letter_reason is None
+    assert last.scheduled_enqueue_time == datetime(2100, 1, 1, tzinfo=UTC)

@@ -573,3 +573,18 @@ def test_a_delay_for_what_failed(broker: Broker, clock: ManualClock) -> None:
     assert bodies(broker.peek("q;retry")) == [b"x"]
     clock.advance(10)
     assert take(broker).delivery_count == 1
+
+
+class TestTextOfStatements:
+    def test_a_percent_sign_without_parameters_is_a_character(self, broker: Broker) -> None:
+        with broker.transaction() as work:
+            assert work.execute("SELECT 5 % 3, '%', '%%'").fetchone() == (2, "%", "%%")
+
+    def test_a_call_is_one_statement(self, broker: Broker) -> None:
+        """A second one could end the transaction, or change the broker's tables, behind the first."""
+        create(broker, "one")
+        refused = (sqlite3.Error, sqlite3.Warning, psycopg.Error)
+        with pytest.raises(refused), broker.transaction() as work:
+            work.send("one", Message(b"x"))
+            work.execute("SELECT 1; COMMIT")
+        assert broker.peek("one") == []

@@ -241,7 +241,7 @@ def _say(trial: Any) -> None:
     error = None if trial.error_type is None else f"{trial.error_type}: {trial.error_message or ''}"
     output.fields([("outcome", trial.outcome), ("consequence", trial.consequence), ("error", error)], "  ")
     if trial.stack:
-        output.line(output.safe_lines(trial.stack.rstrip()))
+        output.lines(trial.stack.rstrip())
     for sent in trial.sends:
         output.line(output.safe(f"  would send to {sent.queue}: {output.body_text(sent.body)}"))
     for sql, parameters in trial.statements:

@@ -84,8 +84,13 @@ def on_terminal() -> bool:
 
 
 def line(text: str = "") -> None:
-    """Print a line."""
-    print(text, flush=True)
+    """Print a line, with everything escaped that a terminal might obey."""
+    print(safe(text), flush=True)
+
+
+def lines(text: str) -> None:
+    """Print text of several lines, with everything else escaped that a terminal might obey."""
+    print(safe_lines(text), flush=True)
 
 
 def notice(text: str) -> None:
@@ -234,7 +239,7 @@ class Listing:
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
     """Print names and values, one a line, the values aligned; None and "" are left out."""
-    given = [(name, _cell(value)) for name, value in pairs if value not in (None, "")]
+    given = [(safe(name), _cell(value)) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
         sys.stdout.write(f"{indent}{name.ljust(width)}  {value}".rstrip() + "\n")

@@ -10,6 +10,7 @@ import msgspec
 
 from lazaretto.contracts import MessageType, Validation
 from lazaretto.errors import InvalidOption
+from lazaretto.schemas import compile_schema
 
 _decode_json = msgspec.json.Decoder().decode
 
@@ -27,40 +28,34 @@ def _empty(message_type: MessageType, body: bytes) -> str | None:
     return f"{message_type.name!r} has no body, got {len(body)} bytes" if body else None
 
 
-def _json(message_type: MessageType, body: bytes) -> str | None:
+def _decoded(message_type: MessageType, body: bytes) -> tuple[Any, str | None]:
+    """Return what a body is as JSON, or what is wrong with it."""
     try:
-        _decode_json(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return f"{message_type.name!r} must be well-formed JSON: {error}"
-    return None
+        return _decode_json(body), None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return None, f"{message_type.name!r} must be well-formed JSON: {error}"
+
+
+def _json(message_type: MessageType, body: bytes) -> str | None:
+    return _decoded(message_type, body)[1]
 
 
 def _json_schema(message_type: MessageType, body: bytes) -> str | None:
-    try:
-        value = _decode_json(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return f"{message_type.name!r} must be well-formed JSON: {error}"
-    check, invalid = compiled(msgspec.json.encode(message_type.schema, order="deterministic"))
-    try:
-        check(value)
-    except invalid as error:
-        return f"{message_type.name!r} does not meet its schema: {error}"
-    return None
+    value, problem = _decoded(message_type, body)
+    if problem is None:
+        try:
+            encoded = msgspec.json.encode(message_type.schema, order="deterministic")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidOption(f"the schema of {message_type.name!r} is not JSON: {error}") from None
+        found = compiled(encoded)(value)
+        problem = None if found is None else f"{message_type.name!r} does not meet its schema: {found}"
+    return problem
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(schema: bytes) -> tuple[Callable[[Any], Any], type[Exception]]:
-    """Return a schema, given as JSON, as a function, and the error it raises. Raises InvalidOption."""
-    try:
-        import fastjsonschema
-    except ImportError:
-        raise InvalidOption(
-            "checking JSON against a schema needs fastjsonschema: pip install 'lazaretto[schema]'"
-        ) from None
-    try:
-        return fastjsonschema.compile(_decode_json(schema)), fastjsonschema.JsonSchemaValueException
-    except fastjsonschema.JsonSchemaDefinitionException as error:
-        raise InvalidOption(f"the schema is not one of JSON Schema: {error}") from None
+def compiled(schema: bytes) -> Callable[[Any], str | None]:
+    """Return a schema, given as JSON, as a function that says what is wrong. Raises InvalidOption."""
+    return compile_schema(_decode_json(schema))
 
 
 def _xml(message_type: MessageType, body: bytes) -> str | None:

@@ -17,7 +17,7 @@ from lazaretto.engine.delivery import pass_on, release_sessions, resolve
 from lazaretto.engine.forwards import forwards
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.prepare import check_size, prepare
-from lazaretto.engine.queues import require_queue
+from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.receive import STATES
 from lazaretto.engine.status import refuse_sending
 from lazaretto.entities import EntityPath, Subqueue
@@ -42,6 +42,7 @@ from lazaretto.store.records import (
     FRESH,
     LOCKED,
     READY,
+    SCHEDULED,
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
@@ -205,11 +206,18 @@ def _dead_letter(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMe
     )
 
 
+def holder(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the queue or subscription whose dead letters are meant. Raises EntityNotFound, NotAllowed."""
+    queue = require_queue(tx, path)
+    refuse_topic(queue, "the dead letters are in its subscriptions")
+    return queue
+
+
 def list_dead_letters(
     tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int, *, messages: bool
 ) -> list[DeadLetter]:
     """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
-    queue = require_queue(tx, path)
+    queue = holder(tx, path)
     records = tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
     found = _messages(tx, records) if messages else {}
     return [_dead_letter(queue, record, found.get(record.key)) for record in records]
@@ -217,7 +225,7 @@ def list_dead_letters(
 
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
     """Return one dead letter with its history, or what became of it."""
-    queue = require_queue(tx, path)
+    queue = holder(tx, path)
     record = tx.dead_letter(first_key(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
@@ -230,7 +238,7 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
 
 def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
     """Return the dead letters that wait in a queue, counted by reason and error type."""
-    queue = require_queue(tx, path)
+    queue = holder(tx, path)
     bounds = first_key(queue.queue_id), last_key(queue.queue_id)
     groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
     return [
@@ -241,7 +249,7 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
 
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
     """Return the sequence numbers of all dead letters that the filter means."""
-    queue = require_queue(tx, path)
+    queue = holder(tx, path)
     # There may be millions: eight bytes for each.
     found = array("q")
     while True:
@@ -267,7 +275,7 @@ class Resubmit(Operation[ResubmitReport]):
     edit: Edit | None = None
 
     def run(self, tx: Transaction) -> ResubmitReport:
-        queue = require_queue(tx, self.path)
+        queue = holder(tx, self.path)
         refuse_sending(queue)
         keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
@@ -286,6 +294,8 @@ class Resubmit(Operation[ResubmitReport]):
                     edited = self._edited(tx, queue, row, record)
                     live = self._live(tx, queue, row, edited)
                     in_place = live.session_id is not None and live.session_id == held.get(key)
+                    if in_place and live.state == SCHEDULED:
+                        raise NotAllowed("its session waits behind it: it cannot be scheduled")
                     sent[key] = key if in_place else tx.take_key(queue.queue_id)
                 except LazarettoError as error:
                     why = str(error)
@@ -312,7 +322,7 @@ class Resubmit(Operation[ResubmitReport]):
             note_all(tx, "resubmitted", [(queue, *event) for event in events])
             for new_key in sent.values() if forwards(queue) else ():
                 forwarded = tx.row(new_key)
-                if forwarded is not None:
+                if forwarded is not None and forwarded.state != SCHEDULED:
                     pass_on(tx, queue, forwarded)
             audit(tx, self.actor, "resubmit", queue.path, **name_numbers(report.resubmitted), **self.detail)
         return report
@@ -365,10 +375,12 @@ class Resubmit(Operation[ResubmitReport]):
         if ttl is not None:
             lives.append(ttl)
         expires = tx.now + min(lives) if lives else None
+        later = edited is not None and edited.scheduled is not None and edited.scheduled > tx.now
+        times = (expires, edited.scheduled if later and edited is not None else None)
         return msgspec.structs.replace(
             row,
-            state=FRESH,
-            due=expires,
+            state=SCHEDULED if later else FRESH,
+            due=min((time for time in times if time is not None), default=None),
             expires=expires,
             enqueued=tx.now,
             message_id=message_id,
@@ -450,7 +462,7 @@ class Purge(Operation[list[int]]):
     detail: dict[str, Any]
 
     def run(self, tx: Transaction) -> list[int]:
-        queue = require_queue(tx, self.path)
+        queue = holder(tx, self.path)
         keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
         records = tx.some_dead_letters(keys)

@@ -11,7 +11,7 @@ from lazaretto.engine import conversations
 from lazaretto.engine.attempts import note_cleared, note_commit
 from lazaretto.engine.delivery import resolve
 from lazaretto.engine.forwards import touch
-from lazaretto.engine.queues import require_queue
+from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import catch_up
@@ -401,6 +401,8 @@ def _failures(tx: Transaction, row: MessageRow) -> int:
 def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:
     """Return messages as they stand, in every state, from a sequence number on. Charges nothing."""
     queue = require_queue(tx, path)
+    if path.subqueue is not Subqueue.MAIN:
+        refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")
     first = first_key(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
     last = last_key(queue.queue_id, path.subqueue)
     if first > last:

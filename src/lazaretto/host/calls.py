@@ -13,11 +13,12 @@ import cloudpickle
 import msgspec
 
 from lazaretto.engine.leases import Past
-from lazaretto.errors import HandlerError, InvalidMessage, InvalidOption
+from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.failure import failure_of
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
 from lazaretto.messages import ReceivedMessage, StoredMessage
+from lazaretto.schemas import compile_schema
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -106,19 +107,12 @@ def _validator(
 ) -> Callable[[ReceivedMessage], object] | None:
     if given is None or callable(given):
         return given
-    try:
-        fastjsonschema = importlib.import_module("fastjsonschema")
-    except ImportError:
-        raise InvalidOption(
-            "a JSON schema needs the library fastjsonschema: pip install 'lazaretto[schema]'"
-        ) from None
-    try:
-        check = fastjsonschema.compile(dict(given))
-    except Exception as error:
-        raise InvalidOption(f"the JSON schema cannot be used: {error}") from error
+    problem = compile_schema(given)
 
     def validate(message: ReceivedMessage) -> None:
-        check(json.loads(message.body))
+        found = problem(json.loads(message.body))
+        if found is not None:
+            raise ValueError(found)
 
     return validate
 

@@ -13,6 +13,7 @@ import pytest
 from lazaretto import Broker, JavaNotFound, Message
 from lazaretto.spark import find_java
 from lazaretto.spark.doctor import examine
+from lazaretto.spark.session import _finds_us
 
 PIPELINE = """\
 from lazaretto.spark import process
@@ -103,6 +104,20 @@ def test_a_pipeline_is_run_by_the_command_and_its_store_is_in_no_plan(
     logged = [file for file in (tmp_path / "check").rglob("*") if file.is_file()]
     assert logged
     assert not [file for file in logged if str(store).encode() in file.read_bytes()]
+
+
+def test_workers_are_forked_with_all_imported(spark: Any) -> None:
+    def look(batches: Any) -> Any:
+        import pyarrow as pa
+
+        daemon = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode()
+        yield from (pa.RecordBatch.from_pylist([{"daemon": daemon}]) for _ in batches)
+
+    (row,) = spark.range(1).repartition(1).mapInArrow(look, "daemon string").collect()
+    assert "lazaretto.spark.daemon" in row.daemon
+    # Where a new interpreter does not find this package, Spark's own daemon is left in place.
+    assert _finds_us(sys.executable)
+    assert not _finds_us("/nowhere/python")
 
 
 def test_a_session_knows_the_format_by_itself(spark: Any, broker: Broker, store: Path) -> None:

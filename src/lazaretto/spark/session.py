@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import lazaretto
+from lazaretto.spark import daemon
 from lazaretto.spark.java import find_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -33,6 +36,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
+#: Names the module that starts Python workers. Only where it is found: else no worker would start.
+_DAEMON = "spark.python.daemon.module"
+
 
 def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return a session; the one there is, if there is one.
@@ -42,9 +48,24 @@ def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    wanted = {**SETTINGS, **(settings or {})}
     if SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = str(find_java().home)
+        if wanted["spark.master"].startswith("local") and _finds_us(os.environ["PYSPARK_PYTHON"]):
+            wanted.setdefault(_DAEMON, daemon.__name__)
     builder = SparkSession.builder
-    for name, value in {**SETTINGS, **(settings or {})}.items():
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _finds_us(python: str) -> bool:
+    """Return whether a new interpreter finds this package, the same one."""
+    look = (
+        "import importlib.util; found = importlib.util.find_spec('lazaretto'); print(found and found.origin)"
+    )
+    try:
+        done = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0 and done.stdout.strip() == lazaretto.__file__

@@ -133,21 +133,34 @@ def wait_for(
     attempt: Callable[[], T | None],
     end: float | None,
     check: Callable[[], None] = lambda: None,
+    alike: str | None = None,
 ) -> T | None:
     """Return what `attempt` finds, trying again whenever there may be news of a subqueue, until `end`.
 
-    `end`: on the monotonic clock, or None. `check` raises when there is nobody left to wait.
+    `end`: on the monotonic clock, or None. `check` raises when there is nobody left to wait. `alike`: those
+    who wait with the same word here would find the same, and one is woken for all.
     """
+    woken = False
     while True:
-        seen = store.changes(place)
-        found = attempt()
+        try:
+            if woken:
+                check()
+            seen = store.changes(place)
+            found = attempt()
+        except BaseException:
+            if woken:
+                store.pass_on(place, alike)
+            raise
         if found:
+            if woken:
+                store.pass_on(place, alike)
             return found
         left = _ASK_AGAIN if end is None else end - time.monotonic()
-        over = left <= 0 or not store.wait(place, seen, min(left, _ASK_AGAIN))
-        if over and end is not None and left <= _ASK_AGAIN:
-            return None
-        check()
+        woken = left > 0 and store.wait(place, seen, min(left, _ASK_AGAIN), alike)
+        if not woken:
+            if end is not None and left <= _ASK_AGAIN:
+                return None
+            check()
 
 
 class Receiver:
@@ -230,7 +243,9 @@ class Receiver:
         """Return what `attempt` finds, trying again whenever there may be news, until `end`."""
         if self._place is None:
             self._place = place_of_path(self._store, self._path)
-        return wait_for(self._store, self._place or 1, attempt, end, self._refuse_closed)
+        # Any message, or any session, is what others may wait for; one session is not.
+        alike = None if self._lock is not None or isinstance(self._wanted, str) else str(self._wanted is None)
+        return wait_for(self._store, self._place or 1, attempt, end, self._refuse_closed, alike)
 
     def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return deferred messages by sequence number, locked: all, or none and MessageNotFound."""

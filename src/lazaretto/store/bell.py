@@ -1,10 +1,15 @@
-"""Wakes the threads that wait for something to come into a queue."""
+"""Wakes the threads that wait for something to come into a queue: as many as it takes, not all.
+
+Those who would take any message of a place are alike: it does not matter which of them is woken. One is woken
+for each message; whoever was woken and found something, or failed, passes that on to one more. So a wake is
+lost only where there was nothing left.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 from lazaretto.errors import BrokerClosed
 
@@ -15,7 +20,8 @@ class Bell:
     def __init__(self, first_waiter: Callable[[], None]) -> None:
         self._lock = threading.Lock()
         self._counts: dict[int, int] = {}
-        self._conditions: dict[int, threading.Condition] = {}
+        #: By place: of those who are woken together, and of those who are alike, by what they wait for.
+        self._conditions: dict[int, dict[str | None, threading.Condition]] = {}
         self._everywhere = 0
         self._closed = False
         self._first_waiter = first_waiter
@@ -26,33 +32,51 @@ class Bell:
         """Return a number that changes when there may be news."""
         return self._counts.get(place, 0) + self._everywhere
 
-    def ring(self, places: Collection[int]) -> None:
-        """There may be news in these places."""
+    def ring(self, places: Mapping[int, int]) -> None:
+        """There may be news in these places: so many messages."""
         counts = self._counts
         for place in places:
             counts[place] = counts.get(place, 0) + 1
         # Whoever starts to wait says so before it compares its count, so it is seen here or sees.
         if self.waiting:
             with self._lock:
-                for place in places:
-                    condition = self._conditions.get(place)
-                    if condition is not None:
-                        condition.notify_all()
+                for place, messages in places.items():
+                    self._wake(place, messages)
 
     def ring_all(self) -> None:
         """There may be news anywhere: another process has written."""
         with self._lock:
             self._everywhere += 1
-            for condition in self._conditions.values():
-                condition.notify_all()
+            for place in self._conditions:
+                self._wake(place, 1)
 
-    def wait(self, place: int, seen: int, seconds: float) -> bool:
-        """Wait until `count(place)` is no longer `seen`; return False when the time is over."""
+    def _wake(self, place: int, messages: int) -> None:
+        for alike, condition in self._conditions.get(place, {}).items():
+            if alike is None:
+                condition.notify_all()
+            else:
+                condition.notify(messages)
+
+    def pass_on(self, place: int, alike: str | None) -> None:
+        """Wake one more of those who are alike: there may be more where something was."""
+        if alike is not None and self.waiting:
+            with self._lock:
+                condition = self._conditions.get(place, {}).get(alike)
+                if condition is not None:
+                    condition.notify(1)
+
+    def wait(self, place: int, seen: int, seconds: float, alike: str | None = None) -> bool:
+        """Wait until `count(place)` is no longer `seen`; return False when the time is over.
+
+        `alike`: what it waits for, as others do who may be woken in its stead. Whoever gives it calls
+        `pass_on` after it has found something, or failed to look.
+        """
         end = time.monotonic() + seconds
         with self._lock:
-            condition = self._conditions.get(place)
+            conditions = self._conditions.setdefault(place, {})
+            condition = conditions.get(alike)
             if condition is None:
-                condition = self._conditions[place] = threading.Condition(self._lock)
+                condition = conditions[alike] = threading.Condition(self._lock)
             self.waiting += 1
             if self.waiting == 1:
                 self._first_waiter()
@@ -63,6 +87,11 @@ class Bell:
                     left = end - time.monotonic()
                     if left <= 0 or not condition.wait(min(left, threading.TIMEOUT_MAX)):
                         return self.count(place) != seen
+            except BaseException:
+                # It may have been woken all the same, as where a signal raises an exception.
+                if alike is not None:
+                    condition.notify(1)
+                raise
             finally:
                 self.waiting -= 1
         return True
@@ -71,5 +100,6 @@ class Bell:
         """Wake everybody for good."""
         with self._lock:
             self._closed = True
-            for condition in self._conditions.values():
-                condition.notify_all()
+            for conditions in self._conditions.values():
+                for condition in conditions.values():
+                    condition.notify_all()

@@ -58,8 +58,8 @@ class Transaction(
         """Return a number from 0 to 1, for jitter."""
         ...
 
-    def wake(self, key: int) -> None:
-        """Tell receivers of the subqueue that `key` lies in, after the commit, to look again."""
+    def wake(self, key: int, messages: int = 1) -> None:
+        """Tell receivers of the subqueue that `key` lies in, after the commit, that there may be so many."""
         ...
 
     # Messages.
@@ -393,8 +393,15 @@ class Store(Protocol):
         """Return a number that grows when the subqueue that `key` lies in may have more to receive."""
         ...
 
-    def wait(self, key: int, seen: int, seconds: float) -> bool:
-        """Wait until `changes(key)` is no longer `seen`; return False when the time is over."""
+    def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
+        """Wait until `changes(key)` is no longer `seen`; return False when the time is over.
+
+        `alike`: what it waits for, as others do who may be woken in its stead; then `pass_on` is to follow.
+        """
+        ...
+
+    def pass_on(self, key: int, alike: str | None) -> None:
+        """Wake one more of those who wait for the same: who was woken has found something, or failed."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import psycopg
@@ -45,7 +45,7 @@ class PgExclusive:
         tx: SqlTransaction,
         translated: Callable[[psycopg.Error], LazarettoError],
         save: Callable[[PgConnection], object],
-        ended: Callable[[PgConnection, set[int]], None],
+        ended: Callable[[PgConnection, Mapping[int, int]], None],
     ) -> None:
         self._connection = connection
         self._tx = tx
@@ -102,7 +102,7 @@ class PgExclusive:
         return answer
 
     def rollback(self) -> None:
-        self._ended(self._connection, set())
+        self._ended(self._connection, {})
 
 
 class PgSavepoint:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -343,7 +343,7 @@ class PostgresStore(SqlStore):
         )
         return now
 
-    def _end_user_sql(self, connection: PgConnection, woken: set[int]) -> None:
+    def _end_user_sql(self, connection: PgConnection, woken: Mapping[int, int]) -> None:
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()

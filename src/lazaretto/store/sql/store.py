@@ -9,7 +9,7 @@ import socket
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -263,8 +263,11 @@ class SqlStore(ABC):
     def changes(self, key: int) -> int:
         return self.bell.count(key >> 42)
 
-    def wait(self, key: int, seen: int, seconds: float) -> bool:
-        return self.bell.wait(key >> 42, seen, seconds)
+    def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
+        return self.bell.wait(key >> 42, seen, seconds, alike)
+
+    def pass_on(self, key: int, alike: str | None) -> None:
+        self.bell.pass_on(key >> 42, alike)
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a thread starts to wait and none did before."""
@@ -273,7 +276,7 @@ class SqlStore(ABC):
     def _wake_monitor(self) -> None:
         self._monitor()
 
-    def _end_exclusive(self, woken: set[int]) -> None:
+    def _end_exclusive(self, woken: Mapping[int, int]) -> None:
         self._group.let_go()
         if woken:
             self.bell.ring(woken)

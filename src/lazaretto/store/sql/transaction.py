@@ -61,7 +61,8 @@ class SqlTransaction(
         self._number = 0
         self.worker = worker
         self.now = 0
-        self.woken: set[int] = set()
+        #: Where there may be something to receive, and for how many receivers.
+        self.woken: dict[int, int] = {}
         #: How far this commit has moved on into the fresh messages, by queue.
         self.cursors: dict[int, int] = {}
 
@@ -70,7 +71,7 @@ class SqlTransaction(
         self.now = now
         self.registers = False
         if self.woken:
-            self.woken = set()
+            self.woken = {}
         if self.cursors:
             self.cursors = {}
 
@@ -88,8 +89,9 @@ class SqlTransaction(
     def random_fraction(self) -> float:
         return self._random.random()
 
-    def wake(self, key: int) -> None:
-        self.woken.add(key >> 42)
+    def wake(self, key: int, messages: int = 1) -> None:
+        place = key >> 42
+        self.woken[place] = self.woken.get(place, 0) + messages
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class SqlTransaction(
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
-        self.wake(keys[0])
+        self.wake(keys[0], count)
         return keys
 
     def new_message_id(self) -> str:

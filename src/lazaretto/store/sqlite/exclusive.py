@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from lazaretto.errors import TransactionError
@@ -59,7 +59,7 @@ class SqliteExclusive:
         memory: Memory,
         where: str,
         file: WatchedFile,
-        ended: Callable[[set[int]], None],
+        ended: Callable[[Mapping[int, int]], None],
     ) -> None:
         self._connection = connection
         self._tx = tx
@@ -130,9 +130,9 @@ class SqliteExclusive:
         return answer
 
     def rollback(self) -> None:
-        self._end(set())
+        self._end({})
 
-    def _end(self, woken: set[int]) -> None:
+    def _end(self, woken: Mapping[int, int]) -> None:
         try:
             # Closing a connection undoes what it has not committed.
             self._connection.close()

@@ -1,0 +1,42 @@
+"""Many threads that wait for the same: each message wakes one who takes it, and none is left lying."""
+
+from __future__ import annotations
+
+import threading
+
+import lazaretto
+from lazaretto import Message
+
+
+def test_each_message_is_taken_though_not_all_are_woken(place: str) -> None:
+    waiters, messages = 40, 200
+    taken: list[bytes] = []
+    done = threading.Event()
+    with lazaretto.connect(place) as broker, lazaretto.connect(place) as other:
+        broker.create_queue("q")
+
+        def wait(broker: lazaretto.Broker) -> None:
+            with broker.receiver("q", mode="receive_and_delete") as receiver:
+                while not done.is_set():
+                    # Some give up at the very moment in which they are woken.
+                    taken.extend(m.body for m in receiver.receive(2, max_wait=0.05 if len(taken) % 3 else 20))
+                    if len(taken) >= messages:
+                        done.set()
+
+        threads = [
+            threading.Thread(target=wait, args=(each,))
+            for each in (broker, other)
+            for _ in range(waiters // 2)
+        ]
+        for thread in threads:
+            thread.start()
+        with other.sender("q") as sender:
+            for number in range(0, messages, 4):
+                sender.send([Message(b"%d" % each) for each in range(number, number + 4)])
+        assert done.wait(60), len(taken)
+        # Those who still wait are let go.
+        broker.sender("q").send([Message(b"") for _ in range(2 * waiters)])
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+    assert sorted(filter(None, taken), key=int) == [b"%d" % each for each in range(messages)]

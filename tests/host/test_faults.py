@@ -309,6 +309,20 @@ def test_what_never_passes_ends_the_host(broker: Broker) -> None:
         made.result()
 
 
+def test_a_file_that_is_gone_ends_the_host(store: Path, broker: Broker) -> None:
+    host = ServiceHost(broker, Handler("work", plainly, isolation="inline"))
+
+    def remove() -> None:
+        wait_until(lambda: host.running)
+        store.unlink()
+
+    with ThreadPoolExecutor(1) as pool:
+        removed = pool.submit(remove)
+        with pytest.raises(lazaretto.StoreGone):
+            host.run()
+        removed.result()
+
+
 def test_it_ends_a_host_that_nobody_waits_for(broker: Broker) -> None:
     with (
         pytest.raises(NotAllowed),

@@ -14,6 +14,7 @@ LASTING = {
     "not_allowed",
     "store_corrupt",
     "store_foreign",
+    "store_gone",
     "store_incomplete",
     "store_not_found",
     "store_outdated",

@@ -5,9 +5,10 @@ from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
-from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup, ResubmitReport
+from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.rerouting import MoveReport, RepublishReport
+from lazaretto.engine.resubmit import ResubmitReport
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
 from lazaretto.entities import (
     BreakerDescription,

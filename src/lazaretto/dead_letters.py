@@ -9,10 +9,7 @@ from typing import Any
 from lazaretto.engine.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
-    Edit,
     Purge,
-    Resubmit,
-    ResubmitReport,
     check_numbers,
     dead_letter_path,
     group_dead_letters,
@@ -30,6 +27,7 @@ from lazaretto.engine.rerouting import (
     count_republished,
     find_topic,
 )
+from lazaretto.engine.resubmit import Edit, Resubmit, ResubmitReport
 from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidOption
 from lazaretto.keeper import look

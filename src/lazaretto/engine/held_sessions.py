@@ -8,11 +8,11 @@ from collections import Counter
 import msgspec
 
 from lazaretto.clock import to_datetime
-from lazaretto.engine.dead_letters import Resubmit
 from lazaretto.engine.delivery import release_sessions
 from lazaretto.engine.dispositions import dispose
 from lazaretto.engine.log import audit
 from lazaretto.engine.queues import require_queue
+from lazaretto.engine.resubmit import Resubmit
 from lazaretto.engine.sessions import held_decoder
 from lazaretto.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound

@@ -382,6 +382,25 @@ class BrokerMachine(Driver):
             until = self.both(receiver.renew_session_lock, lambda: self.model.renew_session(handle))
             assert until is None or to_micros(until[0]) == until[1] * MICROSECONDS
 
+    @precondition(lambda self: "units" in self.focus)
+    @rule(n=index, delay=delays, rounds=st.integers(1, 3), wait=st.sampled_from((0, 4, 12)))
+    def fail_one_of_a_unit(self, n: int, delay: int | None, rounds: int, wait: int) -> None:
+        """Let one message of a session that is one unit fail, several times over, and look for the rest."""
+        self.touched.add("units")
+        for _ in range(rounds):
+            before = len(self.held)
+            self._accept_next("units", 5)
+            got = self.held[before:]
+            if got:
+                self._settle([got[n % len(got)]], Settlement(Outcome.FAILED, None, delay))
+            for receiver, handle in [s for s in self.sessions if s[1].queue == "units"]:
+                self.both(receiver.close, lambda handle=handle: self.model.close_session(handle))  # type: ignore[misc]
+                self.sessions.remove((receiver, handle))
+            self.accept(1, "a")
+            if self.sessions and self.sessions[-1][1].queue == "units":
+                self.receive_session(0, 5)
+            self._advance(wait)
+
     @precondition(lambda self: self.sessions)
     @rule(n=index)
     def close_session(self, n: int) -> None:

@@ -98,6 +98,7 @@ class Keeper:
                 with suppress(Exception):
                     _log.warning("timers are looked after again soon: %s: %s", type(error).__name__, error)
                 self._awake.wait(_REST)
+                self._awake.clear()
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)

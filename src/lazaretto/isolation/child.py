@@ -304,7 +304,10 @@ class Child:
             raise TypeError(f"expected the function to return bytes or None, got {type(result).__name__}")
         if len(result) > self._start.max_result:
             limit = self._start.max_result
-            text = f"expected a result of at most {limit} bytes, got {len(result)}"
+            text = (
+                f"expected a result of at most {limit} bytes, got {len(result)}; "
+                "of a handler, that is all that it sends and executes for one message"
+            )
             return Record(index, ERROR, _encode(Failure(RESULT_TOO_LARGE, text)))
         return Record(index, RESULT, result)
 

@@ -376,24 +376,26 @@ FIXED_OPTIONS = ("requires_session", "requires_duplicate_detection", "dialogs")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Culprit:
-    """The message that halted a queue, and why."""
+    """The message that halted a queue, and why. `error`: with which its latest attempt failed."""
 
     sequence_number: int
     delivery_count: int
     cycle: int
     reason: str
     time: datetime
+    error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldSession:
-    """A session that is held back, and the poison message that it waits for."""
+    """A session that is held back, and the poison message that it waits for, with its latest error."""
 
     session_id: str
     mode: PoisonSession
     sequence_number: int
     reason: str
     time: datetime
+    error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -82,26 +82,38 @@ class QuotaExceeded(EntityError):
     retriable = True
 
 
+def _because(reason: str, error: str | None) -> str:
+    return reason if error is None else f"{reason} ({error.rstrip('.')})"
+
+
 class PoisonMessageError(EntityError):
     """The queue is halted by a poison message and cannot be received from.
 
     Attributes: `entity` (path), `sequence_number` (the culprit's lookup id), `delivery_count`,
-    `cycle` (retry cycles used), `reason`. The queue goes on after `resume` with a verdict.
+    `cycle` (retry cycles used), `reason`, `error` (the latest, None if there was none). The queue goes on
+    after `resume` with a verdict.
     """
 
     code = "poison_message"
 
     def __init__(
-        self, entity: str, sequence_number: int, delivery_count: int, cycle: int, reason: str
+        self,
+        entity: str,
+        sequence_number: int,
+        delivery_count: int,
+        cycle: int,
+        reason: str,
+        error: str | None = None,
     ) -> None:
         self.entity = entity
         self.sequence_number = sequence_number
         self.delivery_count = delivery_count
         self.cycle = cycle
         self.reason = reason
+        self.error = error
         super().__init__(
             f"{entity!r} is halted by message {sequence_number} after {delivery_count} deliveries "
-            f"({cycle} retry cycles): {reason}. Resume it with a verdict on that message: "
+            f"({cycle} retry cycles): {_because(reason, error)}. Resume it with a verdict on that message: "
             "retry, move, drop or reject"
         )
 
@@ -110,17 +122,27 @@ class SessionHeld(EntityError):
     """The session is held back by a poison message and cannot be received from.
 
     Attributes: `entity` (path), `session_id`, `sequence_number` (of the poison message), `mode`
-    ("block" or "park"), `reason`. Other sessions of the queue go on; this one does after `resume_session`.
+    ("block" or "park"), `reason`, `error`, the latest. Other sessions of the queue go on; this one does
+    after `resume_session`.
     """
 
     code = "session_held"
 
-    def __init__(self, entity: str, session_id: str, sequence_number: int, mode: str, reason: str) -> None:
+    def __init__(
+        self,
+        entity: str,
+        session_id: str,
+        sequence_number: int,
+        mode: str,
+        reason: str,
+        error: str | None = None,
+    ) -> None:
         self.entity = entity
         self.session_id = session_id
         self.sequence_number = sequence_number
         self.mode = mode
         self.reason = reason
+        self.error = error
         what = (
             "Resume it with a verdict on that message: retry, move, drop or reject"
             if mode == "block"
@@ -128,7 +150,7 @@ class SessionHeld(EntityError):
         )
         super().__init__(
             f"session {session_id!r} of {entity!r} is held back by message {sequence_number}: "
-            f"{reason}. {what}"
+            f"{_because(reason, error)}. {what}"
         )
 
 

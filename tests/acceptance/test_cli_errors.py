@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_program import Program
 
-from lazaretto import Message, PoisonPolicy, PoisonSession, QueueOptions
+from lazaretto import Disposition, Message, PoisonPolicy, PoisonSession, QueueOptions
 
 
 @pytest.fixture
@@ -117,3 +117,15 @@ def test_doctor_names_all_that_stands_still(cli: Program) -> None:
     ):
         assert part in told
     assert len(result.json["problems"]) == 6
+
+
+def test_the_error_itself_is_told_wherever_its_consequence_is(cli: Program) -> None:
+    with cli.broker() as broker:
+        policy = PoisonPolicy(receive_retry_count=0, on_poison=Disposition.FAULT)
+        broker.create_queue("halted", QueueOptions(policy=policy))
+        broker.sender("halted").send(Message(b"x"))
+        with broker.receiver("halted") as receiver:
+            receiver.abandon(receiver.receive(), error="ValueError: no such customer")
+    for command in (("queue", "show", "halted"), ("receive", "halted"), ("doctor",)):
+        result = cli(*command)
+        assert "ValueError: no such customer" in result.out + result.err

@@ -12,6 +12,7 @@ from lazaretto import (
     ManualClock,
     PoisonMessageError,
     QueueStatus,
+    SessionHeld,
 )
 
 from .actions import bodies, create, fail, peek_one, send, take
@@ -199,3 +200,25 @@ class TestResume:
     def test_receivers_that_wait_are_woken(self, broker: Broker) -> None:
         broker.resume_queue("q", "move")
         assert bodies(broker.receiver("q").receive(max_wait=30)) == [b"good"]
+
+
+def test_the_error_behind_a_halt_is_told(broker: Broker) -> None:
+    create(broker, receive_retry_count=0, on_poison="fault")
+    send(broker, b"x")
+    fail(broker, error="ValueError: no such customer\nin the catalogue")
+    culprit = broker.queue("q").halted_by
+    assert culprit is not None
+    assert culprit.error == "ValueError: no such customer"
+    with pytest.raises(PoisonMessageError, match=r"\(ValueError: no such customer\)\. Resume it") as caught:
+        broker.receiver("q").receive()
+    assert (caught.value.reason, caught.value.error) == ("MaxDeliveryCountExceeded", culprit.error)
+
+
+def test_the_error_behind_a_held_session_is_told(broker: Broker) -> None:
+    create(broker, requires_session=True, on_poison_session="block", receive_retry_count=0)
+    send(broker, b"x", session_id="s")
+    with broker.receiver("q", session="s") as receiver:
+        receiver.abandon(receiver.receive(), error="ValueError: no such customer")
+        with pytest.raises(SessionHeld, match="ValueError: no such customer"):
+            receiver.receive()
+    assert [held.error for held in broker.held_sessions("q")] == ["ValueError: no such customer"]

@@ -17,7 +17,7 @@ from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
-from lazaretto.entities import BreakerDescription, QueueDescription, QueueStatus
+from lazaretto.entities import BreakerDescription, Culprit, QueueDescription, QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
@@ -121,14 +121,14 @@ def _problems(queue: QueueDescription, breaker: BreakerDescription) -> list[str]
     if queue.halted_by is not None:
         culprit = queue.halted_by
         found.append(
-            f"queue {queue.path} is halted by message {culprit.sequence_number} ({culprit.reason}); "
+            f"queue {queue.path} is halted by message {culprit.sequence_number} ({_why(culprit)}); "
             f"give a verdict: lazaretto queue resume {queue.path} --verdict retry|move|drop|reject"
         )
     if queue.dead_letter_halted_by is not None:
         culprit = queue.dead_letter_halted_by
         found.append(
             f"the dead letters of {queue.path} are halted by number {culprit.sequence_number} "
-            f"({culprit.reason}); give a verdict: "
+            f"({_why(culprit)}); give a verdict: "
             f"lazaretto queue resume '{queue.path};poison' --verdict retry|drop|reject"
         )
     if queue.status.value == "disabled":
@@ -137,6 +137,10 @@ def _problems(queue: QueueDescription, breaker: BreakerDescription) -> list[str]
             f"then lazaretto queue resume {queue.path}"
         )
     return found
+
+
+def _why(culprit: Culprit) -> str:
+    return culprit.reason if culprit.error is None else f"{culprit.reason}: {culprit.error}"
 
 
 def _notices(queue: QueueDescription) -> list[str]:

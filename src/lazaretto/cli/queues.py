@@ -179,6 +179,7 @@ def _culprit(culprit: Culprit) -> str:
     return (
         f"message {culprit.sequence_number} at {output.shown_time(culprit.time)}: {culprit.reason} "
         f"({output.plural(culprit.delivery_count, 'delivery attempt')}, {culprit.cycle} retry cycles)"
+        + (f": {culprit.error}" if culprit.error else "")
     )
 
 

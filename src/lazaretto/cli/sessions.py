@@ -86,8 +86,9 @@ def show(
     ]
     if found.held is not None:
         held = found.held
+        told = f": {held.error}" if held.error else ""
         why = f"message {held.sequence_number} since {output.shown_time(held.time)}: {held.reason}"
-        facts.append(("held back by", f"{why} ({held.mode.value})"))
+        facts.append(("held back by", f"{why} ({held.mode.value}){told}"))
     output.fields(facts, "  ")
 
 

@@ -14,7 +14,7 @@ from lazaretto.engine.log import note
 from lazaretto.engine.transit import refusal
 from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
 from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
-from lazaretto.failure import Failure
+from lazaretto.failure import Failure, shorten
 from lazaretto.headers import (
     MAX_HEADERS_SIZE,
     NegativeAcknowledgement,
@@ -34,6 +34,9 @@ from lazaretto.store.records import (
     QueueRecord,
 )
 
+#: How much of an error is told with what a poison message has halted or holds back, in bytes.
+_LONGEST_ERROR = 512
+
 
 class HeldRecord(msgspec.Struct, frozen=True):
     """The message that holds a session back, as it is stored with the session."""
@@ -42,6 +45,17 @@ class HeldRecord(msgspec.Struct, frozen=True):
     sequence_number: int
     reason: str
     time: int
+    error: str | None = None
+
+
+def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
+    """Return with which error a message's latest attempt failed, None if there was none."""
+    latest = tx.last_error(main_key(row.key))
+    if latest is None:
+        return None
+    kind, message, _ = latest
+    first = (message or "").strip().partition("\n")[0]
+    return shorten(f"{kind}: {first}" if first else kind, _LONGEST_ERROR)
 
 
 def hold_session(
@@ -49,7 +63,8 @@ def hold_session(
 ) -> None:
     """Hand nothing more of a session out until its poison message is decided on."""
     assert row.session_id is not None
-    held = msgspec.json.encode(HeldRecord(mode, sequence_of(row.key), reason, tx.now)).decode()
+    record = HeldRecord(mode, sequence_of(row.key), reason, tx.now, _latest_error(tx, row))
+    held = msgspec.json.encode(record).decode()
     tx.hold_session(queue.queue_id, row.session_id, row.key, held)
     number = sequence_of(row.key)
     note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
@@ -75,6 +90,7 @@ class CulpritRecord(msgspec.Struct, frozen=True):
     cycle: int
     reason: str
     time: int
+    error: str | None = None
 
 
 culprit_decoder = msgspec.json.Decoder(CulpritRecord)
@@ -140,7 +156,8 @@ def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> N
     """Stop a queue, or its dead-letter subqueue, from being received from, because of a message."""
     current = tx.queue_by_id(queue.queue_id)
     assert current is not None
-    culprit = CulpritRecord(sequence_of(row.key), row.delivery_count, row.cycle, reason, tx.now)
+    error = _latest_error(tx, row)
+    culprit = CulpritRecord(sequence_of(row.key), row.delivery_count, row.cycle, reason, tx.now, error)
     halted_by = msgspec.json.encode(culprit).decode()
     if not in_main(row.key):
         if current.dead_letter_halted_by is not None:

@@ -29,7 +29,8 @@ PARK_VERDICTS = ("retry", "skip")
 def held_session(session_id: str, held_by: str) -> HeldSession:
     """Return a held session as users see it."""
     held = held_decoder.decode(held_by)
-    return HeldSession(session_id, held.mode, held.sequence_number, held.reason, to_datetime(held.time))
+    since = to_datetime(held.time)
+    return HeldSession(session_id, held.mode, held.sequence_number, held.reason, since, held.error)
 
 
 def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSession]:

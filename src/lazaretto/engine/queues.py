@@ -68,7 +68,7 @@ def _shown(halted_by: str | None) -> Culprit | None:
     if halted_by is None:
         return None
     c = culprit_decoder.decode(halted_by)
-    return Culprit(c.sequence_number, c.delivery_count, c.cycle, c.reason, to_datetime(c.time))
+    return Culprit(c.sequence_number, c.delivery_count, c.cycle, c.reason, to_datetime(c.time), c.error)
 
 
 def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:

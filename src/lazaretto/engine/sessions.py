@@ -44,7 +44,7 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
 def held_error(queue: QueueRecord, session_id: str, held_by: str) -> SessionHeld:
     """Return the error that receiving from a session raises that is held back."""
     held = held_decoder.decode(held_by)
-    return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason)
+    return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason, held.error)
 
 
 @dataclasses.dataclass(slots=True)

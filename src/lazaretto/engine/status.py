@@ -101,6 +101,7 @@ def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | N
         culprit.delivery_count,
         culprit.cycle,
         culprit.reason,
+        culprit.error,
     )
 
 

@@ -17,7 +17,7 @@ from bench.payload import bodies
 from lazaretto import Broker, CorrelationFilter, Message, Rule
 from lazaretto.filters.sql import compile_filter
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import Headers
+from lazaretto.model.headers import Headers
 
 _EXPRESSIONS = (
     "amount > 100 AND region IN ('EU','US')",

@@ -16,7 +16,7 @@ from bench.drill.systems import SYSTEMS
 from bench.machine import Machine
 from bench.scratch import scratch
 from lazaretto.errors import InvalidOption
-from lazaretto.options import refuse_unknown
+from lazaretto.model.checks import refuse_unknown
 
 _INTERRUPTED = 130
 _FILE_COLUMNS = 180

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from lazaretto.conversations import DIALOG_TIMER, ERROR
 from lazaretto.dialogs import DialogMessage, DialogTransaction, by_type
+from lazaretto.model.conversations import DIALOG_TIMER, ERROR
 
 DEFINITIONS = Path(__file__).with_name("services.toml")
 PATIENCE = 10.0

@@ -32,7 +32,11 @@ from lazaretto.engine.topics import (
     require_subscription,
     require_topic,
 )
-from lazaretto.entities import (
+from lazaretto.errors import InvalidOption
+from lazaretto.filters.rules import LONGEST_NAME, Rule
+from lazaretto.keeper import look
+from lazaretto.model.checks import member, shown, text
+from lazaretto.model.entities import (
     STATUSES,
     BreakerDescription,
     EntityKind,
@@ -43,10 +47,6 @@ from lazaretto.entities import (
     TopicOptions,
     subscription_path,
 )
-from lazaretto.errors import InvalidOption
-from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.keeper import look
-from lazaretto.options import member, shown, text
 from lazaretto.store.contract import Store, Transaction
 
 

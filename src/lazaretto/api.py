@@ -1,29 +1,13 @@
 """Every public name of the package: `lazaretto` gives them when they are asked for."""
 
-from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
-from lazaretto.clock import ManualClock, SystemClock
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.resubmit import ResubmitReport
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
-from lazaretto.entities import (
-    BreakerDescription,
-    EntityPath,
-    HeldSession,
-    MessageCounts,
-    MessageState,
-    PoisonSession,
-    QueueDescription,
-    QueueOptions,
-    QueueStatus,
-    SessionDescription,
-    Subqueue,
-    TopicOptions,
-)
 from lazaretto.errors import (
     BrokerClosed,
     ClaimFenced,
@@ -72,16 +56,32 @@ from lazaretto.errors import (
     TransactionError,
 )
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from lazaretto.headers import NegativeAcknowledgement
-from lazaretto.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
-from lazaretto.paths import (
+from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
+from lazaretto.model.clock import ManualClock, SystemClock
+from lazaretto.model.entities import (
+    BreakerDescription,
+    EntityPath,
+    HeldSession,
+    MessageCounts,
+    MessageState,
+    PoisonSession,
+    QueueDescription,
+    QueueOptions,
+    QueueStatus,
+    SessionDescription,
+    Subqueue,
+    TopicOptions,
+)
+from lazaretto.model.headers import NegativeAcknowledgement
+from lazaretto.model.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
+from lazaretto.model.paths import (
     format_dead_letter_path,
     format_retry_path,
     format_subscription_path,
     format_transfer_dead_letter_path,
     parse_path,
 )
-from lazaretto.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
+from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
 from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.sender import Sender
 from lazaretto.transaction import BrokerTransaction

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from lazaretto.administration import Administration
 from lazaretto.claims import Claim, describe_claims
-from lazaretto.clock import Clock
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
@@ -26,19 +25,20 @@ from lazaretto.engine.held_sessions import ResumeSession, describe_session, held
 from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
 from lazaretto.engine.queues import OpenStore, require_queue
 from lazaretto.engine.workers import Leave
-from lazaretto.entities import (
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.keeper import Keeper, look
+from lazaretto.model.checks import flag, function, seconds, shown, text, whole
+from lazaretto.model.clock import Clock
+from lazaretto.model.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     EntityPath,
     HeldSession,
     SessionDescription,
     Subqueue,
 )
-from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.headers import LONGEST_ID
-from lazaretto.keeper import Keeper, look
-from lazaretto.keys import LAST_SEQUENCE, first_key
-from lazaretto.messages import Attempt, PeekedMessage
-from lazaretto.options import flag, function, seconds, shown, text, whole
+from lazaretto.model.headers import LONGEST_ID
+from lazaretto.model.keys import LAST_SEQUENCE, first_key
+from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
 from lazaretto.store.sql.store import SqlStore

@@ -10,7 +10,6 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, summary_of
 from lazaretto.engine.claim_settle import (
     RevokeClaims,
@@ -31,12 +30,13 @@ from lazaretto.engine.claims import (
     TrimClaims,
     require_claims,
 )
-from lazaretto.entities import EntityPath
 from lazaretto.errors import EntityError
-from lazaretto.failure import Failure
-from lazaretto.keys import first_key, sequence_of
-from lazaretto.options import seconds, whole
-from lazaretto.policy import Outcome
+from lazaretto.model.checks import seconds, whole
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import first_key, sequence_of
+from lazaretto.model.policy import Outcome
 from lazaretto.store.claims import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
 from lazaretto.store.contract import Store, Transaction
 

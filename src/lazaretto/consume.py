@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost
-from lazaretto.failure import failure_of
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Outcome
+from lazaretto.model.failure import failure_of
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver, settle
 from lazaretto.store.contract import Store
 

@@ -28,12 +28,12 @@ from lazaretto.engine.rerouting import (
     find_topic,
 )
 from lazaretto.engine.resubmit import Edit, Resubmit, ResubmitReport
-from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidOption
 from lazaretto.keeper import look
-from lazaretto.keys import LAST_SEQUENCE
-from lazaretto.messages import DeadLetter
-from lazaretto.options import flag, function, shown, whole
+from lazaretto.model.checks import flag, function, shown, whole
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.keys import LAST_SEQUENCE
+from lazaretto.model.messages import DeadLetter
 from lazaretto.store.contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
-from lazaretto.clock import MICROSECONDS, Clock
 from lazaretto.engine.timers import CleanUp, Sweep
 from lazaretto.engine.workers import Beat, BuryWorkers
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
+from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.bell import Bell
 from lazaretto.store.contract import Store, Transaction
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from lazaretto.errors import HandlerError
-from lazaretto.options import suggestion
+from lazaretto.model.checks import suggestion
 
 
 def load(reference: str) -> Any:

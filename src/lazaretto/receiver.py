@@ -11,7 +11,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.leases import Handover, Take
 from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
@@ -24,7 +23,6 @@ from lazaretto.engine.sessions import (
     session_state,
 )
 from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
-from lazaretto.entities import EntityPath
 from lazaretto.errors import (
     BrokerClosed,
     CommitUnknown,
@@ -33,13 +31,15 @@ from lazaretto.errors import (
     NotAllowed,
     SessionCannotBeLocked,
 )
-from lazaretto.failure import failure_of, kept
-from lazaretto.headers import PropertyValue, check_properties
 from lazaretto.keeper import look
-from lazaretto.keys import first_key
-from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage
-from lazaretto.options import flag, seconds, shown, text, whole
-from lazaretto.policy import Outcome
+from lazaretto.model.checks import flag, seconds, shown, text, whole
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import failure_of, kept
+from lazaretto.model.headers import PropertyValue, check_properties
+from lazaretto.model.keys import first_key
+from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.model.policy import Outcome
 from lazaretto.store.contract import Store
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lazaretto.errors import InvalidOption
-from lazaretto.failure import shorten
+from lazaretto.model.failure import shorten
 
 #: Characters of what is said of a value.
 _LONGEST = 400

@@ -12,10 +12,10 @@ import msgspec
 from lazaretto.engine.dead_letters import check_numbers
 from lazaretto.engine.prepare import prepare
 from lazaretto.engine.send import CancelScheduled, Send
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAllowed
-from lazaretto.messages import Message, StoredMessage, as_message
-from lazaretto.options import is_aware, shown
+from lazaretto.model.checks import is_aware, shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import Message, StoredMessage, as_message
 from lazaretto.store.contract import Store
 from lazaretto.store.records import NewMessage
 

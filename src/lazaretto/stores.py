@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import InvalidOption, StoreError
-from lazaretto.options import is_unicode, shown
+from lazaretto.model.checks import is_unicode, shown
+from lazaretto.model.clock import Clock, SystemClock
 from lazaretto.store.sql.copy import Copied, copy
 from lazaretto.store.sql.store import SqlStore
 from lazaretto.store.sqlite.store import SqliteStore

@@ -8,13 +8,13 @@ from typing import Any, Self, overload
 
 from lazaretto.engine.settle import COMPLETE, Settled, Settlement
 from lazaretto.engine.work import CommitWork, RollBackWork
-from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidOption, LazarettoError, TransactionError
-from lazaretto.failure import failure_of
-from lazaretto.headers import PropertyValue
-from lazaretto.messages import ReceivedMessage
-from lazaretto.options import is_unicode, shown
-from lazaretto.policy import Outcome
+from lazaretto.model.checks import is_unicode, shown
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import failure_of
+from lazaretto.model.headers import PropertyValue
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
 from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store

@@ -8,7 +8,7 @@ import pytest
 
 from lazaretto import Disposition, Message, PoisonPolicy, PoisonSession, QueueOptions
 from lazaretto.host import Handler, ServiceHost
-from lazaretto.messages import ReceivedMessage
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.testing import (
     ManualClock,
     assert_dead_letter,

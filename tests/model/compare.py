@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.broker import Broker
-from lazaretto.clock import to_micros
-from lazaretto.entities import Culprit as RealCulprit
-from lazaretto.messages import Attempt, DeadLetter, PeekedMessage, StoredMessage
+from lazaretto.model.clock import to_micros
+from lazaretto.model.entities import Culprit as RealCulprit
+from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage, StoredMessage
 
 from .records import ACTIVE, DEFERRED, DELAYED, LOCKED, SCHEDULED, SYSTEM, Copy, Culprit, Grave, Past, Queue
 from .reference import Model

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import lazaretto
 from lazaretto import Broker, ManualClock
-from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR
 from lazaretto.dialogs import DialogMessage
 from lazaretto.errors import ConversationError, ConversationNotFound
+from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR
 
 QUEUES = {"i": "front", "t": "shop"}
 SO, CO, DI, DO, ER = (

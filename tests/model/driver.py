@@ -18,11 +18,11 @@ from servers import new_store
 import lazaretto
 from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, TopicOptions
 from lazaretto.broker import Broker
-from lazaretto.clock import MICROSECONDS, to_datetime
-from lazaretto.entities import PoisonSession
 from lazaretto.errors import LazarettoError
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import UNLIMITED, Backoff, Disposition, Growth, Outcome
+from lazaretto.model.clock import MICROSECONDS, to_datetime
+from lazaretto.model.entities import PoisonSession
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, Outcome
 from lazaretto.receiver import Receiver
 
 from .compare import compare_queue, model_message, real_message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from lazaretto.entities import MessageState, PoisonSession, QueueOptions, QueueStatus
-from lazaretto.policy import Outcome, PoisonPolicy
+from lazaretto.model.entities import MessageState, PoisonSession, QueueOptions, QueueStatus
+from lazaretto.model.policy import Outcome, PoisonPolicy
 
 SYSTEM = "$system/deadletter"
 

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.entities import QueueOptions, TopicOptions
-from lazaretto.policy import Backoff, Disposition, Growth, Outcome, PoisonPolicy
+from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.policy import Backoff, Disposition, Growth, Outcome, PoisonPolicy
 
 from .records import (
     ACTIVE,

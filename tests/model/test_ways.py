@@ -27,7 +27,7 @@ from lazaretto import (
     SqlFilter,
     TopicOptions,
 )
-from lazaretto.clock import MICROSECONDS, to_datetime
+from lazaretto.model.clock import MICROSECONDS, to_datetime
 
 from .records import Refused
 from .test_model import soaking

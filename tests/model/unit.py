@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from lazaretto.policy import Outcome
+from lazaretto.model.policy import Outcome
 
 from .records import COMPLETE, Draft, Handle, Refused, Settlement
 from .reference import Model

@@ -13,8 +13,8 @@ import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
 from lazaretto.engine.receive import ReceiveAndDelete
 from lazaretto.engine.settle import COMPLETE, Settle, Settled
-from lazaretto.entities import EntityPath
-from lazaretto.policy import Outcome
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.policy import Outcome
 from lazaretto.store.group import Ticket
 from lazaretto.store.postgres import schema
 from lazaretto.store.postgres.store import PostgresStore

@@ -22,7 +22,7 @@ from lazaretto import (
     NotAllowed,
     QueueOptions,
 )
-from lazaretto.clock import to_datetime
+from lazaretto.model.clock import to_datetime
 from lazaretto.store.sql.transaction import SqlTransaction
 
 from .actions import bodies, create, kinds, numbers, send, set_aside

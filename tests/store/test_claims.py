@@ -20,8 +20,8 @@ from lazaretto import (
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claim_settle import StagedRow, staged_rows
 from lazaretto.engine.prepare import prepare
-from lazaretto.failure import Failure
-from lazaretto.keys import sequence_of
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import sequence_of
 
 from .actions import stored
 

@@ -20,7 +20,7 @@ from lazaretto import (
     PoisonPolicy,
     QueueDisabled,
 )
-from lazaretto.clock import to_datetime
+from lazaretto.model.clock import to_datetime
 
 from .actions import bodies, create, fail, kinds, numbers, peek_one, send, set_aside, take
 from .conftest import Connect

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker
-from lazaretto.contracts import MessageType, SentBy, Validation
 from lazaretto.dialogs.declaration import as_declaration, parse_declaration
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.errors import DefinitionError, InvalidOption
+from lazaretto.model.dialog_contracts import MessageType, SentBy, Validation
 
 from .talk import ORDER, ORDERING, SHOP, begin, leftovers, read, services
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lazaretto import NEXT_SESSION, Broker, ManualClock, Message, NotAllowed
-from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR, ConversationState
 from lazaretto.errors import (
     ConversationError,
     ConversationLocked,
@@ -15,6 +14,7 @@ from lazaretto.errors import (
     MessageLockLost,
     SessionLockLost,
 )
+from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR, ConversationState
 
 from .talk import (
     FRONT,

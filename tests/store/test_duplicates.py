@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lazaretto import Broker, ManualClock, Message, MessageTooLarge
-from lazaretto.clock import to_datetime
+from lazaretto.model.clock import to_datetime
 
 from .actions import bodies, create, send, take
 from .conftest import Connect

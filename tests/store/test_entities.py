@@ -22,7 +22,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
-from lazaretto.policy import Backoff, Growth
+from lazaretto.model.policy import Backoff, Growth
 
 from .actions import bodies, create, fail, kinds, peek_one, send, set_aside, take
 from .conftest import Connect

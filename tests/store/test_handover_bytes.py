@@ -6,7 +6,7 @@ import pytest
 
 from lazaretto import NEXT_SESSION, Broker, Message, QueueOptions, Subqueue
 from lazaretto.engine.leases import GiveBack, Handover
-from lazaretto.entities import EntityPath
+from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import Receiver
 
 LARGE = QueueOptions(max_message_size=1_000_000)

@@ -11,7 +11,7 @@ import pytest
 
 import lazaretto.engine.log
 from lazaretto import Broker, BrokerClosed, Event, InvalidOption, ManualClock
-from lazaretto.clock import to_datetime
+from lazaretto.model.clock import to_datetime
 
 from .actions import create, fail, kinds, send, set_aside
 from .conftest import Connect

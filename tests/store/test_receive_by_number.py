@@ -22,8 +22,8 @@ from lazaretto import (
     SessionHeld,
     SessionLockLost,
 )
-from lazaretto.clock import to_datetime
 from lazaretto.errors import LazarettoError
+from lazaretto.model.clock import to_datetime
 
 from .actions import bodies, create, fail, numbers, peek_one, send, set_aside, states, take
 from .conftest import Connect

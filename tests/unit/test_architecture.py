@@ -40,8 +40,8 @@ PURE = {
     "uuid",
 }
 IMPURE_BY_NATURE = {
-    "lazaretto.clock": {"threading", "time"},  # where time comes from
-    "lazaretto.failure": {"pathlib"},  # names of source files, none of which it opens
+    "lazaretto.model.clock": {"threading", "time"},  # where time comes from
+    "lazaretto.model.failure": {"pathlib"},  # names of source files, none of which it opens
     "lazaretto.filters.rules": {"importlib"},  # loads the grammar when a filter needs it
     "lazaretto.filters.sql": {"importlib", "pathlib", "threading"},  # reads its own grammar, once
 }

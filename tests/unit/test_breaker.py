@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.breaker import (
+from lazaretto.errors import InvalidOption
+from lazaretto.model.breaker import (
     FULL,
     BreakerPolicy,
     BreakerState,
@@ -19,7 +20,6 @@ from lazaretto.breaker import (
     probing,
     succeeded,
 )
-from lazaretto.errors import InvalidOption
 
 DOWN = "the dependency"
 POLICY = BreakerPolicy()

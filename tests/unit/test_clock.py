@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.clock import LAST_MOMENT, ManualClock, SystemClock, to_datetime, to_ending, to_micros
+from lazaretto.model.clock import LAST_MOMENT, ManualClock, SystemClock, to_datetime, to_ending, to_micros
 
 
 def test_a_manual_clock_stands_still_until_it_is_moved() -> None:

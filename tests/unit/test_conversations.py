@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lazaretto.conversations import (
+from lazaretto.errors import InvalidOption
+from lazaretto.model.conversations import (
     TRANSITIONS,
     ConversationEvent,
     ConversationState,
@@ -22,7 +23,6 @@ from lazaretto.conversations import (
     place_of_lane,
     priority_bounds,
 )
-from lazaretto.errors import InvalidOption
 
 DOCS = Path(__file__).parents[2] / "docs" / "dialogs.md"
 S, E = ConversationState, ConversationEvent

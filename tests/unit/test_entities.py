@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from lazaretto.entities import EntityPath, MessageCounts, QueueOptions, Subqueue
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.policy import Disposition, PoisonPolicy
+from lazaretto.model.entities import EntityPath, MessageCounts, QueueOptions, Subqueue
+from lazaretto.model.policy import Disposition, PoisonPolicy
 
 
 class TestPaths:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, Failure, failure_of, shorten
+from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, Failure, failure_of, shorten
 
 
 class TestShorten:

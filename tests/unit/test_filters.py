@@ -23,7 +23,7 @@ from lazaretto.filters.rules import (
 )
 from lazaretto.filters.sql import LONGEST, compile_action, compile_filter
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import Headers
+from lazaretto.model.headers import Headers
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

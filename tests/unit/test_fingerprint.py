@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lazaretto.failure import Failure, failure_of
-from lazaretto.fingerprint import fingerprint
+from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.fingerprint import fingerprint
 
 
 def _failure(function: object, *arguments: object) -> Failure:

@@ -9,7 +9,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.headers import Headers, NegativeAcknowledgement, PropertyValue, decode_headers, encode_headers
+from lazaretto.model.headers import (
+    Headers,
+    NegativeAcknowledgement,
+    PropertyValue,
+    decode_headers,
+    encode_headers,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 TIMES = st.datetimes(

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.entities import Subqueue
-from lazaretto.keys import (
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.keys import (
     LAST_QUEUE,
     LAST_SEQUENCE,
     dead_key,

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import (
+from lazaretto.model.checks import (
     flag,
     member,
     option_set,

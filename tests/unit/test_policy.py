@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazaretto.errors import InvalidOption
-from lazaretto.policy import (
+from lazaretto.model.policy import (
     UNLIMITED,
     Backoff,
     Counters,

@@ -10,7 +10,7 @@ import pytest
 
 from lazaretto import InvalidMessage, Message, MessageTooLarge
 from lazaretto.engine.prepare import check_size, prepare
-from lazaretto.headers import decode_headers
+from lazaretto.model.headers import decode_headers
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
-from lazaretto.entities import BreakerDescription
+from lazaretto.model.entities import BreakerDescription
 
 app = typer.Typer(
     help="Show a queue's breaker, keep it open or closed, or let it decide by itself.",

@@ -19,8 +19,8 @@ from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import past
 from lazaretto.dead_letters import Which
 from lazaretto.engine.dead_letters import DeadLetterFilter, Skipped, check_numbers
-from lazaretto.entities import EntityPath
-from lazaretto.messages import Attempt, DeadLetter, Message, as_message
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import Attempt, DeadLetter, Message, as_message
 
 app = typer.Typer(help="Look at dead letters, send them back, delete them.", rich_markup_mode=None)
 

@@ -13,7 +13,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import duration
-from lazaretto.contracts import DEFAULT_FAILURES, SENDERS, DialogPoison, Validation
+from lazaretto.model.dialog_contracts import DEFAULT_FAILURES, SENDERS, DialogPoison, Validation
 
 app = typer.Typer(
     help="Create a message type, contract, service or priority, or change it.", rich_markup_mode=None

@@ -13,7 +13,7 @@ import typer
 from lazaretto.cli import dialog_definitions, output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
-from lazaretto.conversations import dialog_of
+from lazaretto.model.conversations import dialog_of
 from lazaretto.signals import Ending
 
 app = typer.Typer(

@@ -12,12 +12,12 @@ from typing import Any
 
 import typer
 
-from lazaretto.breaker import BreakerStatus
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
-from lazaretto.entities import BreakerDescription, Culprit, QueueDescription, QueueStatus
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.entities import BreakerDescription, Culprit, QueueDescription, QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456

@@ -94,8 +94,8 @@ class _View:
         )
 
     def _store_side(self, path: str) -> tuple[object, str]:
-        from lazaretto.entities import EntityPath, Subqueue
         from lazaretto.errors import LazarettoError
+        from lazaretto.model.entities import EntityPath, Subqueue
 
         try:
             counts = self._broker.queue(path).counts

@@ -16,8 +16,8 @@ import msgspec
 from lazaretto.cli.parse import iso_time, seconds_of
 from lazaretto.cli.records import property_value
 from lazaretto.errors import InvalidMessage
-from lazaretto.messages import Message
-from lazaretto.options import shown, suggestion
+from lazaretto.model.checks import shown, suggestion
+from lazaretto.model.messages import Message
 from lazaretto.sender import Sender, prepare_all
 
 #: Messages of one commit.

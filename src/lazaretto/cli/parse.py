@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from lazaretto.options import FOREVER, shown
+from lazaretto.model.checks import FOREVER, shown
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -48,7 +48,7 @@ def optional_duration(text: str) -> Any:
 def count(text: str) -> int:
     """Return a number as an option, with "unlimited" for the number that is never reached."""
     if text.lower() == "unlimited":
-        from lazaretto.policy import UNLIMITED
+        from lazaretto.model.policy import UNLIMITED
 
         return UNLIMITED
     if not re.fullmatch(r"-?\d{1,18}", text):

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
-from lazaretto.entities import PoisonSession, QueueOptions
-from lazaretto.policy import Backoff, Disposition, Growth, PoisonPolicy
+from lazaretto.model.breaker import BreakerPolicy
+from lazaretto.model.entities import PoisonSession, QueueOptions
+from lazaretto.model.policy import Backoff, Disposition, Growth, PoisonPolicy
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading the dead-letter subqueue"
 _BREAKER = "Breaker"

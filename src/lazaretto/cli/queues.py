@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.breaker import BreakerPolicy
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     Call,
@@ -20,8 +19,9 @@ from lazaretto.cli.call import (
 )
 from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_options import changes_of, takes_queue_options
-from lazaretto.entities import Culprit, EntityPath, QueueDescription, QueueOptions
-from lazaretto.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
+from lazaretto.model.breaker import BreakerPolicy
+from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions
+from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 
 app = typer.Typer(help="Create, list, show, update, delete, switch and resume queues.", rich_markup_mode=None)
 

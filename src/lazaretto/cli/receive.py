@@ -13,7 +13,7 @@ from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import duration
 from lazaretto.errors import LazarettoError
-from lazaretto.messages import PeekedMessage, ReceivedMessage
+from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
 
 _BATCH = 100

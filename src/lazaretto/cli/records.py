@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import QueueDescription
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
-from lazaretto.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
+from lazaretto.model.entities import QueueDescription
+from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
 _MESSAGE_FIELDS = (
     "sequence_number",

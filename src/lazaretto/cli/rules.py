@@ -27,8 +27,8 @@ from lazaretto.filters.rules import (
     TrueFilter,
 )
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import decode_headers
-from lazaretto.messages import Message
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.messages import Message
 
 app = typer.Typer(help="List, add, remove and test the rules of a subscription.", rich_markup_mode=None)
 

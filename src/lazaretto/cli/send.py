@@ -16,9 +16,9 @@ from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.json_lines import BadLine, LineSender
 from lazaretto.cli.parse import duration, future, properties
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.errors import LazarettoError
-from lazaretto.messages import Message
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE
+from lazaretto.model.messages import Message
 from lazaretto.sender import Sender
 
 

@@ -9,7 +9,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
-from lazaretto.entities import SessionDescription
+from lazaretto.model.entities import SessionDescription
 
 app = typer.Typer(
     help="List and show sessions, and resume those held back by a poison message.", rich_markup_mode=None

@@ -13,8 +13,8 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_options
 from lazaretto.cli.queues import size_facts
 from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
-from lazaretto.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
+from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions
 
 app = typer.Typer(help="Create, list, show, update and delete topics.", rich_markup_mode=None)
 subscriptions = typer.Typer(

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from lazaretto.contracts import Service
-from lazaretto.conversations import priority_bounds
 from lazaretto.dialogs.directory import Directory
 from lazaretto.dialogs.transaction import DialogTransaction
 from lazaretto.engine.log import note
-from lazaretto.entities import EntityPath
 from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.model.conversations import priority_bounds
+from lazaretto.model.dialog_contracts import Service
+from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract import Operation, Store, Transaction
 
 _log = logging.getLogger("lazaretto.dialogs")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lazaretto.contracts import KINDS, MAKERS, Definition, Definitions
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.options import refuse_unknown, shown
+from lazaretto.model.checks import refuse_unknown, shown
+from lazaretto.model.dialog_contracts import KINDS, MAKERS, Definition, Definitions
 
 #: The tables of the file, and the kind that each holds.
 _TABLES = {

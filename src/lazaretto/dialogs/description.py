@@ -6,8 +6,12 @@ import dataclasses
 from collections import Counter
 from datetime import datetime
 
-from lazaretto.clock import to_datetime, to_ending
-from lazaretto.conversations import (
+from lazaretto.engine.dead_letters import history
+from lazaretto.engine.dialogs import both_ends
+from lazaretto.engine.held_sessions import held_session
+from lazaretto.engine.status import stop_error
+from lazaretto.model.clock import to_datetime, to_ending
+from lazaretto.model.conversations import (
     RECEIVED_LANES,
     ConversationState,
     at_time,
@@ -18,12 +22,8 @@ from lazaretto.conversations import (
     lane_of,
     number_of,
 )
-from lazaretto.engine.dead_letters import history
-from lazaretto.engine.dialogs import both_ends
-from lazaretto.engine.held_sessions import held_session
-from lazaretto.engine.status import stop_error
-from lazaretto.entities import HeldSession, QueueStatus, Subqueue
-from lazaretto.headers import decode_headers
+from lazaretto.model.entities import HeldSession, QueueStatus, Subqueue
+from lazaretto.model.headers import decode_headers
 from lazaretto.store.contract import Transaction
 from lazaretto.store.dialogs import ConversationRecord
 from lazaretto.store.records import STATE_NAMES, QueueRecord

@@ -8,16 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lazaretto import contracts
-from lazaretto.contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
-from lazaretto.conversations import (
-    POISON_CODE,
-    POISON_TEXT,
-    ConversationState,
-    check_group,
-    check_handle,
-    dialog_of,
-)
 from lazaretto.dialogs.activation import Procedure, QueueMonitor
 from lazaretto.dialogs.declaration import read_declaration
 from lazaretto.dialogs.description import (
@@ -39,10 +29,20 @@ from lazaretto.engine.dialogs import (
 )
 from lazaretto.engine.log import acting
 from lazaretto.engine.queues import require_queue
-from lazaretto.entities import EntityPath
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
 from lazaretto.loading import load
-from lazaretto.options import member, shown
+from lazaretto.model import dialog_contracts as contracts
+from lazaretto.model.checks import member, shown
+from lazaretto.model.conversations import (
+    POISON_CODE,
+    POISON_TEXT,
+    ConversationState,
+    check_group,
+    check_handle,
+    dialog_of,
+)
+from lazaretto.model.dialog_contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
+from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract import Store, Transaction
 
 STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import NamedTuple
 
-from lazaretto.contracts import Definitions
 from lazaretto.engine.conversations import require_conversation
-from lazaretto.entities import EntityPath
+from lazaretto.model.dialog_contracts import Definitions
+from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import place_of_path
 from lazaretto.store.contract import Store
 

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
 from lazaretto.engine.conversations import ErrorBody
-from lazaretto.messages import ReceivedMessage
+from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.dialogs import OpenLane
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from lazaretto.conversations import DIALOG_TIMER
 from lazaretto.dialogs.activation import READER_WAIT, Procedure, Reader
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.transaction import DialogTransaction
+from lazaretto.model.conversations import DIALOG_TIMER
 
 _log = logging.getLogger("lazaretto.dialogs")
 

@@ -7,15 +7,6 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from lazaretto.contracts import DEFAULT, refuse_sending
-from lazaretto.conversations import (
-    LONGEST_ERROR,
-    check_group,
-    check_handle,
-    is_initiator,
-    new_group,
-    new_handle,
-)
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
@@ -35,10 +26,19 @@ from lazaretto.engine.dialogs import (
     SetTimer,
 )
 from lazaretto.engine.sessions import session_state
-from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
-from lazaretto.messages import Lock
-from lazaretto.options import seconds, shown, text, whole
+from lazaretto.model.checks import seconds, shown, text, whole
+from lazaretto.model.conversations import (
+    LONGEST_ERROR,
+    check_group,
+    check_handle,
+    is_initiator,
+    new_group,
+    new_handle,
+)
+from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import Lock
 from lazaretto.receiver import MOST_MESSAGES, raised, wait_for
 from lazaretto.store.contract import Store
 from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.contracts import MessageType, Validation
 from lazaretto.errors import InvalidOption
+from lazaretto.model.dialog_contracts import MessageType, Validation
 from lazaretto.schemas import compile_schema
 
 _decode_json = msgspec.json.Decoder().decode

@@ -8,10 +8,10 @@ import msgspec
 
 from lazaretto.engine.forwards import active_due
 from lazaretto.engine.log import note
-from lazaretto.entities import QueueStatus
-from lazaretto.failure import Failure
-from lazaretto.keys import main_key, queue_of, sequence_of
-from lazaretto.policy import Outcome, charge
+from lazaretto.model.entities import QueueStatus
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import main_key, queue_of, sequence_of
+from lazaretto.model.policy import Outcome, charge
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
     DEFERRED,

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lazaretto.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
-from lazaretto.clock import to_datetime
 from lazaretto.engine.dispositions import restore
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import require_queue
-from lazaretto.entities import BreakerDescription, EntityPath
 from lazaretto.errors import InvalidOption
-from lazaretto.failure import shorten
-from lazaretto.keys import dead_key, first_key
-from lazaretto.options import suggestion
+from lazaretto.model.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
+from lazaretto.model.checks import suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import BreakerDescription, EntityPath
+from lazaretto.model.failure import shorten
+from lazaretto.model.keys import dead_key, first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DELAYED, LOCKED, READY, QueueRecord
 

@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.log import note
 from lazaretto.engine.verdicts import fail
-from lazaretto.policy import Outcome
+from lazaretto.model.policy import Outcome
 from lazaretto.store.claims import OPEN, REVOKED, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import QueueRecord

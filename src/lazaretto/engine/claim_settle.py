@@ -15,10 +15,10 @@ from lazaretto.engine.claims import require_claims, require_driver
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.send import Send, check_send
 from lazaretto.engine.settle import Settlement, settle_row
-from lazaretto.entities import EntityPath
 from lazaretto.errors import EntityError, LazarettoError
-from lazaretto.failure import Failure, failure_of
-from lazaretto.policy import Final, Outcome
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.policy import Final, Outcome
 from lazaretto.store.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import NewMessage, QueueRecord

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.claim_ends import open_claims, revoke
@@ -21,11 +20,12 @@ from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import catch_up
 from lazaretto.engine.workers import blame
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
-from lazaretto.keys import first_key, last_key, queue_of
-from lazaretto.options import shown
-from lazaretto.policy import Outcome
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import first_key, last_key, queue_of
+from lazaretto.model.policy import Outcome
 from lazaretto.store.claims import (
     MOST_SHARDS,
     OPEN,

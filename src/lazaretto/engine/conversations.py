@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.conversations import (
+from lazaretto.engine.attempts import end_attempt
+from lazaretto.engine.delivery import dead_letter
+from lazaretto.engine.dispositions import remove
+from lazaretto.engine.log import note
+from lazaretto.errors import ConversationError, ConversationNotFound
+from lazaretto.model.conversations import (
     END_DIALOG,
     ERROR,
     INVALID_CODE,
@@ -26,15 +31,10 @@ from lazaretto.conversations import (
     number_of,
     place_of_lane,
 )
-from lazaretto.engine.attempts import end_attempt
-from lazaretto.engine.delivery import dead_letter
-from lazaretto.engine.dispositions import remove
-from lazaretto.engine.log import note
-from lazaretto.errors import ConversationError, ConversationNotFound
-from lazaretto.failure import Failure
-from lazaretto.headers import Headers, decode_headers, encode_headers
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Final, Outcome
+from lazaretto.model.failure import Failure
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Final, Outcome
 from lazaretto.store.contract import Transaction
 from lazaretto.store.dialogs import ConversationRecord
 from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, MessageRow, NewMessage, QueueRecord

@@ -10,14 +10,15 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.clock import to_datetime, to_micros
 from lazaretto.engine.delivery import resolve
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.receive import STATES
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidOption, MessageNotFound
-from lazaretto.keys import (
+from lazaretto.model.checks import option_set, shown, text
+from lazaretto.model.clock import to_datetime, to_micros
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
     dead_key,
@@ -28,9 +29,8 @@ from lazaretto.keys import (
     queue_of,
     sequence_of,
 )
-from lazaretto.messages import Attempt, DeadLetter, PeekedMessage
-from lazaretto.options import option_set, shown, text
-from lazaretto.policy import Counters, Outcome
+from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.model.policy import Counters, Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import (
     LOCKED,

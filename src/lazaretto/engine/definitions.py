@@ -6,11 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lazaretto.contracts import Contract, Definition, Definitions, Service, kind_of, queue_options
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import change_options
-from lazaretto.entities import EntityPath
 from lazaretto.errors import DefinitionError
+from lazaretto.model.dialog_contracts import (
+    Contract,
+    Definition,
+    Definitions,
+    Service,
+    kind_of,
+    queue_options,
+)
+from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract import Operation, Transaction
 
 

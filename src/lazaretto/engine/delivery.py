@@ -9,17 +9,17 @@ import msgspec
 from lazaretto.engine.log import note
 from lazaretto.engine.transit import Delivery, with_hops
 from lazaretto.engine.troubles import MOST_HOPS, Trouble
-from lazaretto.entities import Subqueue
-from lazaretto.failure import LONGEST_TEXT, Failure, shorten
-from lazaretto.headers import (
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.failure import LONGEST_TEXT, Failure, shorten
+from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     MAX_HEADERS_SIZE,
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
-from lazaretto.policy import Counters
+from lazaretto.model.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
+from lazaretto.model.policy import Counters
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
     FRESH,

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
-from lazaretto.conversations import group_session, priority_bounds
 from lazaretto.engine.conversations import require_conversation
 from lazaretto.engine.dialogs import refuse_locked
 from lazaretto.engine.forwards import touch
@@ -15,9 +14,10 @@ from lazaretto.engine.receive import dispose_of_exhausted, handed, look_again
 from lazaretto.engine.sessions import RenewSession, SetSessionState
 from lazaretto.engine.status import refuse_receiving
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, NotAllowed
-from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.model.conversations import group_session, priority_bounds
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.records import QueueRecord

@@ -6,22 +6,6 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.conversations import (
-    DIALOG_TIMER,
-    END_DIALOG,
-    ERROR,
-    INVALID_CODE,
-    LIFETIME_CODE,
-    RECEIVED_LANES,
-    ConversationState,
-    Lane,
-    dialog_of,
-    far_end,
-    group_session,
-    is_initiator,
-    lane_of,
-    message_name,
-)
 from lazaretto.engine.conversations import (
     INVALID_REASON,
     DialogError,
@@ -46,10 +30,26 @@ from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.sessions import held_decoder
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.entities import EntityPath
 from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
-from lazaretto.headers import decode_headers
-from lazaretto.keys import first_key
+from lazaretto.model.conversations import (
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    INVALID_CODE,
+    LIFETIME_CODE,
+    RECEIVED_LANES,
+    ConversationState,
+    Lane,
+    dialog_of,
+    far_end,
+    group_session,
+    is_initiator,
+    lane_of,
+    message_name,
+)
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.dialogs import ConversationRecord
 from lazaretto.store.records import DEFERRED, READY, QueueRecord

@@ -13,16 +13,16 @@ from lazaretto.engine.forwards import active_due, touch
 from lazaretto.engine.log import note
 from lazaretto.engine.transit import refusal
 from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
-from lazaretto.failure import Failure, shorten
-from lazaretto.headers import (
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
+from lazaretto.model.failure import Failure, shorten
+from lazaretto.model.headers import (
     MAX_HEADERS_SIZE,
     NegativeAcknowledgement,
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import in_main, main_key, sequence_of
-from lazaretto.policy import Counters, Disposition, Final, Outcome
+from lazaretto.model.keys import in_main, main_key, sequence_of
+from lazaretto.model.policy import Counters, Disposition, Final, Outcome
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import (
     FRESH,

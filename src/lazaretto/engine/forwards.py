@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lazaretto.entities import EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.errors import EntityNotFound, InvalidOption
-from lazaretto.keys import first_key, last_key
-from lazaretto.options import suggestion
+from lazaretto.model.checks import suggestion
+from lazaretto.model.entities import EntityKind, EntityPath, QueueOptions, names_subscription
+from lazaretto.model.keys import first_key, last_key
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import QueueRecord
 

@@ -7,17 +7,17 @@ from collections import Counter
 
 import msgspec
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.delivery import release_sessions
 from lazaretto.engine.dispositions import dispose
 from lazaretto.engine.log import audit
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.resubmit import Resubmit
 from lazaretto.engine.sessions import held_decoder
-from lazaretto.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
-from lazaretto.keys import first_key, last_key
-from lazaretto.policy import DISPOSITIONS
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
+from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.policy import DISPOSITIONS
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import STATE_NAMES
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.breaker import BreakerStatus, probing
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.breakers import breaker_of, save_breaker
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.receive import Receive
 from lazaretto.engine.sessions import ReleaseSession, require_session
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import EntityError, SessionLockLost
-from lazaretto.keys import first_key, last_key, main_key
-from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Outcome
+from lazaretto.model.breaker import BreakerStatus, probing
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import first_key, last_key, main_key
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.policy import Outcome
 from lazaretto.store.contract import Again, Operation, Transaction
 from lazaretto.store.records import LeaseRecord, QueueRecord
 

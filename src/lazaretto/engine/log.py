@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.clock import to_datetime
 from lazaretto.errors import InvalidOption
-from lazaretto.options import shown, suggestion, text
+from lazaretto.model.checks import shown, suggestion, text
+from lazaretto.model.clock import to_datetime
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import QueueRecord
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.send import Send, check_send
-from lazaretto.entities import EntityPath
+from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import NewMessage
 

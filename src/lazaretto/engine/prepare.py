@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from lazaretto.clock import to_micros
-from lazaretto.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.headers import (
+from lazaretto.model.checks import is_aware, shown
+from lazaretto.model.clock import to_micros
+from lazaretto.model.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
+from lazaretto.model.headers import (
     IDS,
     LONGEST_ID,
     MAX_HEADERS_SIZE,
@@ -16,8 +17,7 @@ from lazaretto.headers import (
     check_text,
     encode_headers,
 )
-from lazaretto.messages import Message, StoredMessage, as_message
-from lazaretto.options import is_aware, shown
+from lazaretto.model.messages import Message, StoredMessage, as_message
 from lazaretto.store.records import NewMessage
 
 #: Longer times to live mean for ever.

@@ -6,11 +6,19 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.dispositions import culprit_decoder
 from lazaretto.engine.forwards import check_destinations, start_forwarding, touch
 from lazaretto.engine.log import audit, note, note_all
-from lazaretto.entities import (
+from lazaretto.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidOption,
+    InvalidPath,
+    NotAllowed,
+)
+from lazaretto.model.checks import refuse_unknown, suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import (
     FIXED_OPTIONS,
     SYSTEM_DEAD_LETTER_QUEUE,
     Culprit,
@@ -23,15 +31,7 @@ from lazaretto.entities import (
     names_subscription,
     refuse_for_subscription,
 )
-from lazaretto.errors import (
-    EntityExists,
-    EntityNotFound,
-    InvalidOption,
-    InvalidPath,
-    NotAllowed,
-)
-from lazaretto.keys import first_key
-from lazaretto.options import refuse_unknown, suggestion
+from lazaretto.model.keys import first_key
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import (
     DEFERRED,

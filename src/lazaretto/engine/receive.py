@@ -16,11 +16,11 @@ from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import catch_up
 from lazaretto.engine.verdicts import carry_out
-from lazaretto.entities import EntityPath, MessageState, Subqueue
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
-from lazaretto.keys import first_key, in_main, last_key, main_key, subqueue_of
-from lazaretto.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
-from lazaretto.policy import Outcome, Retry, decide
+from lazaretto.model.entities import EntityPath, MessageState, Subqueue
+from lazaretto.model.keys import first_key, in_main, last_key, main_key, subqueue_of
+from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
+from lazaretto.model.policy import Outcome, Retry, decide
 from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import (
     DEFERRED,

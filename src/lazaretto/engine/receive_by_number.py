@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.receive import STATES, dispose_of_exhausted, handed, look_again, receivable
 from lazaretto.engine.sessions import held_error, require_session
 from lazaretto.engine.timers import catch_up
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
-from lazaretto.keys import dead_key, first_key, main_key, sequence_of
-from lazaretto.messages import Lock, ReceivedMessage
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import (
     DEFERRED,

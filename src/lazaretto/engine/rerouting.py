@@ -16,16 +16,16 @@ from lazaretto.engine.queues import require_queue
 from lazaretto.engine.status import refuse_dialogs, refuse_sending
 from lazaretto.engine.topics import require_topic
 from lazaretto.engine.transit import Delivery
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
 from lazaretto.errors import NotAllowed
-from lazaretto.headers import (
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
+from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     MAX_HEADERS_SIZE,
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DeadLetterRecord, MessageRow, QueueRecord, Transit
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.conversations import place_of_lane
 from lazaretto.engine.conversations import open_conversation
 from lazaretto.engine.dead_letters import Skipped, hindrance, holder, letter_of, messages_of, name_numbers
 from lazaretto.engine.delivery import pass_on, release_sessions
@@ -16,16 +15,17 @@ from lazaretto.engine.forwards import forwards
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.prepare import check_size, prepare
 from lazaretto.engine.status import refuse_sending
-from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
-from lazaretto.headers import Headers, decode_headers, encode_headers
-from lazaretto.keys import (
+from lazaretto.model.conversations import place_of_lane
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.keys import (
     dead_key,
     first_key,
     main_key,
     sequence_of,
 )
-from lazaretto.messages import DeadLetter, Message
+from lazaretto.model.messages import DeadLetter, Message
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import (
     FRESH,

@@ -13,10 +13,10 @@ from lazaretto.engine.prepare import check_size
 from lazaretto.engine.queues import refuse_topic, require_queue
 from lazaretto.engine.status import refuse_dialogs, refuse_sending
 from lazaretto.engine.transit import remember_id
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
-from lazaretto.headers import decode_headers
-from lazaretto.keys import first_key, sequence_of
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import first_key, sequence_of
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import SCHEDULED, NewMessage, QueueRecord
 

@@ -10,7 +10,6 @@ from lazaretto.engine.dispositions import HeldRecord
 from lazaretto.engine.queues import require_queue
 from lazaretto.engine.status import refuse_receiving, stop_error
 from lazaretto.engine.timers import catch_up, release_held
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import (
     EntityError,
     InvalidMessage,
@@ -20,9 +19,10 @@ from lazaretto.errors import (
     SessionHeld,
     SessionLockLost,
 )
-from lazaretto.messages import Lock
-from lazaretto.options import shown
-from lazaretto.policy import Outcome
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import Lock
+from lazaretto.model.policy import Outcome
 from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
 from lazaretto.store.records import QueueRecord, SessionRecord
 

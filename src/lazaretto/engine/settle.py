@@ -17,18 +17,18 @@ from lazaretto.engine.receive import delete_completed
 from lazaretto.engine.sessions import require_session
 from lazaretto.engine.troubles import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.engine.verdicts import fail
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageLockLost, NotAllowed
-from lazaretto.failure import Failure
-from lazaretto.headers import (
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure
+from lazaretto.model.headers import (
     MAX_HEADERS_SIZE,
     PropertyValue,
     decode_headers,
     encode_headers,
 )
-from lazaretto.keys import in_main, queue_of, sequence_of
-from lazaretto.messages import Lock, ReceivedMessage
-from lazaretto.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
+from lazaretto.model.keys import in_main, queue_of, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
 

@@ -11,14 +11,6 @@ from lazaretto.engine.dispositions import CulpritRecord, culprit_decoder, dispos
 from lazaretto.engine.forwards import start_forwarding
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import describe, refuse_topic, require_queue
-from lazaretto.entities import (
-    SYSTEM_DEAD_LETTER_QUEUE,
-    EntityKind,
-    EntityPath,
-    QueueDescription,
-    QueueStatus,
-    Subqueue,
-)
 from lazaretto.errors import (
     EntityError,
     InvalidOption,
@@ -26,9 +18,17 @@ from lazaretto.errors import (
     PoisonMessageError,
     QueueDisabled,
 )
-from lazaretto.keys import first_key
-from lazaretto.options import suggestion
-from lazaretto.policy import DISPOSITIONS, RETRY
+from lazaretto.model.checks import suggestion
+from lazaretto.model.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityKind,
+    EntityPath,
+    QueueDescription,
+    QueueStatus,
+    Subqueue,
+)
+from lazaretto.model.keys import first_key
+from lazaretto.model.policy import DISPOSITIONS, RETRY
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LOCKED, QueueRecord
 

@@ -14,9 +14,9 @@ from lazaretto.engine.forwards import active_due, forwards
 from lazaretto.engine.topics import end_idle
 from lazaretto.engine.verdicts import fail
 from lazaretto.engine.workers import blame
-from lazaretto.entities import EntityKind
-from lazaretto.keys import in_main, queue_of, sequence_of
-from lazaretto.policy import Outcome
+from lazaretto.model.entities import EntityKind
+from lazaretto.model.keys import in_main, queue_of, sequence_of
+from lazaretto.model.policy import Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import (
     DELAYED,

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from lazaretto.clock import to_datetime
 from lazaretto.engine.forwards import check_destinations, touch
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.queues import change_options, delete, describe_all, require_queue, standings
-from lazaretto.entities import (
+from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
+from lazaretto.filters.rules import Rule
+from lazaretto.filters.stored import decode_rules, encode_rules
+from lazaretto.model.checks import refuse_unknown, shown, suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import (
     TOPIC_OPTIONS,
     EntityKind,
     EntityPath,
@@ -22,10 +26,6 @@ from lazaretto.entities import (
     refuse_for_subscription,
     subscription_path,
 )
-from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
-from lazaretto.filters.rules import Rule
-from lazaretto.filters.stored import decode_rules, encode_rules
-from lazaretto.options import refuse_unknown, shown, suggestion
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 

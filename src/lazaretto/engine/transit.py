@@ -22,13 +22,13 @@ from lazaretto.engine.troubles import (
     Trouble,
     not_taken,
 )
-from lazaretto.entities import EntityKind
 from lazaretto.errors import FilterError
-from lazaretto.failure import failure_of
 from lazaretto.filters.rules import Copy
 from lazaretto.filters.view import MessageView
-from lazaretto.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
-from lazaretto.keys import sequence_of
+from lazaretto.model.entities import EntityKind
+from lazaretto.model.failure import failure_of
+from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
+from lazaretto.model.keys import sequence_of
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import NewMessage, QueueRecord, Transit
 

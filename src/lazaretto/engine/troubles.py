@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lazaretto.entities import Subqueue
-from lazaretto.failure import Failure
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.failure import Failure
 
 #: Service Bus's limit: a message that was forwarded so often is not forwarded once more.
 MOST_HOPS = 4

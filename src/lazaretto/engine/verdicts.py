@@ -7,10 +7,10 @@ import msgspec
 from lazaretto.engine import conversations
 from lazaretto.engine.attempts import end_attempt, put_back
 from lazaretto.engine.dispositions import conclude, hold_session
-from lazaretto.entities import PoisonSession
-from lazaretto.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
-from lazaretto.keys import dead_key, in_main, queue_of, subqueue_of
-from lazaretto.policy import (
+from lazaretto.model.entities import PoisonSession
+from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
+from lazaretto.model.keys import dead_key, in_main, queue_of, subqueue_of
+from lazaretto.model.policy import (
     RETRY,
     Disposition,
     Final,

@@ -11,11 +11,11 @@ from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.send import Send
 from lazaretto.engine.settle import RELEASE, Settle, Settled
 from lazaretto.engine.verdicts import fail
-from lazaretto.entities import EntityPath, Subqueue
-from lazaretto.failure import Failure
-from lazaretto.keys import queue_of
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Final, Outcome
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import queue_of
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Final, Outcome
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import NewMessage
 

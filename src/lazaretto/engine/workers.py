@@ -17,9 +17,9 @@ from lazaretto.engine.attempts import note_rollback, put_back, record_attempt
 from lazaretto.engine.dispositions import in_unit
 from lazaretto.engine.log import note
 from lazaretto.engine.verdicts import fail
-from lazaretto.failure import WORKER_CRASHED, Failure
-from lazaretto.keys import queue_of, sequence_of
-from lazaretto.policy import Outcome, charge
+from lazaretto.model.failure import WORKER_CRASHED, Failure
+from lazaretto.model.keys import queue_of, sequence_of
+from lazaretto.model.policy import Outcome, charge
 from lazaretto.store.contract import Operation, Transaction
 from lazaretto.store.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
 

@@ -9,7 +9,7 @@ from lazaretto.errors import FilterError
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter, TrueFilter, apply, equals, sql
 from lazaretto.filters.values import Value
 from lazaretto.filters.view import MessageView
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

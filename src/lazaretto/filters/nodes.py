@@ -24,7 +24,7 @@ from lazaretto.filters.values import (
     negate,
 )
 from lazaretto.filters.view import SETTABLE, SYSTEM, MessageView, system_field
-from lazaretto.options import suggestion
+from lazaretto.model.checks import suggestion
 
 #: How deep parentheses and operators may be nested.
 DEEPEST = 60

@@ -14,7 +14,7 @@ from lazaretto.errors import FilterSyntaxError
 from lazaretto.filters.nodes import Action, Builder, Property
 from lazaretto.filters.values import KINDS, Truth, Value
 from lazaretto.filters.view import MessageView
-from lazaretto.options import is_unicode, shown
+from lazaretto.model.checks import is_unicode, shown
 
 #: Service Bus's limits: characters of a filter or action, and parts of an action.
 LONGEST = 1024

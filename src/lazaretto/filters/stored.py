@@ -18,7 +18,7 @@ from lazaretto.filters.rules import (
     TrueFilter,
 )
 from lazaretto.filters.values import Value
-from lazaretto.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
 
 #: Name, kind of filter, its text, its values, and the action's text and values, if there is one.
 _Stored = tuple[str, str, str, bytes, str | None, bytes | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lazaretto.clock import to_datetime
-from lazaretto.headers import EMPTY_HEADERS, Headers
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.headers import EMPTY_HEADERS, Headers
 
 #: Properties of the system: Service Bus's names and ours, without case and underscores, by the field.
 _NAMES = {

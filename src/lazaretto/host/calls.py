@@ -14,10 +14,10 @@ import msgspec
 
 from lazaretto.engine.leases import Past
 from lazaretto.errors import HandlerError, InvalidMessage
-from lazaretto.failure import failure_of
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
-from lazaretto.messages import ReceivedMessage, StoredMessage
+from lazaretto.model.failure import failure_of
+from lazaretto.model.messages import ReceivedMessage, StoredMessage
 from lazaretto.schemas import compile_schema
 
 _pack = msgspec.msgpack.Encoder().encode

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from lazaretto.engine.leases import Past
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
-from lazaretto.failure import Failure, failure_of, kept
-from lazaretto.messages import ReceivedMessage
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure, failure_of, kept
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.sender import Sendable, prepare_all
 from lazaretto.store.records import NewMessage
 

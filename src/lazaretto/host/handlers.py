@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import HandlerError, InvalidOption
 from lazaretto.host.options import HandlerOptions
 from lazaretto.loading import attribute, import_module, load
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
 
 HandlerFunction = Callable[..., Any]
 

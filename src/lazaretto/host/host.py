@@ -11,11 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from lazaretto.breaker import BreakerWindow
 from lazaretto.broker import Broker
 from lazaretto.engine.leases import RenewLease
 from lazaretto.engine.queues import require_queue
-from lazaretto.entities import QueueOptions, Subqueue
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
@@ -24,7 +22,9 @@ from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Shared
 from lazaretto.host.slots import Slot
 from lazaretto.host.tally import HandlerReport, Tally
-from lazaretto.options import seconds, shown
+from lazaretto.model.breaker import BreakerWindow
+from lazaretto.model.checks import seconds, shown
+from lazaretto.model.entities import QueueOptions, Subqueue
 from lazaretto.signals import Ending
 
 _log = logging.getLogger(__name__)

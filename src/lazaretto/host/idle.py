@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.breakers import breaker_of
 from lazaretto.engine.queues import describe, require_queue
 from lazaretto.engine.sessions import held_error
 from lazaretto.engine.status import stop_error
-from lazaretto.entities import EntityPath, QueueDescription, Subqueue
 from lazaretto.errors import EntityError, QueueDisabled
-from lazaretto.keys import first_key, last_key
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.entities import EntityPath, QueueDescription, Subqueue
+from lazaretto.model.keys import first_key, last_key
 from lazaretto.store.contract import Transaction
 from lazaretto.store.records import DEFERRED, QueueRecord
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from lazaretto.errors import InvalidOption
 from lazaretto.isolation import SandboxOptions
-from lazaretto.options import member, option_set, seconds, shown, whole
-from lazaretto.policy import PoisonPolicy
+from lazaretto.model.checks import member, option_set, seconds, shown, whole
+from lazaretto.model.policy import PoisonPolicy
 from lazaretto.receiver import MOST_MESSAGES
 
 

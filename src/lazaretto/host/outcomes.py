@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lazaretto.engine.settle import COMPLETE, RELEASE, Settlement
-from lazaretto.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
-from lazaretto.fingerprint import fingerprint
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
-from lazaretto.policy import Outcome
+from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
+from lazaretto.model.fingerprint import fingerprint
+from lazaretto.model.policy import Outcome
 
 
 class Ended(NamedTuple):

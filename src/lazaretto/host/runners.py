@@ -11,15 +11,15 @@ from typing import Protocol
 
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import Settlement
-from lazaretto.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox
 from lazaretto.isolation.sandbox import to_stderr
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Outcome
+from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Outcome
 
 #: How often it is said that what handlers print is lost, in seconds.
 _SAY_EVERY = 60.0

@@ -11,13 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
-from lazaretto.breaker import BreakerStatus
 from lazaretto.engine.breakers import NoteProbe, OpenBreaker
 from lazaretto.engine.leases import Handover
 from lazaretto.engine.settle import RELEASE, Settled, Settlement, held_of
 from lazaretto.engine.verdicts import allowed, foretell
 from lazaretto.engine.work import Finished, FinishHandover
-from lazaretto.entities import EntityPath
 from lazaretto.errors import (
     BrokerClosed,
     MessageLockLost,
@@ -26,15 +24,17 @@ from lazaretto.errors import (
     StoreUnavailable,
     TransactionError,
 )
-from lazaretto.failure import Failure, failure_of
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass, store_fault
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.patience import Patience
 from lazaretto.host.shared import Shared
 from lazaretto.host.tally import PoisonMessage, verdict_of
-from lazaretto.messages import ReceivedMessage
-from lazaretto.policy import Final, Outcome, PoisonVerdict
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Final, Outcome, PoisonVerdict
 from lazaretto.store.contract import Transaction
 
 _log = logging.getLogger(__name__)

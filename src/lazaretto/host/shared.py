@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 
-from lazaretto.breaker import BreakerWindow
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler
 from lazaretto.host.tally import Tally
+from lazaretto.model.breaker import BreakerWindow
 from lazaretto.store.contract import Store
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from lazaretto.engine.leases import GiveBack, Handover
-from lazaretto.entities import EntityPath, PoisonSession
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass
@@ -19,6 +18,7 @@ from lazaretto.host.patience import Patience
 from lazaretto.host.runners import Runner
 from lazaretto.host.settling import Settling
 from lazaretto.host.shared import Shared
+from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, Receiver
 
 _log = logging.getLogger(__name__)

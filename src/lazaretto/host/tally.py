@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from lazaretto.errors import HandlerError
-from lazaretto.failure import Failure
-from lazaretto.messages import ReceivedMessage
-from lazaretto.options import shown
-from lazaretto.policy import DISPOSITIONS, RETRY, Disposition, Outcome, PoisonVerdict
+from lazaretto.model.checks import shown
+from lazaretto.model.failure import Failure
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import DISPOSITIONS, RETRY, Disposition, Outcome, PoisonVerdict
 
 #: Over how many seconds the rate is taken.
 _SPAN = 5.0

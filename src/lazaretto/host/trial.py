@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from lazaretto.broker import Broker
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import MessageNotFound
-from lazaretto.headers import decode_headers
 from lazaretto.host.calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import ended_of
 from lazaretto.isolation import Sandbox
-from lazaretto.messages import PeekedMessage
-from lazaretto.policy import Counters, Final, Outcome, charge, decide
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.messages import PeekedMessage
+from lazaretto.model.policy import Counters, Final, Outcome, charge, decide
 
 
 class TrialSend(msgspec.Struct, frozen=True):

@@ -28,7 +28,6 @@ from types import FrameType
 
 import msgspec
 
-from lazaretto.failure import OUT_OF_MEMORY, Failure, failure_of
 from lazaretto.isolation.memory import (
     CURSOR,
     END,
@@ -43,6 +42,7 @@ from lazaretto.isolation.memory import (
     put_record,
 )
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
+from lazaretto.model.failure import OUT_OF_MEMORY, Failure, failure_of
 from lazaretto.signals import ENDING
 
 Function = Callable[[bytes], bytes | None]

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import option_set, seconds, shown, whole
+from lazaretto.model.checks import option_set, seconds, shown, whole
 
 Mode = Literal["auto", "fork", "spawn"]
 _MODES = ("auto", "fork", "spawn")

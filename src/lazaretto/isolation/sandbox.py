@@ -15,7 +15,6 @@ import cloudpickle
 import msgspec
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
-from lazaretto.failure import WORKER_CRASHED, Failure
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import (
     CURSOR,
@@ -36,7 +35,8 @@ from lazaretto.isolation.memory import (
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, NOT_RUN, Death, Status, Verdict, blame
 from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.failure import WORKER_CRASHED, Failure
 
 Setup = Callable[[], Callable[[bytes], bytes | None]]
 

@@ -8,7 +8,7 @@ import signal
 
 import msgspec
 
-from lazaretto.failure import HANDLER_TIMEOUT, WORKER_CRASHED
+from lazaretto.model.failure import HANDLER_TIMEOUT, WORKER_CRASHED
 
 RESULT_TOO_LARGE = "ResultTooLarge"
 STOPPED = "Stopped"

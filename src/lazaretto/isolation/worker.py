@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from lazaretto.errors import SandboxError, SandboxSetupError
-from lazaretto.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import Segment, create_file
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import Death, blame
+from lazaretto.model.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.signals import ENDING
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
-from lazaretto.failure import Failure, failure_of
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.failure import Failure, failure_of
 from lazaretto.spark.options import parse
 from lazaretto.spark.stores import broker_at
 from lazaretto.store.claims import REVOKED

@@ -11,7 +11,7 @@ from lazaretto.engine.leases import Past
 from lazaretto.errors import TransactionError
 from lazaretto.host.calls import SandboxSetup
 from lazaretto.host.context import Effects, decode_effects, encode_effects
-from lazaretto.messages import ReceivedMessage
+from lazaretto.model.messages import ReceivedMessage
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
 MOST_HELD = 16 * 1024 * 1024

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from lazaretto.clock import LAST_MOMENT
-from lazaretto.keys import LAST_SEQUENCE
+from lazaretto.model.clock import LAST_MOMENT
+from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.spark.reading import BATCH_ROWS, SQL, select
 from lazaretto.store.claims import ClaimRecord, ShardRecord
 from lazaretto.stores import is_served

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import suggestion
+from lazaretto.model.checks import suggestion
 from lazaretto.spark.columns import SHARDS, STREAM, schema_of
 from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.snapshot import SnapshotReader

@@ -9,7 +9,7 @@ from typing import Any
 
 from lazaretto.claims import DEFAULT_LEASE, MOST_ROWS
 from lazaretto.errors import InvalidOption
-from lazaretto.options import option_set, refuse_unknown, seconds, shown, whole
+from lazaretto.model.checks import option_set, refuse_unknown, seconds, shown, whole
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.claims import MOST_SHARDS
 from lazaretto.stores import absolute

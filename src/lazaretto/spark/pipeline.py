@@ -12,11 +12,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from lazaretto.breaker import BreakerPolicy
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
-from lazaretto.options import shown
+from lazaretto.model.breaker import BreakerPolicy
+from lazaretto.model.checks import shown
 from lazaretto.spark.calls import HandlerSetup
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM

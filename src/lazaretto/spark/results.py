@@ -12,7 +12,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
-from lazaretto.failure import Failure, failure_of
+from lazaretto.model.failure import Failure, failure_of
 from lazaretto.store.claims import MOST_SHARDS
 
 #: Results that are kept until they are written: rows, and bytes.

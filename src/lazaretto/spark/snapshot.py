@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from lazaretto.engine.queues import require_queue
-from lazaretto.entities import EntityPath
+from lazaretto.model.entities import EntityPath
 from lazaretto.spark.columns import schema_of, selected
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.reading import SQL, select

@@ -12,14 +12,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazaretto.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.engine.claim_settle import StagedRow, StagedRows, staged_rows
 from lazaretto.engine.settle import Settlement
-from lazaretto.failure import Failure, failure_of, shorten
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
-from lazaretto.keys import LAST_SEQUENCE
-from lazaretto.policy import Outcome
+from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
+from lazaretto.model.failure import Failure, failure_of, shorten
+from lazaretto.model.keys import LAST_SEQUENCE
+from lazaretto.model.policy import Outcome
 from lazaretto.spark.calls import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents

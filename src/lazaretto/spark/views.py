@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lazaretto.clock import to_micros
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import InvalidOption
-from lazaretto.keys import first_key, last_key
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import to_micros
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import first_key, last_key
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
 from lazaretto.store.records import LOCKED, STATE_NAMES
 

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import (
 
 from lazaretto.engine.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.prepare import prepare
-from lazaretto.entities import EntityPath
 from lazaretto.errors import InvalidMessage
-from lazaretto.messages import Message
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import Message
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
 

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from lazaretto.clock import Clock
 from lazaretto.errors import LazarettoError, StoreError
+from lazaretto.model.clock import Clock
 from lazaretto.store.claims import ClaimTransaction
 from lazaretto.store.dialogs import DialogTransaction
 from lazaretto.store.history import HistoryTransaction

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from lazaretto.contracts import Definition, Definitions
-from lazaretto.conversations import ConversationState
+from lazaretto.model.conversations import ConversationState
+from lazaretto.model.dialog_contracts import Definition, Definitions
 from lazaretto.store.records import HandedRow
 
 

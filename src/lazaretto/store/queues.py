@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lazaretto.entities import EntityKind, QueueOptions
+from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.store.records import QueueRecord, Standing
 
 

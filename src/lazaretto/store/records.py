@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
-from lazaretto.policy import Counters
+from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
+from lazaretto.model.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lazaretto.broker import Broker, connect
-from lazaretto.clock import Clock
+from lazaretto.model.clock import Clock
 
 #: A file system in memory, where there is one: a commit waits for no disk there.
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - only folders of random names are made in it

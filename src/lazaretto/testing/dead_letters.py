@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lazaretto.broker import Broker
-from lazaretto.entities import EntityPath
-from lazaretto.messages import DeadLetter
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import DeadLetter
 
 #: Dead letters that a failed assertion describes.
 _SHOWN = 5

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lazaretto.broker import Broker
-from lazaretto.clock import ManualClock
+from lazaretto.model.clock import ManualClock
 from lazaretto.testing.brokers import temporary_broker
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from lazaretto.breaker import BreakerStatus
-from lazaretto.clock import MICROSECONDS, ManualClock, to_micros
-from lazaretto.entities import EntityPath, Subqueue
 from lazaretto.errors import LazarettoError
 from lazaretto.host.host import ServiceHost
 from lazaretto.host.tally import HandlerReport
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.clock import MICROSECONDS, ManualClock, to_micros
+from lazaretto.model.entities import EntityPath, Subqueue
 
 #: How often it is looked whether anything is left, in seconds.
 _LOOK = 0.01

@@ -14,7 +14,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import suggestion
+from lazaretto.model.checks import suggestion
 
 #: A server that is gone without a word is noticed by what it no longer answers: in seconds, the last one in
 #: milliseconds.

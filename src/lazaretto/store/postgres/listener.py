@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lazaretto.clock import SystemClock
+from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection
 
 #: How often the server is asked whether there was a commit that nothing was heard of, in seconds.

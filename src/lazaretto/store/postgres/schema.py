@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from psycopg.conninfo import conninfo_to_dict
 
-from lazaretto.clock import SystemClock
 from lazaretto.errors import InvalidOption, StoreForeign, StoreNotFound, StoreOutdated, StoreTooNew
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.queries import Migration, load_migrations

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 
-from lazaretto.clock import Clock, SystemClock
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
+from lazaretto.model.clock import Clock, SystemClock
 from lazaretto.store.contract import Transaction
 from lazaretto.store.group import Ticket
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lazaretto.keys import first_key, last_key, queue_of
+from lazaretto.model.keys import first_key, last_key, queue_of
 from lazaretto.store.dialogs import NextGroup, OpenLane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text

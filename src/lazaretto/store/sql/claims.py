@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.keys import first_key, last_key, queue_of
+from lazaretto.model.keys import first_key, last_key, queue_of
 from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.records import FRESH
 from lazaretto.store.sql.rows import Cursor, Memory

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.contracts import KINDS, Definition, Definitions, kind_of
-from lazaretto.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
-from lazaretto.keys import first_key
+from lazaretto.model.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
+from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
+from lazaretto.model.keys import first_key
 from lazaretto.store.dialogs import ConversationRecord, Happening, NextGroup, OpenLane
 from lazaretto.store.records import SUSPECT, HandedRow
 from lazaretto.store.sql.rows import Cursor, Memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.entities import EntityKind, QueueOptions
 from lazaretto.errors import StoreError
-from lazaretto.keys import LAST_QUEUE, first_key, queue_of
+from lazaretto.model.entities import EntityKind, QueueOptions
+from lazaretto.model.keys import LAST_QUEUE, first_key, queue_of
 from lazaretto.store.records import QueueRecord, Standing
 from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lazaretto.contracts import Definitions
-from lazaretto.entities import EntityKind, QueueOptions, QueueStatus
+from lazaretto.model.dialog_contracts import Definitions
+from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.store.dialogs import ConversationRecord
 from lazaretto.store.queries import with_rows
 from lazaretto.store.records import QueueRecord

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from lazaretto.clock import Clock
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
+from lazaretto.model.clock import Clock
 from lazaretto.store.bell import Bell
 from lazaretto.store.contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.group import GroupCommit, Ticket

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.entities import Subqueue
 from lazaretto.errors import StoreError
-from lazaretto.keys import LAST_SEQUENCE, first_key, in_main, last_key, queue_of, sequence_of
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.keys import LAST_SEQUENCE, first_key, in_main, last_key, queue_of, sequence_of
 from lazaretto.store.records import (
     FRESH,
     READY,

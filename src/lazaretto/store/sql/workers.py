@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lazaretto.keys import first_key
+from lazaretto.model.keys import first_key
 from lazaretto.store.processes import Process, is_gone, this_process
 from lazaretto.store.records import LeaseRecord, MessageRow
 from lazaretto.store.sql.rows import Cursor, Memory

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lazaretto.clock import Clock
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
+from lazaretto.model.clock import Clock
 from lazaretto.store.contract import Transaction
 from lazaretto.store.sql.copy import Tables
 from lazaretto.store.sql.rows import Memory

@@ -10,8 +10,8 @@ import enum
 from typing import Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption
-from lazaretto.failure import WORKER_CRASHED
-from lazaretto.options import member, option_set, seconds, whole
+from lazaretto.model.checks import member, option_set, seconds, whole
+from lazaretto.model.failure import WORKER_CRASHED
 
 #: A retry count that is never reached.
 UNLIMITED = 2_147_483_647

@@ -12,7 +12,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
 
 #: Message types that may arrive whatever the contract says. Their names are Service Broker's.
 END_DIALOG: Final = "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog"

@@ -8,10 +8,10 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
-from lazaretto.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.options import exact, flag, member, option_set, seconds, shown, whole
-from lazaretto.policy import PoisonPolicy
+from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
+from lazaretto.model.checks import exact, flag, member, option_set, seconds, shown, whole
+from lazaretto.model.policy import PoisonPolicy
 
 #: Where messages go that their receiver rejected, unless the sender named another queue or none.
 SYSTEM_DEAD_LETTER_QUEUE = "$system/deadletter"

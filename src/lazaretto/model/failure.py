@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 import msgspec
 
 from lazaretto.errors import InvalidOption
-from lazaretto.options import shown
+from lazaretto.model.checks import shown
 
 #: Where the code stands that calls handlers.
 _CALLERS = tuple(str(Path(__file__).parent / name) for name in ("host", "isolation", "consume.py"))

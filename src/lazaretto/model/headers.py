@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.clock import to_datetime, to_micros
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.options import exact, is_aware, is_unicode, shown
+from lazaretto.model.checks import exact, is_aware, is_unicode, shown
+from lazaretto.model.clock import to_datetime, to_micros
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE
 
 PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lazaretto.clock import to_datetime, to_ending
-from lazaretto.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
 from lazaretto.errors import InvalidMessage
-from lazaretto.headers import (
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import to_datetime, to_ending
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
+from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     Headers,
@@ -20,13 +21,12 @@ from lazaretto.headers import (
     PropertyValue,
     decode_headers,
 )
-from lazaretto.keys import sequence_of
-from lazaretto.options import shown
+from lazaretto.model.keys import sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lazaretto.policy import Counters, Outcome
+    from lazaretto.model.policy import Counters, Outcome
 
 
 class Message(msgspec.Struct):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from lazaretto.clock import MICROSECONDS
-from lazaretto.options import option_set, seconds, whole
+from lazaretto.model.checks import option_set, seconds, whole
+from lazaretto.model.clock import MICROSECONDS
 
 _replace = msgspec.structs.replace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.entities import EntityPath, Subqueue, subscription_path
+from lazaretto.model.entities import EntityPath, Subqueue, subscription_path
 
 
 def format_subscription_path(topic: str, name: str) -> str:

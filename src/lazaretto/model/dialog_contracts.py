@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.conversations import DEFAULT_PRIORITY, SYSTEM_TYPES
-from lazaretto.entities import EntityPath, PoisonSession, QueueOptions, Subqueue
 from lazaretto.errors import DefinitionError, InvalidOption
-from lazaretto.options import flag, member, seconds, shown, suggestion, text, whole
-from lazaretto.policy import PoisonPolicy
+from lazaretto.model.checks import flag, member, seconds, shown, suggestion, text, whole
+from lazaretto.model.conversations import DEFAULT_PRIORITY, SYSTEM_TYPES
+from lazaretto.model.entities import EntityPath, PoisonSession, QueueOptions, Subqueue
+from lazaretto.model.policy import PoisonPolicy
 
 LONGEST_NAME: Final = 256
 #: The message type and the contract that exist everywhere, as in Service Broker.

@@ -6,7 +6,7 @@ when it moves between the subqueues of its queue.
 
 from __future__ import annotations
 
-from lazaretto.entities import Subqueue
+from lazaretto.model.entities import Subqueue
 
 SEQUENCE_BITS = 42
 _SUBQUEUE_BITS = 2

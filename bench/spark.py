@@ -25,7 +25,7 @@ from rich.table import Table
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
 from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claim_settle import staged_rows
+from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import process, spark_session
 from lazaretto.spark.columns import MESSAGE, read_shard
 from lazaretto.spark.reading import BATCH_ROWS

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lazaretto.engine.breakers import SetBreaker, describe_breaker
-from lazaretto.engine.log import acting
-from lazaretto.engine.queues import (
+from lazaretto.engine.entities.queues import (
     CreateQueues,
     DeleteQueue,
     UpdateQueue,
@@ -16,8 +14,8 @@ from lazaretto.engine.queues import (
     refuse_topic,
     require_queue,
 )
-from lazaretto.engine.status import ResumeQueue, SetStatus
-from lazaretto.engine.topics import (
+from lazaretto.engine.entities.status import ResumeQueue, SetStatus
+from lazaretto.engine.entities.topics import (
     ChangeRules,
     CreateSubscription,
     CreateTopic,
@@ -32,6 +30,8 @@ from lazaretto.engine.topics import (
     require_subscription,
     require_topic,
 )
+from lazaretto.engine.log import acting
+from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import LONGEST_NAME, Rule
 from lazaretto.keeper import look

@@ -3,11 +3,11 @@
 from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
-from lazaretto.engine.dead_letters import DeadLetterFilter, DeadLetterGroup
+from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
-from lazaretto.engine.rerouting import MoveReport, RepublishReport
-from lazaretto.engine.resubmit import ResubmitReport
-from lazaretto.engine.topics import SubscriptionDescription, TopicDescription
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
+from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
+from lazaretto.engine.outcome.resubmit import ResubmitReport
 from lazaretto.errors import (
     BrokerClosed,
     ClaimFenced,

@@ -15,16 +15,16 @@ from lazaretto.claims import Claim, describe_claims
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
-from lazaretto.engine.claim_ends import LAST_CLAIM
-from lazaretto.engine.claim_settle import RevokeClaims
-from lazaretto.engine.claims import LONGEST_CONSUMER
-from lazaretto.engine.dead_letters import (
+from lazaretto.engine.claims.end_claims import LAST_CLAIM
+from lazaretto.engine.claims.settle_claims import RevokeClaims
+from lazaretto.engine.claims.take_claims import LONGEST_CONSUMER
+from lazaretto.engine.entities.queues import OpenStore, require_queue
+from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
+from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
-from lazaretto.engine.held_sessions import ResumeSession, describe_session, held_sessions
-from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
-from lazaretto.engine.queues import OpenStore, require_queue
-from lazaretto.engine.workers import Leave
+from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
+from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.keeper import Keeper, look
 from lazaretto.model.checks import flag, function, seconds, shown, text, whole

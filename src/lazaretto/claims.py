@@ -10,8 +10,8 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.engine.claim_ends import LAST_CLAIM, ClaimSummary, summary_of
-from lazaretto.engine.claim_settle import (
+from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, summary_of
+from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
     SettleClaims,
     Stage,
@@ -19,7 +19,7 @@ from lazaretto.engine.claim_settle import (
     StagedRows,
     staged_rows,
 )
-from lazaretto.engine.claims import (
+from lazaretto.engine.claims.take_claims import (
     Attach,
     BeginShard,
     Identify,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lazaretto.engine.settle import COMPLETE, Settled, Settlement
+from lazaretto.engine.messages.settle import COMPLETE, Settled, Settlement
 from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lazaretto.engine.dead_letters import (
+from lazaretto.engine.log import acting
+from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     DeadLetterGroup,
     Purge,
@@ -17,8 +18,7 @@ from lazaretto.engine.dead_letters import (
     match_dead_letters,
     show_dead_letter,
 )
-from lazaretto.engine.log import acting
-from lazaretto.engine.rerouting import (
+from lazaretto.engine.outcome.rerouting import (
     MoveDeadLetters,
     MoveReport,
     Republish,
@@ -27,7 +27,7 @@ from lazaretto.engine.rerouting import (
     count_republished,
     find_topic,
 )
-from lazaretto.engine.resubmit import Edit, Resubmit, ResubmitReport
+from lazaretto.engine.outcome.resubmit import Edit, Resubmit, ResubmitReport
 from lazaretto.errors import InvalidOption
 from lazaretto.keeper import look
 from lazaretto.model.checks import flag, function, shown, whole

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 from lazaretto.engine.timers import CleanUp, Sweep
-from lazaretto.engine.workers import Beat, BuryWorkers
+from lazaretto.engine.workers.workers import Beat, BuryWorkers
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.bell import Bell

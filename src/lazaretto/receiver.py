@@ -11,18 +11,18 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
-from lazaretto.engine.dead_letters import check_numbers
-from lazaretto.engine.leases import Handover, Take
-from lazaretto.engine.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
-from lazaretto.engine.receive_by_number import ReceiveByNumber
-from lazaretto.engine.sessions import (
+from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
+from lazaretto.engine.messages.receive_by_number import ReceiveByNumber
+from lazaretto.engine.messages.sessions import (
     AcceptSession,
     ReleaseSession,
     RenewSession,
     SetSessionState,
     session_state,
 )
-from lazaretto.engine.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
+from lazaretto.engine.messages.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
+from lazaretto.engine.outcome.dead_letter_operations import check_numbers
+from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
     BrokerClosed,
     CommitUnknown,

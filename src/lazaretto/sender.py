@@ -9,9 +9,9 @@ from typing import Any, Self, overload
 
 import msgspec
 
-from lazaretto.engine.dead_letters import check_numbers
-from lazaretto.engine.prepare import prepare
-from lazaretto.engine.send import CancelScheduled, Send
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.messages.send import CancelScheduled, Send
+from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue

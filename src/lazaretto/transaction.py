@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.settle import COMPLETE, Settled, Settlement
-from lazaretto.engine.work import CommitWork, RollBackWork
+from lazaretto.engine.messages.settle import COMPLETE, Settled, Settlement
+from lazaretto.engine.unit_of_work import CommitWork, RollBackWork
 from lazaretto.errors import InvalidOption, LazarettoError, TransactionError
 from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.entities import EntityPath

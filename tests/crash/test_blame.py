@@ -21,8 +21,8 @@ PATIENCE = 30.0
 HOST = """
 import os, signal, sys
 import lazaretto
-from lazaretto.engine.work import FinishHandover
-from lazaretto.engine.settle import COMPLETE, Settled
+from lazaretto.engine.unit_of_work import FinishHandover
+from lazaretto.engine.messages.settle import COMPLETE, Settled
 store, size, ahead = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 broker = lazaretto.connect(store)
 receiver = broker.receiver("work")

@@ -11,8 +11,8 @@ from servers import Server
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
-from lazaretto.engine.receive import ReceiveAndDelete
-from lazaretto.engine.settle import COMPLETE, Settle, Settled
+from lazaretto.engine.messages.receive import ReceiveAndDelete
+from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.policy import Outcome
 from lazaretto.store.group import Ticket

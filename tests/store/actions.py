@@ -17,7 +17,7 @@ from lazaretto import (
     QueueOptions,
     ReceivedMessage,
 )
-from lazaretto.engine.workers import bury
+from lazaretto.engine.workers.workers import bury
 from lazaretto.store.contract import Operation, Transaction
 
 

@@ -18,8 +18,8 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claim_settle import StagedRow, staged_rows
-from lazaretto.engine.prepare import prepare
+from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
+from lazaretto.engine.messages.prepare import prepare
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 

@@ -24,7 +24,7 @@ from lazaretto import (
     TopicOptions,
 )
 from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claim_settle import staged_rows
+from lazaretto.engine.claims.settle_claims import staged_rows
 
 from .actions import bodies, create, fail, kinds, send, set_aside, stored, take
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lazaretto import NEXT_SESSION, Broker, Message, QueueOptions, Subqueue
-from lazaretto.engine.leases import GiveBack, Handover
+from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import Receiver
 

@@ -15,7 +15,7 @@ from lazaretto import (
     Rule,
     SqlFilter,
 )
-from lazaretto.engine.prepare import prepare
+from lazaretto.engine.messages.prepare import prepare
 from lazaretto.store.contract import Operation, Transaction
 
 from .actions import bodies, create, fail, peek_one, send, set_aside

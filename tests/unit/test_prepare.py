@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lazaretto import InvalidMessage, Message, MessageTooLarge
-from lazaretto.engine.prepare import check_size, prepare
+from lazaretto.engine.messages.prepare import check_size, prepare
 from lazaretto.model.headers import decode_headers
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

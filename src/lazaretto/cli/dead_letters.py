@@ -18,7 +18,7 @@ from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import past
 from lazaretto.dead_letters import Which
-from lazaretto.engine.dead_letters import DeadLetterFilter, Skipped, check_numbers
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped, check_numbers
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Attempt, DeadLetter, Message, as_message
 

@@ -23,8 +23,8 @@ from lazaretto.cli.dead_letters import (
     refuse_skipped,
 )
 from lazaretto.cli.exits import CommandError, usage
-from lazaretto.engine.dead_letters import DeadLetterFilter
-from lazaretto.engine.rerouting import RepublishReport
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.rerouting import RepublishReport
 
 
 def move(

@@ -15,7 +15,7 @@ from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.json_lines import message_of
 from lazaretto.cli.parse import properties
 from lazaretto.cli.topics import NameArgument, TopicArgument, describe_rule
-from lazaretto.engine.prepare import prepare
+from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
 from lazaretto.filters.judge import judge_of
 from lazaretto.filters.rules import (

@@ -6,10 +6,10 @@ import dataclasses
 from collections import Counter
 from datetime import datetime
 
-from lazaretto.engine.dead_letters import history
-from lazaretto.engine.dialogs import both_ends
-from lazaretto.engine.held_sessions import held_session
-from lazaretto.engine.status import stop_error
+from lazaretto.engine.dialogs.verbs import both_ends
+from lazaretto.engine.entities.status import stop_error
+from lazaretto.engine.outcome.dead_letter_operations import history
+from lazaretto.engine.outcome.held_sessions import held_session
 from lazaretto.model.clock import to_datetime, to_ending
 from lazaretto.model.conversations import (
     RECEIVED_LANES,

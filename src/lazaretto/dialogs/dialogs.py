@@ -19,16 +19,16 @@ from lazaretto.dialogs.description import (
 from lazaretto.dialogs.directory import Directory
 from lazaretto.dialogs.transaction import DialogTransaction, check_error
 from lazaretto.dialogs.validation import problem_with
-from lazaretto.engine.conversations import require_conversation
-from lazaretto.engine.definitions import ApplyDefinitions, Change, DropDefinition
-from lazaretto.engine.dialogs import (
+from lazaretto.engine.dialogs.conversation_ends import require_conversation
+from lazaretto.engine.dialogs.definitions import ApplyDefinitions, Change, DropDefinition
+from lazaretto.engine.dialogs.verbs import (
     CleanUpConversation,
     EndConversation,
     ResumeConversation,
     both_ends,
 )
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
-from lazaretto.engine.queues import require_queue
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
 from lazaretto.loading import load
 from lazaretto.model import dialog_contracts as contracts

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from lazaretto.engine.conversations import require_conversation
+from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import place_of_path

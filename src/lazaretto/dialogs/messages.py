@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.engine.conversations import ErrorBody
+from lazaretto.engine.dialogs.conversation_ends import ErrorBody
 from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.dialogs import OpenLane

@@ -10,22 +10,22 @@ from typing import Any, Self
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
-from lazaretto.engine.conversations import DialogError
-from lazaretto.engine.dialog_receive import (
+from lazaretto.engine.dialogs.conversation_ends import DialogError
+from lazaretto.engine.dialogs.receive_group import (
     GroupHandover,
     ReceiveGroup,
     ReleaseGroup,
     RenewGroup,
     SetGroupState,
 )
-from lazaretto.engine.dialogs import (
+from lazaretto.engine.dialogs.verbs import (
     BeginDialog,
     EndConversation,
     MoveConversation,
     SendDialog,
     SetTimer,
 )
-from lazaretto.engine.sessions import session_state
+from lazaretto.engine.messages.sessions import session_state
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.model.checks import seconds, shown, text, whole
 from lazaretto.model.conversations import (

@@ -6,14 +6,14 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.attempts import end_attempt, note_rollback, put_back
-from lazaretto.engine.claim_ends import expire_claims
-from lazaretto.engine.delivery import pass_all_on, pass_on_scheduled
-from lazaretto.engine.dispositions import expire
-from lazaretto.engine.forwards import active_due, forwards
-from lazaretto.engine.topics import end_idle
-from lazaretto.engine.verdicts import fail
-from lazaretto.engine.workers import blame
+from lazaretto.engine.claims.end_claims import expire_claims
+from lazaretto.engine.entities.topics import end_idle
+from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
+from lazaretto.engine.outcome.dispositions import expire
+from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.engine.routing.delivery import pass_all_on, pass_on_scheduled
+from lazaretto.engine.routing.forwards import active_due, forwards
+from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from lazaretto.engine.leases import Past
+from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler

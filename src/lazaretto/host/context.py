@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.leases import Past
+from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue

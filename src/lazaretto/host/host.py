@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from lazaretto.broker import Broker
-from lazaretto.engine.leases import RenewLease
-from lazaretto.engine.queues import require_queue
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers

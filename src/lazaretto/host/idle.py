@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lazaretto.engine.breakers import breaker_of
-from lazaretto.engine.queues import describe, require_queue
-from lazaretto.engine.sessions import held_error
-from lazaretto.engine.status import stop_error
+from lazaretto.engine.entities.queues import describe, require_queue
+from lazaretto.engine.entities.status import stop_error
+from lazaretto.engine.messages.sessions import held_error
+from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.errors import EntityError, QueueDisabled
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath, QueueDescription, Subqueue

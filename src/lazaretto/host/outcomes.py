@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lazaretto.engine.settle import COMPLETE, RELEASE, Settlement
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settlement
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten

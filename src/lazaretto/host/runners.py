@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from lazaretto.engine.leases import Handover
-from lazaretto.engine.settle import Settlement
+from lazaretto.engine.messages.settle import Settlement
+from lazaretto.engine.workers.leases import Handover
 from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.options import Isolation

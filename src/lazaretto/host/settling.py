@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
-from lazaretto.engine.breakers import NoteProbe, OpenBreaker
-from lazaretto.engine.leases import Handover
-from lazaretto.engine.settle import RELEASE, Settled, Settlement, held_of
-from lazaretto.engine.verdicts import allowed, foretell
-from lazaretto.engine.work import Finished, FinishHandover
+from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, held_of
+from lazaretto.engine.outcome.breakers import NoteProbe, OpenBreaker
+from lazaretto.engine.outcome.verdicts import allowed, foretell
+from lazaretto.engine.unit_of_work import Finished, FinishHandover
+from lazaretto.engine.workers.leases import Handover
 from lazaretto.errors import (
     BrokerClosed,
     MessageLockLost,

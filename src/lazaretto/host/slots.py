@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lazaretto.engine.leases import GiveBack, Handover
+from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass

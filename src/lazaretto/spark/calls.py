@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lazaretto.engine.leases import Past
+from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import TransactionError
 from lazaretto.host.calls import SandboxSetup
 from lazaretto.host.context import Effects, decode_effects, encode_effects

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from lazaretto.engine.queues import require_queue
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.model.entities import EntityPath
 from lazaretto.spark.columns import schema_of, selected
 from lazaretto.spark.options import SparkOptions

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 import lazaretto
 from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claim_ends import LAST_CLAIM
+from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.options import SparkOptions

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazaretto.engine.claim_settle import StagedRow, StagedRows, staged_rows
-from lazaretto.engine.settle import Settlement
+from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_rows
+from lazaretto.engine.messages.settle import Settlement
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from lazaretto.engine.outbox import ForgetStaged, SendStaged, StageMessages
-from lazaretto.engine.prepare import prepare
+from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
+from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message

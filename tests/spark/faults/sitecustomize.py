@@ -34,7 +34,7 @@ def _fault(point: str) -> None:
 
 def _install() -> None:
     from lazaretto.claims import ClaimConsumer
-    from lazaretto.engine.claim_settle import SettleClaims, Stage
+    from lazaretto.engine.claims.settle_claims import SettleClaims, Stage
 
     def around(name: str) -> None:
         original = getattr(ClaimConsumer, name)

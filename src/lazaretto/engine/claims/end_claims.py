@@ -1,0 +1,123 @@
+"""How claims end other than settled: given back by an operator, or revoked because their lease ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
+from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.model.policy import Outcome
+from lazaretto.store.claims import OPEN, REVOKED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import QueueRecord
+
+_replace = msgspec.structs.replace
+
+#: Claims that a query asks for by number are between two numbers; this one is above all.
+LAST_CLAIM = 1 << 62
+
+
+class ClaimSummary(msgspec.Struct, frozen=True):
+    """How a claim ended: messages by outcome, messages sent, and the seconds it took by kind of work."""
+
+    number: int
+    state: str
+    rows: int
+    outcomes: dict[str, int] = {}
+    finals: int = 0
+    sent: int = 0
+    seconds: dict[str, float] = {}
+
+
+def summary_of(claim: ClaimRecord) -> ClaimSummary:
+    """Return how a claim stands or has ended."""
+    if claim.summary is not None:
+        return msgspec.json.decode(claim.summary, type=ClaimSummary)
+    return ClaimSummary(claim.number, claim.state, claim.rows)
+
+
+def open_claims(tx: Transaction, consumer: ConsumerRecord) -> list[ClaimRecord]:
+    """Return a consumer's claims that are not settled, in order."""
+    claims = tx.claims(consumer.queue_id, consumer.consumer, consumer.settled, LAST_CLAIM)
+    return [claim for claim in claims if claim.state == OPEN]
+
+
+def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
+    """Note up to which claim all have ended."""
+    record = tx.consumer(queue.queue_id, consumer)
+    assert record is not None
+    left = open_claims(tx, record)
+    settled = left[0].number - 1 if left else record.last_claim
+    if settled != record.settled:
+        tx.save_consumer(_replace(record, settled=settled))
+
+
+def give_back(tx: Transaction, shard: ShardRecord) -> int:
+    """Give back what a shard still holds, uncharged; return how many messages it was."""
+    released = tx.release_shard(shard)
+    left = tx.shard_keys(shard, shard.rows)
+    for key in left:
+        row = tx.row(key)
+        assert row is not None
+        put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+    return released + len(left)
+
+
+def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
+    """Give all messages of a claim back, uncharged."""
+    released = sum(give_back(tx, shard) for shard in tx.shards(claim.token))
+    _end(tx, queue, claim, {"released": released}, why)
+
+
+def expire_claims(tx: Transaction, limit: int) -> int:
+    """Revoke claims whose lease has run out, a part at a time; return how much was done.
+
+    What was worked on is charged as a lock that ran out, what was not, or only looked at, is given back.
+    """
+    done = 0
+    for claim in tx.due_claims(limit):
+        queue = tx.queue_by_id(claim.queue_id)
+        # Claims of a queue that is deleted go with it.
+        assert queue is not None
+        if claim.state == OPEN:
+            claim = _replace(claim, state=REVOKED)
+            tx.save_claim(claim)
+            if any(_is_charged(shard) for shard in tx.shards(claim.token)):
+                note_rollback(tx, queue)
+        left = False
+        for shard in tx.shards(claim.token):
+            if not _is_charged(shard):
+                done += give_back(tx, shard)
+                continue
+            keys = tx.shard_keys(shard, limit)
+            for key in keys:
+                row = tx.row(key)
+                if row is not None and row.lock_token == shard.token:
+                    fail(tx, queue, row, Outcome.EXPIRED)
+            done += len(keys)
+            left = left or len(keys) == limit
+        if not left:
+            _end(tx, queue, claim, {"expired": claim.rows}, "its lease ran out")
+        done += 1
+        if done >= limit:
+            break
+    return done
+
+
+def _is_charged(shard: ShardRecord) -> bool:
+    return shard.reads > 0 and shard.read_epoch is not None
+
+
+def _end(
+    tx: Transaction, queue: QueueRecord, claim: ClaimRecord, outcomes: Mapping[str, int], why: str
+) -> None:
+    tx.unlock_claimed_sessions(queue.queue_id, claim.token)
+    tx.forget_shards(claim.token)
+    summary = ClaimSummary(claim.number, REVOKED, claim.rows, dict(outcomes))
+    encoded = msgspec.json.encode(summary).decode()
+    tx.save_claim(_replace(claim, state=REVOKED, lease_until=None, ended=tx.now, summary=encoded))
+    note(tx, "claim_revoked", queue, consumer=claim.consumer, number=claim.number, why=why)
+    move_on(tx, queue, claim.consumer)

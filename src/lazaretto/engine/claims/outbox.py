@@ -1,0 +1,69 @@
+"""The outbox: what the tasks of a writer have prepared is sent in one commit, each batch once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.messages.send import Send, check_send
+from lazaretto.model.entities import EntityPath
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import NewMessage
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[NewMessage]).decode
+
+
+@dataclasses.dataclass(slots=True)
+class StageMessages(Operation[None]):
+    """Keep prepared messages under a name until they are sent. Raises what stands against sending them."""
+
+    path: EntityPath
+    stage: str
+    messages: Sequence[NewMessage]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        check_send(tx, self.path, self.messages)
+        tx.insert_outbox(self.stage, _encode(list(self.messages)))
+
+
+@dataclasses.dataclass(slots=True)
+class SendStaged(Operation[int]):
+    """Send a batch of a writer, if it was not sent before; the answer is how many messages it was.
+
+    Batches of a writer have growing numbers; without a writer, there is only this one.
+    """
+
+    path: EntityPath
+    stages: Sequence[str]
+    writer: str | None = None
+    batch: int = 0
+
+    def run(self, tx: Transaction) -> int:
+        sent = 0
+        if self.writer is None or tx.last_batch(self.writer) < self.batch:
+            for stage in self.stages:
+                for messages in map(_decode, tx.outbox(stage)):
+                    sent += len(Send(self.path, messages).run(tx))
+            if self.writer is not None:
+                tx.save_writer(self.writer, self.batch)
+        for stage in self.stages:
+            tx.delete_outbox(stage)
+        return sent
+
+
+@dataclasses.dataclass(slots=True)
+class ForgetStaged(Operation[None]):
+    """Forget what tasks have prepared."""
+
+    stages: Sequence[str]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        for stage in self.stages:
+            tx.delete_outbox(stage)

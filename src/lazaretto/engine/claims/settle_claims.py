@@ -1,0 +1,250 @@
+"""Settling claims: what their tasks have staged is done in one commit."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.claims.end_claims import (
+    LAST_CLAIM,
+    ClaimSummary,
+    give_back,
+    move_on,
+    revoke,
+    summary_of,
+)
+from lazaretto.engine.claims.take_claims import require_claims, require_driver
+from lazaretto.engine.log import audit, note
+from lazaretto.engine.messages.send import Send, check_send
+from lazaretto.engine.messages.settle import Settlement, settle_row
+from lazaretto.engine.outcome.attempts import note_commit
+from lazaretto.errors import EntityError, LazarettoError
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.policy import Final, Outcome
+from lazaretto.store.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import NewMessage, QueueRecord
+
+_replace = msgspec.structs.replace
+
+
+class StagedRow(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What became of a message that was not simply completed.
+
+    `outcome`: an Outcome's value. `sends`: what its handler sent, done if it is completed, deferred
+    or dead-lettered by its handler.
+    """
+
+    key: int
+    outcome: str
+    failure: Failure | None = None
+    reason: str | None = None
+    description: str | None = None
+    reject: bool = False
+    sends: list[tuple[str, list[NewMessage]]] = []
+
+
+class StagedRows(msgspec.Struct, array_like=True):
+    """What one task did with messages of a shard: 8 bytes for each that was completed, and the others.
+
+    `seconds`: what the task spent, by kind of work.
+    """
+
+    token: int
+    completed: bytes
+    others: list[StagedRow]
+    seconds: dict[str, float]
+
+    def completed_keys(self) -> list[int]:
+        """Return the keys of the messages that were completed."""
+        found = array.array("q")
+        found.frombytes(self.completed)
+        return found.tolist()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(StagedRows).decode
+
+
+def staged_rows(
+    token: int, completed: Sequence[int], others: list[StagedRow], seconds: dict[str, float]
+) -> StagedRows:
+    """Return what a task did, ready to be staged."""
+    return StagedRows(token, array.array("q", completed).tobytes(), others, seconds)
+
+
+@dataclasses.dataclass(slots=True)
+class Stage(Operation[None]):
+    """Keep what a task has done until the claim is settled. Raises ClaimFenced."""
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    stage: str
+    rows: StagedRows
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        require_driver(tx, self.path, self.consumer, self.epoch)
+        shard = tx.shard(self.rows.token)
+        if shard is not None:
+            tx.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
+
+
+@dataclasses.dataclass(slots=True)
+class SettleClaims(Operation[list[ClaimSummary]]):
+    """Settle claims by what was staged under these names; the answer tells how each has ended.
+
+    A claim that was settled before is left as it is, and its summary returned again. Messages of
+    a claim that nothing was staged for are given back. Raises ClaimFenced.
+    """
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    numbers: Sequence[int]
+    stages: Sequence[str]
+
+    def run(self, tx: Transaction) -> list[ClaimSummary]:
+        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        claims = [
+            claim
+            for number in sorted(self.numbers)
+            for claim in tx.claims(queue.queue_id, self.consumer, number - 1, number)
+        ]
+        summaries = [
+            _settle(tx, queue, claim, self.stages) if claim.state == OPEN else summary_of(claim)
+            for claim in claims
+        ]
+        if self.numbers:
+            move_on(tx, queue, record.consumer)
+        _widen(tx, queue, record, sum(claim.rows for claim in claims if claim.state == OPEN))
+        return summaries
+
+
+def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled: int) -> None:
+    """Let claims grow again: twofold with each that goes well, and freely once all is done that did not."""
+    if not before.narrow or not settled:
+        return
+    record = tx.consumer(queue.queue_id, before.consumer)
+    assert record is not None
+    left = max(record.narrow_left - settled, 0)
+    tx.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
+
+
+def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
+    begun = time.perf_counter()
+    staged = [_decode(blob) for stage in stages for blob in tx.staged(claim.token, stage)]
+    by_shard: dict[int, list[StagedRows]] = {}
+    for rows in staged:
+        by_shard.setdefault(rows.token, []).append(rows)
+    outcomes: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    finals = sent = 0
+    for shard in tx.shards(claim.token):
+        parts = by_shard.get(shard.token, [])
+        completed = [key for part in parts for key in part.completed_keys()]
+        others = [row for part in parts for row in part.others]
+        for row in others:
+            got, final = _settle_one(tx, queue, shard, row)
+            outcomes[got.value] = outcomes.get(got.value, 0) + 1
+            finals += final
+            sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
+        done = _complete(tx, queue, shard, completed)
+        if done:
+            outcomes["completed"] = outcomes.get("completed", 0) + done
+        back = give_back(tx, shard)
+        if back:
+            outcomes["released"] = outcomes.get("released", 0) + back
+        for part in parts:
+            for name, value in part.seconds.items():
+                seconds[name] = round(seconds.get(name, 0.0) + value, 3)
+    tx.unlock_claimed_sessions(queue.queue_id, claim.token)
+    tx.forget_shards(claim.token)
+    if outcomes.get("completed"):
+        note_commit(tx, queue)
+    seconds["settle"] = round(time.perf_counter() - begun, 3)
+    summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds)
+    encoded = msgspec.json.encode(summary).decode()
+    tx.save_claim(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
+    note(tx, "claim_settled", queue, consumer=claim.consumer, **msgspec.to_builtins(summary))
+    return summary
+
+
+def _settle_one(
+    tx: Transaction, queue: QueueRecord, shard: ShardRecord, staged: StagedRow
+) -> tuple[Outcome, bool]:
+    """Settle one message by what was staged; return how it ended, and whether for good."""
+    row = tx.row(staged.key)
+    if row is None or row.lock_token != shard.token:
+        # Blamed and taken out of the claim meanwhile, or gone with its session.
+        return Outcome.RELEASED, False
+    outcome = Outcome(staged.outcome)
+    settlement = Settlement(
+        outcome, staged.failure, reason=staged.reason, description=staged.description, reject=staged.reject
+    )
+    if staged.sends:
+        try:
+            sends = [Send(EntityPath.parse(path), messages) for path, messages in staged.sends]
+            for send in sends:
+                check_send(tx, send.path, send.messages)
+            for send in sends:
+                send.run(tx)
+        except LazarettoError as error:
+            # What it sent cannot be sent: its own failure, and nobody else's.
+            settlement = Settlement(Outcome.FAILED, failure_of(error))
+    verdict = settle_row(tx, queue, row, settlement)
+    return settlement.outcome, isinstance(verdict, Final)
+
+
+def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int]) -> int:
+    """Remove messages whose work is done; return how many were held."""
+    if not keys:
+        return 0
+    held = tx.shard_keys(shard, len(keys) + 1)
+    if held == sorted(keys):
+        return tx.delete_shard(shard)
+    still = set(held) if len(held) <= len(keys) else set(tx.shard_keys(shard, shard.rows))
+    done = [key for key in keys if key in still]
+    for key in done:
+        row = tx.row(key)
+        assert row is not None
+        settle_row(tx, queue, row, Settlement(Outcome.COMPLETED))
+    return len(done)
+
+
+@dataclasses.dataclass(slots=True)
+class RevokeClaims(Operation[int]):
+    """Give all messages of open claims back, uncharged; the answer is how many claims there were.
+
+    `number`: one claim; None: all of the consumer. `epoch`: of the driver that does it, None for
+    an operator, who is named by `actor`.
+    """
+
+    path: EntityPath
+    consumer: str
+    number: int | None = None
+    epoch: int | None = None
+    actor: str | None = None
+    why: str = ""
+
+    def run(self, tx: Transaction) -> int:
+        queue = require_claims(tx, self.path)
+        if self.epoch is not None:
+            require_driver(tx, self.path, self.consumer, self.epoch)
+        after, last = (0, LAST_CLAIM) if self.number is None else (self.number - 1, self.number)
+        claims = [c for c in tx.claims(queue.queue_id, self.consumer, after, last) if c.state == OPEN]
+        if not claims and self.number is not None:
+            raise EntityError(f"consumer {self.consumer!r} of {queue.path!r} has no open claim {self.number}")
+        for claim in claims:
+            revoke(tx, queue, claim, why=self.why or "by an operator")
+        if self.actor is not None and claims:
+            numbers = [claim.number for claim in claims]
+            audit(tx, self.actor, "revoke_claim", queue.path, consumer=self.consumer, claims=numbers)
+        return len(claims)

@@ -1,0 +1,307 @@
+"""Conversations: how they end, what a settle means for them, what becomes of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.outcome.attempts import end_attempt
+from lazaretto.engine.outcome.dispositions import remove
+from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.errors import ConversationError, ConversationNotFound
+from lazaretto.model.conversations import (
+    END_DIALOG,
+    ERROR,
+    INVALID_CODE,
+    LANES,
+    POISON_CODE,
+    POISON_TEXT,
+    SYSTEM_TYPES,
+    ConversationEvent,
+    ConversationState,
+    Lane,
+    after,
+    at_time,
+    dialog_of,
+    far_end,
+    group_session,
+    lane_of,
+    number_of,
+    place_of_lane,
+)
+from lazaretto.model.failure import Failure
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Final, Outcome
+from lazaretto.store.contract import Transaction
+from lazaretto.store.dialogs import ConversationRecord
+from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, MessageRow, NewMessage, QueueRecord
+
+_replace = msgspec.structs.replace
+
+#: Why messages are dead letters that waited in a conversation which a poison message has ended.
+ENDED_REASON = "ConversationEnded"
+INVALID_REASON = "InvalidMessage"
+#: How many entries of a dialog's log are kept, and how often the rest is cut off.
+LOG_LIMIT = 1_000
+_TRIM_EVERY = 500
+
+#: An error that ends a conversation: code and text.
+DialogError = tuple[int, str]
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an Error message, as JSON."""
+
+    code: int
+    text: str
+
+
+def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
+    """Return one end of a dialog. Raises ConversationNotFound."""
+    record = tx.conversation(handle)
+    if record is None:
+        raise ConversationNotFound(f"no conversation has the handle {handle!r}; it may have been ended")
+    return record
+
+
+def open_conversation(tx: Transaction, handle: str) -> ConversationRecord | None:
+    """Return one end of a dialog, None if there is none, or it has been ended there."""
+    record = tx.conversation(handle)
+    over = record is not None and record.state is ConversationState.DISCONNECTED_OUTBOUND
+    return None if over else record
+
+
+def refused(tx: Transaction, handle: str, verb: str) -> ConversationError:
+    """Return the error of a verb that a conversation's state does not allow. Raises ConversationNotFound."""
+    record = require_conversation(tx, handle)
+    state = at_time(record.state, record.expires, tx.now)
+    error = "" if record.error_code is None else f" (error {record.error_code}: {record.error_text})"
+    return ConversationError(f"conversation {handle} is {state.value}{error}: it cannot {verb}")
+
+
+# -- messages in lanes ---------------------------------------------------------------------------
+
+
+def message(
+    priority: int, handle: str, lane: Lane, type_: str, body: bytes, name: str, scheduled: int | None = None
+) -> NewMessage:
+    """Return a message for a lane of the conversation `handle`; `name` tells it from all others."""
+    session = lane_of(priority, handle, lane)
+    headers = Headers(session_id=session, subject=type_, correlation_id=dialog_of(handle))
+    return NewMessage(body, name, session, None, scheduled, None, encode_headers(headers))
+
+
+def post(
+    tx: Transaction,
+    record: ConversationRecord,
+    lane: Lane,
+    type_: str,
+    body: bytes = b"",
+    scheduled: int | None = None,
+) -> None:
+    """Put a message of the system into a lane, at once or later."""
+    queue = tx.queue_by_id(record.queue_id)
+    if queue is not None:
+        name = f"{record.handle}.{type_.rpartition('/')[2]}"
+        tx.insert_messages(
+            queue, [message(record.priority, record.handle, lane, type_, body, name, scheduled)]
+        )
+
+
+def post_error(
+    tx: Transaction, record: ConversationRecord, error: DialogError, scheduled: int | None = None
+) -> None:
+    """Put an Error message into a conversation's lane of errors."""
+    post(tx, record, Lane.ERROR, ERROR, msgspec.json.encode(ErrorBody(*error)), scheduled)
+
+
+def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
+    """Take what is scheduled in a lane away."""
+    for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+        row = tx.row(key) if state == SCHEDULED else None
+        if row is not None:
+            remove(tx, row)
+
+
+# -- ending --------------------------------------------------------------------------------------
+
+
+def end(
+    tx: Transaction,
+    record: ConversationRecord,
+    error: DialogError | None = None,
+    *,
+    set_aside: str | None = None,
+) -> None:
+    """End a conversation at this end, and tell the far one. Nothing is left once both have ended.
+
+    What waits in it unread is dropped, as in Service Broker; with `set_aside`, which says why, it becomes
+    dead letters. Raises ConversationError if it has been ended here before.
+    """
+    far = open_conversation(tx, far_end(record.handle))
+    event = ConversationEvent.END_LAST if far is None else ConversationEvent.END
+    state = after(at_time(record.state, record.expires, tx.now), event)
+    if state is None:
+        raise refused(tx, record.handle, "be ended again")
+    queue = tx.queue_by_id(record.queue_id)
+    dropped = 0 if queue is None else clear_lanes(tx, queue, record, set_aside)
+    text = None if error is None else f"{error[0]}: {error[1]}"
+    if far is None:
+        forget(tx, record, text, dropped)
+    else:
+        what = "ended" if error is None else "ended_with_error"
+        tx.happened(record.handle, what, text=text)
+        if dropped:
+            tx.happened(record.handle, "set_aside" if set_aside else "dropped", text=f"{dropped} unread")
+        code, words = error if error is not None else (None, None)
+        tx.save_conversation(_replace(record, state=state, error_code=code, error_text=words))
+        _tell(tx, far, error)
+    leave_group(tx, record)
+
+
+def forget(tx: Transaction, record: ConversationRecord, text: str | None, dropped: int) -> None:
+    """Forget a dialog both of whose ends are over; an event is all that remains."""
+    for handle in (record.handle, far_end(record.handle)):
+        tx.delete_conversation(handle)
+    tx.forget_happenings(dialog_of(record.handle))
+    queue = tx.queue_by_id(record.queue_id)
+    if queue is not None:
+        error = text or (None if record.error_code is None else f"{record.error_code}: {record.error_text}")
+        note(
+            tx, "dialog_ended", queue, dialog=dialog_of(record.handle), service=record.service,
+            far_service=record.far_service, contract=record.contract, error=error, dropped=dropped,
+        )  # fmt: skip
+
+
+def _tell(tx: Transaction, far: ConversationRecord, error: DialogError | None) -> None:
+    """Let the far end know that this one is over: after what was sent to it, an error before that."""
+    before = at_time(far.state, far.expires, tx.now)
+    event = ConversationEvent.FAR_END if error is None else ConversationEvent.FAR_ERROR
+    state = after(before, event)
+    if state is None or before is ConversationState.ERROR:
+        # Its lifetime is over: it has its error.
+        return
+    cancel_scheduled(tx, far, Lane.ERROR)
+    if error is None:
+        tx.save_conversation(_replace(far, state=state))
+        post(tx, far, Lane.MESSAGE, END_DIALOG)
+    else:
+        tx.save_conversation(_replace(far, state=state, error_code=error[0], error_text=error[1]))
+        post_error(tx, far, error)
+
+
+def clear_lanes(
+    tx: Transaction, queue: QueueRecord, record: ConversationRecord, set_aside: str | None = None
+) -> int:
+    """Remove what waits for a conversation, or set its messages aside; return how many went unread."""
+    unread = 0
+    for lane in LANES:
+        for key, state in tx.session_keys(queue.queue_id, lane_of(record.priority, record.handle, lane)):
+            row = tx.row(key)
+            if row is None:
+                continue
+            sent = lane is Lane.MESSAGE and decode_headers(row.headers).subject not in SYSTEM_TYPES
+            unread += sent
+            if sent and set_aside is not None:
+                if state == LOCKED:
+                    row = end_attempt(tx, row, Outcome.RELEASED)
+                dead_letter(tx, queue, row, ENDED_REASON, set_aside)
+            else:
+                remove(tx, row)
+    return unread
+
+
+def leave_group(tx: Transaction, record: ConversationRecord) -> None:
+    """Forget the state of a group that a conversation was the last of."""
+    if not tx.group_open(record.queue_id, record.group_id):
+        tx.set_session_state(record.queue_id, group_session(record.group_id), None)
+
+
+# -- what became of messages ---------------------------------------------------------------------
+
+
+def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
+    """Note that messages of dialogs were processed."""
+    for one in messages:
+        headers = one.headers
+        if headers.session_id is None or headers.subject is None:
+            continue
+        handle = place_of_lane(headers.session_id).handle
+        number = number_of(one.message_id)
+        tx.happened(handle, "received", headers.subject, number, sent=one.enqueued)
+        if number and number % _TRIM_EVERY == 0:
+            tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
+
+
+def end_heard(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
+    """End the conversations whose last message is among these that were processed."""
+    for one in messages:
+        headers = one.headers
+        if headers.subject in (END_DIALOG, ERROR) and headers.session_id is not None:
+            last_read(tx, queue, place_of_lane(headers.session_id).handle)
+
+
+def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
+    """End a conversation whose reader was told that it is over, once it has read what came before."""
+    record = open_conversation(tx, handle)
+    if record is None:
+        return
+    waiting = tx.session_keys(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
+    if not waiting:
+        end(tx, record)
+        return
+    # It was an error, which goes first, or something before it is to be tried again: then this comes last.
+    last = tx.row(waiting[-1][0])
+    if last is not None and decode_headers(last.headers).subject != END_DIALOG:
+        post(tx, record, Lane.MESSAGE, END_DIALOG)
+
+
+def retain(tx: Transaction, keys: Sequence[int]) -> None:
+    """Keep messages that were processed until their conversation ends, where nobody receives them."""
+    for key in keys:
+        row = tx.row(key)
+        if row is None or row.session_id is None:
+            continue
+        place = place_of_lane(row.session_id)
+        lane = lane_of(place.priority, place.handle, Lane.RETAINED)
+        tx.save_row(_replace(row, state=DEFERRED, due=None, session_id=lane))
+
+
+def failed(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
+    """Note that an attempt at a message of a dialog failed."""
+    if row.session_id is not None:
+        error = "" if failure is None else f": {failure.type}: {failure.message or ''}"[:500]
+        _about(tx, row, "failed", f"{outcome.value}{error}", over=False)
+
+
+def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, over: bool = True) -> str:
+    assert row.session_id is not None
+    handle = place_of_lane(row.session_id).handle
+    number, sent = number_of(row.message_id), row.enqueued if over else None
+    tx.happened(handle, kind, decode_headers(row.headers).subject, number, text, sent)
+    return handle
+
+
+def went_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str | None) -> None:
+    """Note that a message of a dialog was set aside, and the conversation goes on without it."""
+    if row.session_id is None:
+        return
+    handle = _about(tx, row, "set_aside", reason)
+    type_ = decode_headers(row.headers).subject
+    if type_ in (END_DIALOG, ERROR):
+        last_read(tx, queue, handle)
+
+
+def end_poisoned(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:
+    """End the conversation of a message that was set aside because it is poison."""
+    assert row.session_id is not None
+    record = open_conversation(tx, _about(tx, row, "set_aside", verdict.reason))
+    if record is None:
+        return
+    invalid = verdict.reason == INVALID_REASON
+    error = (INVALID_CODE, verdict.description) if invalid else (POISON_CODE, POISON_TEXT)
+    text = f"Its conversation was ended by a poison message: {verdict.reason}."
+    end(tx, record, error, set_aside=text)

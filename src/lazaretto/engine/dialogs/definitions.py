@@ -1,0 +1,121 @@
+"""Message types, contracts, services and priorities as they are kept: created, changed, dropped, applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lazaretto.engine.entities.queues import change_options
+from lazaretto.engine.log import audit, note
+from lazaretto.errors import DefinitionError
+from lazaretto.model.dialog_contracts import (
+    Contract,
+    Definition,
+    Definitions,
+    Service,
+    kind_of,
+    queue_options,
+)
+from lazaretto.model.entities import EntityPath
+from lazaretto.store.contract import Operation, Transaction
+
+
+class Change(NamedTuple):
+    """What was done to a definition, or would be: "create", "change" or "drop"."""
+
+    verb: str
+    kind: str
+    name: str
+
+
+@dataclasses.dataclass(slots=True)
+class ApplyDefinitions(Operation[list[Change]]):
+    """Create definitions, and change those that differ; with `drop_others`, drop those that are not given.
+
+    All of it or, if one cannot be, nothing. `only_compare`: say what would be done. The answer is what
+    changed.
+    """
+
+    definitions: Sequence[Definition]
+    actor: str
+    drop_others: bool = False
+    only_compare: bool = False
+
+    def run(self, tx: Transaction) -> list[Change]:
+        before = tx.definitions()
+        wanted = before
+        changes = []
+        for definition in self.definitions:
+            kind = kind_of(definition)
+            old = before.get(kind, definition.name)
+            if old != definition:
+                changes.append(Change("create" if old is None else "change", kind, definition.name))
+                wanted = wanted.changed(definition)
+        given = {(kind_of(d), d.name) for d in self.definitions}
+        for old in before.every() if self.drop_others else ():
+            kind = kind_of(old)
+            if (kind, old.name) not in given:
+                changes.append(Change("drop", kind, old.name))
+                wanted = wanted.without(kind, old.name)
+        wanted.check()
+        for change in changes:
+            if change.verb != "create":
+                self._refuse_used(tx, change, wanted)
+        if self.only_compare:
+            return changes
+        for change in changes:
+            definition_now = wanted.get(change.kind, change.name)
+            if definition_now is None:
+                tx.delete_definition(change.kind, change.name)
+            else:
+                tx.save_definition(definition_now)
+            if isinstance(definition_now, Service):
+                self._keep_queue(tx, definition_now)
+            audit(tx, self.actor, f"{change.verb}_{change.kind}", "", name=change.name)
+        return changes
+
+    def _refuse_used(self, tx: Transaction, change: Change, wanted: Definitions) -> None:
+        """Raise DefinitionError for a change that open conversations stand against."""
+        before = tx.definitions().get(change.kind, change.name)
+        if isinstance(before, Contract) and tx.contract_in_use(change.name):
+            raise DefinitionError(
+                f"contract {change.name!r} cannot be {change.verb}d while there are conversations under it; "
+                "make another one"
+            )
+        if isinstance(before, Service) and tx.service_in_use(change.name):
+            now = wanted.get(change.kind, change.name)
+            if not isinstance(now, Service) or now.queue.lower() != before.queue.lower():
+                raise DefinitionError(
+                    f"service {change.name!r} has conversations: it cannot be dropped, nor moved to another "
+                    "queue; end them first"
+                )
+
+    def _keep_queue(self, tx: Transaction, service: Service) -> None:
+        """Create a service's queue, or let it deal with poison as the service says."""
+        path = EntityPath.parse(service.queue)
+        options = queue_options(service)
+        queue = tx.queue(path.key)
+        if queue is None:
+            note(tx, "queue_created", tx.insert_queue(path.queue, options))
+            return
+        if not queue.options.dialogs:
+            raise DefinitionError(
+                f"{queue.path!r} is an ordinary queue: a service needs one of its own, which is made with it"
+            )
+        names = ("retention", "lock_duration", "policy", "on_poison_session", "breaker")
+        change_options(tx, queue, {name: getattr(options, name) for name in names}, self.actor)
+
+
+@dataclasses.dataclass(slots=True)
+class DropDefinition(Operation[None]):
+    """Drop a definition that nothing else names. Raises DefinitionError."""
+
+    kind: str
+    name: str
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        keep = tx.definitions().without(self.kind, self.name).every()
+        if not ApplyDefinitions(keep, self.actor, drop_others=True).run(tx):
+            raise DefinitionError(f"there is no {self.kind.replace('_', ' ')} {self.name!r} to drop")

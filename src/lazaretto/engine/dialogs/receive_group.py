@@ -1,0 +1,252 @@
+"""Receiving from dialogs: a conversation group is locked, and messages of it handed over in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+from lazaretto.engine.dialogs.conversation_ends import require_conversation
+from lazaretto.engine.dialogs.verbs import refuse_locked
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.entities.status import refuse_receiving
+from lazaretto.engine.messages.receive import dispose_of_exhausted, handed, look_again
+from lazaretto.engine.messages.sessions import RenewSession, SetSessionState
+from lazaretto.engine.routing.forwards import touch
+from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.errors import EntityError, NotAllowed
+from lazaretto.model.conversations import group_session, priority_bounds
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.dialogs import NextGroup, OpenLane
+from lazaretto.store.records import QueueRecord
+
+#: Of so many receives one goes to the priorities in turn, so that the most urgent cannot starve the rest.
+FAIR_SHARE = 8
+
+
+class GroupHandover(NamedTuple):
+    """A conversation group under a lock: messages of it, each with the lane it came from, and its state."""
+
+    group: str
+    lock: Lock
+    messages: list[tuple[ReceivedMessage, OpenLane]]
+    state: bytes | None
+    #: Behind which lane the next group is to be looked for.
+    lane: str
+
+
+@dataclasses.dataclass(slots=True)
+class _Round:
+    """What the readers of one commit have done since they asked: `taken` groups, or more than that."""
+
+    stale: bool
+    taken: set[tuple[int, str]] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
+    """Lock a conversation group and take messages of it: of the next, or of one that is named.
+
+    `token`: of the transaction, so that it may come back to groups that it has locked. `limit` 0: the group
+    is locked, and its state read, with nothing taken. `turn` and `after` say whose turn it is (see
+    FAIR_SHARE).
+    """
+
+    path: EntityPath
+    limit: int
+    token: int
+    group: str | None = None
+    handle: str | None = None
+    turn: int = 0
+    after: str = ""
+
+    durable = False
+    mergeable: ClassVar[bool] = True
+    rank: ClassVar[int] = 2
+
+    def run(self, tx: Transaction) -> GroupHandover | EntityError | Again | None:
+        return self.run_all(tx, [self])[0]
+
+    @classmethod
+    def run_all(
+        cls, tx: Transaction, operations: Sequence[ReceiveGroup]
+    ) -> list[GroupHandover | EntityError | Again | None]:
+        """Let several readers have their groups; all ask which is next before the first one looks."""
+        asked = [operation._ask(tx) for operation in operations]
+        done = sweep(tx, SWEEP)
+        round_ = _Round(stale=done > 0)
+        found: list[GroupHandover | EntityError | Again | None] = [
+            one._take_group(tx, look, round_) for one, look in zip(operations, asked, strict=True)
+        ]
+        return found if done < SWEEP else [AGAIN if group is None else group for group in found]
+
+    def _queue(self, tx: Transaction) -> QueueRecord:
+        queue = require_queue(tx, self.path)
+        if not queue.options.dialogs or self.path.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(
+                f"{str(self.path)!r} is not the queue of a service; receive with broker.receiver"
+            )
+        return queue
+
+    def _ask(self, tx: Transaction) -> Callable[[], NextGroup | None] | None:
+        """Ask which group is next, if none is named."""
+        queue = self._queue(tx)
+        refuse_receiving(queue, Subqueue.MAIN, by_dialogs=True)
+        touch(tx, queue)
+        return None if self.group is not None or self.handle is not None else self._look(tx, queue)
+
+    def _take_group(
+        self, tx: Transaction, asked: Callable[[], NextGroup | None] | None, round_: _Round
+    ) -> GroupHandover | EntityError | None:
+        queue, named = self._queue(tx), asked is None
+        halted = look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        while True:
+            first = None if named else self._next(tx, queue, asked, round_)
+            if not named and first is None:
+                return None
+            group = self._named(tx, queue) if first is None else first.lane.group_id
+            lock = Lock(self.path, self.token, until, group_session(group))
+            found = self._take(tx, queue, group, lock, first, round_)
+            if isinstance(found, EntityError):
+                return found
+            if found or not self.limit:
+                break
+            if named:
+                return None
+            # All that it had was used up, and is dealt with: look for another one.
+            asked = None
+        round_.taken.add((queue.queue_id, group))
+        tx.lock_session(queue.queue_id, group_session(group), self.token, until)
+        state = None
+        if not self.limit:
+            session = tx.session(queue.queue_id, group_session(group))
+            state = None if session is None else session.state
+        return GroupHandover(group, lock, found, state, "" if first is None else first.found)
+
+    def _next(
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        asked: Callable[[], NextGroup | None] | None,
+        round_: _Round,
+    ) -> NextGroup | None:
+        """Return the next group as it was asked for, or asked for anew where that may be another one now."""
+        if asked is None or round_.stale:
+            return self._look(tx, queue)()
+        first = asked()
+        taken = first is not None and (queue.queue_id, first.lane.group_id) in round_.taken
+        return self._look(tx, queue)() if taken else first
+
+    def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
+        # Who asks for a group, and not for messages, has those already that it has locked.
+        token = self.token if self.limit else 0
+        return tx.next_group(queue.queue_id, self._ranges(tx, queue), token, self.limit)
+
+    def _named(self, tx: Transaction, queue: QueueRecord) -> str:
+        group = self.group
+        if self.handle is not None:
+            record = require_conversation(tx, self.handle)
+            if record.queue_id != queue.queue_id:
+                raise NotAllowed(f"conversation {self.handle} does not receive from {queue.path!r}")
+            group = record.group_id
+        assert group is not None
+        refuse_locked(tx, queue.queue_id, group, self.token)
+        return group
+
+    def _ranges(self, tx: Transaction, queue: QueueRecord) -> list[tuple[str, str]]:
+        """Return where to look for the next group: the most urgent first, within a priority going round."""
+        levels = tx.levels(queue.queue_id)[::-1]
+        if levels and self.turn % FAIR_SHARE == FAIR_SHARE - 1:
+            start = self.turn // FAIR_SHARE % len(levels)
+            levels = levels[start:] + levels[:start]
+        ranges: list[tuple[str, str]] = []
+        for level in levels:
+            low, end = priority_bounds(level)
+            if low <= self.after < end:
+                ranges += [(self.after, end), (low, f"{self.after}!")]
+            else:
+                ranges.append((low, end))
+        return ranges
+
+    def _take(
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        group: str,
+        lock: Lock,
+        first: NextGroup | None,
+        round_: _Round,
+    ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
+        taken: list[tuple[ReceivedMessage, OpenLane]] = []
+        while len(taken) < self.limit:
+            left = self.limit - len(taken)
+            if first is not None:
+                lane, rows = first.lane, first.rows
+                first = None
+            else:
+                found = tx.open_messages(queue.queue_id, group, self.handle, self.token, left)
+                if found is None:
+                    break
+                lane, rows = found
+            alone = bool(rows) and rows[0][-1] is None
+            if alone and taken:
+                break
+            if not alone and dispose_of_exhausted(tx, queue, rows):
+                round_.stale = True
+                halted = look_again(tx, self.path)
+                if halted is not None:
+                    return halted
+                continue
+            if not rows:
+                break
+            tx.lock([row[0] for row in rows], self.token, lock.until)
+            taken += [(message, lane) for message in handed(tx, rows, lock)]
+            if alone:
+                break
+        return taken
+
+
+@dataclasses.dataclass(slots=True)
+class SetGroupState(Operation[None]):
+    """Store a conversation group's state, unless its last conversation has just ended."""
+
+    group: str
+    lock: Lock
+    state: bytes | None
+
+    def run(self, tx: Transaction) -> None:
+        if tx.group_open(require_queue(tx, self.lock.path).queue_id, self.group):
+            SetSessionState(self.lock.path, self.lock, self.state).run(tx)
+
+
+@dataclasses.dataclass(slots=True)
+class RenewGroup(Operation[Lock]):
+    """Prolong the lock on a conversation group, and on those of its messages that are held under it."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Lock:
+        lock = RenewSession(self.lock.path, self.lock).run(tx)
+        if self.keys:
+            tx.renew_locks(self.keys, lock.token, lock.until)
+        return lock
+
+
+@dataclasses.dataclass(slots=True)
+class ReleaseGroup(Operation[None]):
+    """Give a conversation group up, all of whose messages were settled."""
+
+    lock: Lock
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self.lock.path.key)
+        if queue is not None and self.lock.session_id is not None:
+            tx.free_group(queue.queue_id, self.lock.session_id, self.lock.token)

@@ -1,0 +1,327 @@
+"""The verbs of dialogs as operations: begin, send, end, move, time, clean up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.dialogs.conversation_ends import (
+    INVALID_REASON,
+    DialogError,
+    cancel_scheduled,
+    clear_lanes,
+    end,
+    forget,
+    last_read,
+    leave_group,
+    message,
+    open_conversation,
+    post,
+    post_error,
+    refused,
+    require_conversation,
+)
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import audit
+from lazaretto.engine.messages.prepare import check_size
+from lazaretto.engine.messages.sessions import held_decoder
+from lazaretto.engine.outcome.dispositions import HeldRecord
+from lazaretto.engine.outcome.held_sessions import ResumeSession
+from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.engine.timers import SWEEP, sweep
+from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
+from lazaretto.model.conversations import (
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    INVALID_CODE,
+    LIFETIME_CODE,
+    RECEIVED_LANES,
+    ConversationState,
+    Lane,
+    dialog_of,
+    far_end,
+    group_session,
+    is_initiator,
+    lane_of,
+    message_name,
+)
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import first_key
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.dialogs import ConversationRecord
+from lazaretto.store.records import DEFERRED, READY, QueueRecord
+
+_replace = msgspec.structs.replace
+
+_LIFETIME: DialogError = (LIFETIME_CODE, "The dialog has exceeded its lifetime.")
+
+
+@dataclasses.dataclass(slots=True)
+class BeginDialog(Operation[None]):
+    """Begin a dialog between two services. The far end learns of it by the first message."""
+
+    handle: str
+    service: str
+    far_service: str
+    contract: str
+    group: str
+    lifetime: int | None = None
+
+    def run(self, tx: Transaction) -> None:
+        known = tx.definitions()
+        near, far = known.service(self.service), known.service(self.far_service)
+        known.contract(self.contract)
+        if self.contract not in far.contracts:
+            raise DefinitionError(
+                f"service {far.name!r} is not the target of contract {self.contract!r}; its contracts are: "
+                f"{', '.join(far.contracts) or 'none'}"
+            )
+        record = ConversationRecord(
+            handle=self.handle,
+            queue_id=require_queue(tx, EntityPath.parse(near.queue)).queue_id,
+            service=near.name,
+            far_service=far.name,
+            contract=self.contract,
+            group_id=self.group,
+            state=ConversationState.STARTED_OUTBOUND,
+            priority=known.priority_of(self.contract, near.name, far.name),
+            far_queue_id=require_queue(tx, EntityPath.parse(far.queue)).queue_id,
+            far_priority=known.priority_of(self.contract, far.name, near.name),
+            sent=0,
+            created=tx.now,
+            expires=None if self.lifetime is None else tx.now + self.lifetime,
+        )
+        _open(tx, record, "begun")
+
+
+def _open(tx: Transaction, record: ConversationRecord, kind: str) -> None:
+    tx.save_conversation(record)
+    tx.happened(record.handle, kind, text=f"{record.service} to {record.far_service}")
+    if record.expires is not None:
+        post_error(tx, record, _LIFETIME, scheduled=record.expires)
+
+
+@dataclasses.dataclass(slots=True)
+class SendDialog(Operation[None]):
+    """Send a message to the far end of a conversation.
+
+    One that is `invalid`, which says why, is not received there: it is set aside, and the far end ends with
+    an error.
+    """
+
+    handle: str
+    type: str
+    body: bytes
+    invalid: str | None
+    #: The group that the far end gets if it begins with this.
+    group: str
+
+    def run(self, tx: Transaction) -> None:
+        near = tx.count_sent(self.handle)
+        if near is None:
+            raise refused(tx, self.handle, "send")
+        queue = tx.queue_by_id(near.far_queue_id)
+        if queue is None:
+            raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
+        if near.sent == 1 and is_initiator(self.handle):
+            self._begin_far_end(tx, near)
+        far = tx.conversation(far_end(self.handle))
+        if far is None:
+            raise ConversationError(f"the far end of conversation {self.handle} was cleaned up; end it")
+        name = message_name(self.handle, near.sent)
+        prepared = message(far.priority, far.handle, Lane.MESSAGE, self.type, self.body, name)
+        check_size(prepared, queue.options.max_message_size)
+        (key,) = tx.insert_messages(queue, [prepared])
+        if self.invalid is not None:
+            self._refuse(tx, queue, far, key, near.sent, self.invalid)
+        else:
+            self._retain(tx, near)
+
+    def _begin_far_end(self, tx: Transaction, near: ConversationRecord) -> None:
+        far = ConversationRecord(
+            handle=far_end(self.handle),
+            queue_id=near.far_queue_id,
+            service=near.far_service,
+            far_service=near.service,
+            contract=near.contract,
+            group_id=self.group,
+            state=ConversationState.CONVERSING,
+            priority=near.far_priority,
+            far_queue_id=near.queue_id,
+            far_priority=near.priority,
+            sent=0,
+            created=tx.now,
+            expires=near.expires,
+        )
+        _open(tx, far, "arrived")
+
+    def _refuse(
+        self, tx: Transaction, queue: QueueRecord, far: ConversationRecord, key: int, number: int, why: str
+    ) -> None:
+        """Set an invalid message aside, and answer it with an error at once."""
+        row = tx.row(key)
+        assert row is not None
+        dead_letter(tx, queue, row, INVALID_REASON, why)
+        tx.happened(far.handle, "refused", self.type, number, why, tx.now)
+        end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
+
+    def _retain(self, tx: Transaction, near: ConversationRecord) -> None:
+        """Keep a copy of what was sent, where the sender's queue retains until the conversation ends."""
+        queue = tx.queue_by_id(near.queue_id)
+        if queue is None or not queue.options.retention:
+            return
+        copy = message(near.priority, near.handle, Lane.RETAINED, self.type, self.body, f"{near.handle}.sent")
+        (key,) = tx.insert_messages(queue, [copy])
+        row = tx.row(key)
+        assert row is not None
+        tx.save_row(_replace(row, state=DEFERRED))
+
+
+@dataclasses.dataclass(slots=True)
+class EndConversation(Operation[None]):
+    """End a conversation at this end, perhaps with an error.
+
+    `lenient`: it may be gone, because a message that was settled before was its last.
+    """
+
+    handle: str
+    error: DialogError | None = None
+    lenient: bool = False
+    actor: str | None = None
+
+    def run(self, tx: Transaction) -> None:
+        if self.lenient and open_conversation(tx, self.handle) is None:
+            return
+        record = require_conversation(tx, self.handle)
+        end(tx, record, self.error)
+        if self.actor is not None:
+            _audit(tx, self.actor, "end_conversation", record)
+
+
+def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord) -> None:
+    queue = tx.queue_by_id(record.queue_id)
+    audit(tx, actor, action, queue.path if queue else "", conversation=record.handle)
+
+
+@dataclasses.dataclass(slots=True)
+class CleanUpConversation(Operation[int]):
+    """Remove one end of a dialog with all that waits for it, and tell nobody.
+
+    The answer is how many messages that was.
+    """
+
+    handle: str
+    actor: str
+
+    def run(self, tx: Transaction) -> int:
+        record = require_conversation(tx, self.handle)
+        queue = tx.queue_by_id(record.queue_id)
+        dropped = 0 if queue is None else clear_lanes(tx, queue, record)
+        if open_conversation(tx, far_end(self.handle)) is None:
+            # Nobody is left to end it.
+            forget(tx, record, "cleaned up", dropped)
+        else:
+            tx.delete_conversation(self.handle)
+            tx.happened(self.handle, "cleaned_up", text=f"{dropped} unread")
+        leave_group(tx, record)
+        _audit(tx, self.actor, "clean_up_conversation", record)
+        return dropped
+
+
+@dataclasses.dataclass(slots=True)
+class MoveConversation(Operation[None]):
+    """Move a conversation to another group of its queue; both must be free, or locked under `token`."""
+
+    handle: str
+    group: str
+    token: int
+
+    def run(self, tx: Transaction) -> None:
+        record = require_conversation(tx, self.handle)
+        for group in (record.group_id, self.group):
+            refuse_locked(tx, record.queue_id, group, self.token)
+        tx.save_conversation(_replace(record, group_id=self.group))
+        tx.happened(self.handle, "moved", text=f"to group {self.group}")
+        leave_group(tx, record)
+        tx.wake(first_key(record.queue_id))
+
+
+def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> None:
+    """Raise ConversationLocked if somebody else holds a group."""
+    session = tx.session(queue_id, group_session(group))
+    if session is not None and session.is_locked(tx.now) and session.lock_token != token:
+        raise ConversationLocked(f"conversation group {group} is locked by {session.locked_by}")
+
+
+@dataclasses.dataclass(slots=True)
+class SetTimer(Operation[None]):
+    """Let a DialogTimer message come to this end after a time, in place of one that was set; None: none."""
+
+    handle: str
+    delay: int | None
+
+    def run(self, tx: Transaction) -> None:
+        # One that has run out stays: its message is there.
+        sweep(tx, SWEEP)
+        record = open_conversation(tx, self.handle)
+        if record is None:
+            raise refused(tx, self.handle, "have a timer")
+        cancel_scheduled(tx, record, Lane.TIMER)
+        if self.delay is None:
+            tx.happened(self.handle, "timer_cancelled")
+            return
+        post(tx, record, Lane.TIMER, DIALOG_TIMER, scheduled=tx.now + self.delay)
+        tx.happened(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
+
+
+@dataclasses.dataclass(slots=True)
+class ResumeConversation(Operation[None]):
+    """Decide on the poison message that holds a conversation: retry, move, drop, reject; or end it."""
+
+    handle: str
+    verdict: str
+    error: DialogError
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        record = require_conversation(tx, self.handle)
+        queue = tx.queue_by_id(record.queue_id)
+        if queue is None:
+            raise ConversationError(f"the queue of conversation {self.handle} is gone; end it")
+        held = False
+        for lane in RECEIVED_LANES:
+            session_id = lane_of(record.priority, self.handle, lane)
+            session = tx.session(queue.queue_id, session_id)
+            if session is not None and session.held_by is not None:
+                if not held:
+                    tx.happened(self.handle, "resumed", text=self.verdict)
+                held = True
+                if self.verdict != "end":
+                    self._decide(tx, queue, session_id, held_decoder.decode(session.held_by))
+        if not held:
+            raise ConversationError(f"conversation {self.handle} is not held by a poison message")
+        if self.verdict == "end":
+            end(tx, record, self.error, set_aside="Its conversation was ended by an operator.")
+            _audit(tx, self.actor, "end_conversation", record)
+
+    def _decide(self, tx: Transaction, queue: QueueRecord, session_id: str, held: HeldRecord) -> None:
+        row = tx.row(first_key(queue.queue_id) + held.sequence_number)
+        type_ = None if row is None else decode_headers(row.headers).subject
+        ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
+        for key, state in tx.session_keys(queue.queue_id, session_id):
+            other = tx.row(key) if state == READY else None
+            if other is not None and other.cycle_attempts:
+                # Rolled back together with the poison message, it was charged for it.
+                tx.save_row(_replace(other, cycle_attempts=0, cycle=0))
+        if self.verdict != "retry" and type_ in (END_DIALOG, ERROR):
+            # It was the last word of the far end, and counts as heard.
+            last_read(tx, queue, self.handle)
+
+
+def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:
+    """Return the ends of a dialog that there are: the one that began it first."""
+    ends = (tx.conversation(f"{dialog_of(dialog)}-{end_}") for end_ in "it")
+    return [record for record in ends if record is not None]

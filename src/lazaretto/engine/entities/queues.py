@@ -1,0 +1,236 @@
+"""Operations on queues themselves: create, change, delete, describe, resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lazaretto.engine.log import audit, note, note_all
+from lazaretto.engine.outcome.dispositions import culprit_decoder
+from lazaretto.engine.routing.forwards import check_destinations, start_forwarding, touch
+from lazaretto.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidOption,
+    InvalidPath,
+    NotAllowed,
+)
+from lazaretto.model.checks import refuse_unknown, suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import (
+    FIXED_OPTIONS,
+    SYSTEM_DEAD_LETTER_QUEUE,
+    Culprit,
+    EntityKind,
+    EntityPath,
+    MessageCounts,
+    QueueDescription,
+    QueueOptions,
+    Subqueue,
+    names_subscription,
+    refuse_for_subscription,
+)
+from lazaretto.model.keys import first_key
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    QueueRecord,
+    Standing,
+)
+
+#: Queues about which is asked at once.
+_PAGE = 1000
+
+
+def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the queue at a path. Raises EntityNotFound, with the path most like it."""
+    record = tx.queue(path.key)
+    if record is None:
+        known = [q.path for q in tx.queues()]
+        raise EntityNotFound(f"no queue exists at {path.queue!r}{suggestion(path.queue, known)}")
+    return record
+
+
+def refuse_topic(queue: QueueRecord, instead: str) -> None:
+    """Raise NotAllowed if it is a topic; `instead`: what to do."""
+    if queue.kind is EntityKind.TOPIC:
+        raise NotAllowed(f"{queue.path!r} is a topic: {instead}")
+
+
+def _shown(halted_by: str | None) -> Culprit | None:
+    if halted_by is None:
+        return None
+    c = culprit_decoder.decode(halted_by)
+    return Culprit(c.sequence_number, c.delivery_count, c.cycle, c.reason, to_datetime(c.time), c.error)
+
+
+def describe(tx: Transaction, queue: QueueRecord) -> QueueDescription:
+    """Return a queue with its exact counts."""
+    return describe_all(tx, [queue])[0]
+
+
+def describe_all(tx: Transaction, queues: Sequence[QueueRecord]) -> list[QueueDescription]:
+    """Return queues with their exact counts."""
+    return [_described(queue, standing) for queue, standing in standings(tx, queues)]
+
+
+def standings(tx: Transaction, queues: Sequence[QueueRecord]) -> Iterator[tuple[QueueRecord, Standing]]:
+    """Yield queues, each with how it stands, and ask for a page of them at once."""
+    for start in range(0, len(queues), _PAGE):
+        page = queues[start : start + _PAGE]
+        found = tx.standings([queue.queue_id for queue in page])
+        yield from ((queue, found.get(queue.queue_id, Standing())) for queue in page)
+
+
+def _described(queue: QueueRecord, standing: Standing) -> QueueDescription:
+    return QueueDescription(
+        path=queue.path,
+        options=queue.options,
+        status=queue.status,
+        halted_by=_shown(queue.halted_by),
+        dead_letter_halted_by=_shown(queue.dead_letter_halted_by),
+        counts=MessageCounts(
+            active=standing.number(FRESH, READY),
+            locked=standing.number(LOCKED),
+            deferred=standing.number(DEFERRED),
+            scheduled=standing.number(SCHEDULED),
+            delayed=standing.number(DELAYED),
+            suspect=standing.number(SUSPECT),
+            dead_letter=standing.dead_letter,
+            transfer_dead_letter=standing.transfer_dead_letter,
+        ),
+        expired=standing.expired,
+        dropped=standing.dropped,
+        held_sessions=standing.held_sessions,
+        size=None if queue.options.max_size is None else standing.size,
+        created=to_datetime(queue.created),
+        updated=to_datetime(queue.updated),
+    )
+
+
+def _refuse_subqueue(path: EntityPath, verb: str) -> None:
+    if path.subqueue is not Subqueue.MAIN:
+        raise NotAllowed(f"a subqueue cannot be {verb}: {str(path)!r} belongs to {path.queue!r}")
+
+
+def _refuse_system(path: EntityPath, verb: str) -> None:
+    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} belongs to the system and cannot be {verb}")
+
+
+class OpenStore(Operation[None]):
+    """Make sure the system's dead-letter queue exists."""
+
+    def run(self, tx: Transaction) -> None:
+        if tx.queue(SYSTEM_DEAD_LETTER_QUEUE) is None:
+            tx.insert_queue(SYSTEM_DEAD_LETTER_QUEUE, QueueOptions())
+
+
+@dataclasses.dataclass(slots=True)
+class CreateQueues(Operation[list[QueueDescription]]):
+    """Create queues with the same options: all of them, or none."""
+
+    paths: Sequence[EntityPath]
+    options: QueueOptions
+
+    def run(self, tx: Transaction) -> list[QueueDescription]:
+        seen: set[str] = set()
+        for path in self.paths:
+            _refuse_subqueue(path, "created")
+            if names_subscription(path):
+                raise InvalidPath(f"{path.queue!r} is the path of a subscription: create_subscription")
+            if path.key in seen:
+                raise EntityExists(f"{path.queue!r} is among the paths more than once")
+            seen.add(path.key)
+        records = tx.insert_queues([path.queue for path in self.paths], self.options) if self.paths else []
+        made = {record.path for record in records}
+        for path in self.paths:
+            taken = None if path.queue in made else tx.queue(path.key)
+            if taken is not None:
+                raise EntityExists(f"a {taken.kind.value} exists at {path.queue!r} already")
+            check_destinations(tx, path, self.options)
+        for record in records:
+            touch(tx, record)
+        if records:
+            note_all(tx, "queue_created", [(record, None, {}) for record in records])
+        return [_described(record, Standing()) for record in records]
+
+
+@dataclasses.dataclass(slots=True)
+class UpdateQueue(Operation[QueueDescription]):
+    """Change some of a queue's options."""
+
+    path: EntityPath
+    changes: Mapping[str, Any]
+    actor: str
+
+    def run(self, tx: Transaction) -> QueueDescription:
+        _refuse_subqueue(self.path, "changed")
+        record = require_queue(tx, self.path)
+        refuse_topic(record, "update_topic")
+        return describe(tx, change_options(tx, record, self.changes, self.actor))
+
+
+def change_options(
+    tx: Transaction, record: QueueRecord, changes: Mapping[str, Any], actor: str
+) -> QueueRecord:
+    """Change some of an entity's options; return it as it is then. Raises InvalidOption."""
+    names = [field.name for field in dataclasses.fields(QueueOptions)]
+    refuse_unknown(changes, names, f"{record.kind.value} {record.path!r}")
+    options = dataclasses.replace(record.options, **changes)
+    for name in FIXED_OPTIONS:
+        if getattr(options, name) != getattr(record.options, name):
+            raise InvalidOption(
+                f"{name} is fixed when a {record.kind.value} is created and cannot be changed"
+            )
+    changed = [name for name in names if getattr(options, name) != getattr(record.options, name)]
+    if record.kind is EntityKind.SUBSCRIPTION:
+        refuse_for_subscription(options)
+    check_destinations(tx, EntityPath(record.path), options)
+    if changed:
+        record = tx.save_queue(dataclasses.replace(record, options=options))
+        if "max_size" in changed:
+            tx.count_size(record.queue_id)
+        if "auto_delete_on_idle" in changed:
+            tx.set_idle_at(record.queue_id, None)
+            touch(tx, record)
+        start_forwarding(tx, record)
+        note(tx, "queue_updated", record, changed=changed)
+        audit(tx, actor, "update", record.path, changed=changed)
+        tx.wake(first_key(record.queue_id))
+    return record
+
+
+@dataclasses.dataclass(slots=True)
+class DeleteQueue(Operation[None]):
+    """Delete a queue with all its messages."""
+
+    path: EntityPath
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        _refuse_subqueue(self.path, "deleted")
+        _refuse_system(self.path, "deleted")
+        record = require_queue(tx, self.path)
+        refuse_topic(record, "delete_topic")
+        services = tx.definitions().on_queue(self.path.key) if record.options.dialogs else ()
+        if services:
+            raise NotAllowed(
+                f"{record.path!r} is the queue of service {services[0].name!r}: drop the service first"
+            )
+        delete(tx, record, self.actor)
+
+
+def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
+    """Delete an entity with all its messages."""
+    note(tx, "queue_deleted", record)
+    audit(tx, actor, "delete", record.path)
+    tx.delete_queue(record)
+    tx.wake(first_key(record.queue_id))

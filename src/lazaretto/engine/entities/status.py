@@ -1,0 +1,200 @@
+"""Whether an entity takes and gives messages: switched on and off, halted and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
+from lazaretto.engine.log import audit, note
+from lazaretto.engine.outcome.dispositions import CulpritRecord, culprit_decoder, dispose
+from lazaretto.engine.routing.forwards import start_forwarding
+from lazaretto.errors import (
+    EntityError,
+    InvalidOption,
+    NotAllowed,
+    PoisonMessageError,
+    QueueDisabled,
+)
+from lazaretto.model.checks import suggestion
+from lazaretto.model.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityKind,
+    EntityPath,
+    QueueDescription,
+    QueueStatus,
+    Subqueue,
+)
+from lazaretto.model.keys import first_key
+from lazaretto.model.policy import DISPOSITIONS, RETRY
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import LOCKED, QueueRecord
+
+#: What an operator may decide on the message that halted a queue.
+VERDICTS = (RETRY, "move", "drop", "reject")
+
+
+def refuse_sending(queue: QueueRecord) -> None:
+    """Raise QueueDisabled if nothing can be sent to an entity."""
+    if not queue.status.takes:
+        raise _off(queue, "sent to")
+
+
+def refuse_dialogs(queue: QueueRecord) -> None:
+    """Raise NotAllowed if a queue's messages come and go by dialogs alone."""
+    if queue.options.dialogs:
+        raise NotAllowed(
+            f"{queue.path!r} is the queue of a service: its messages come and go by dialogs (broker.dialogs)"
+        )
+
+
+def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
+    return QueueDisabled(
+        f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "
+        "by an operator or by consecutive rollbacks; resume it to go on"
+    )
+
+
+def refuse_receiving(queue: QueueRecord, subqueue: Subqueue, *, by_dialogs: bool = False) -> None:
+    """Raise what stands against receiving: a queue that is off or forwards, a topic, a service's queue."""
+    refuse_topic(queue, "receive from one of its subscriptions")
+    if subqueue is Subqueue.MAIN and not by_dialogs:
+        refuse_dialogs(queue)
+    options = queue.options
+    destination = {
+        Subqueue.MAIN: options.forward_to,
+        Subqueue.DEAD_LETTER: options.forward_dead_lettered_messages_to,
+    }.get(subqueue)
+    if destination is not None:
+        raise NotAllowed(
+            f"{str(EntityPath(queue.path, subqueue))!r} cannot be received from: "
+            f"its messages are forwarded to {destination!r}; receive them there"
+        )
+    error = _off_error(queue, subqueue)
+    if error is not None:
+        raise error
+
+
+def _off_error(queue: QueueRecord, subqueue: Subqueue) -> QueueDisabled | None:
+    off = queue.status in (QueueStatus.DISABLED, QueueStatus.RECEIVE_DISABLED)
+    return _off(queue, "received from") if off and subqueue is Subqueue.MAIN else None
+
+
+def stop_error(queue: QueueRecord, subqueue: Subqueue) -> EntityError | None:
+    """Return the error that receiving raises from a queue that is switched off or halted, else None."""
+    return _off_error(queue, subqueue) or halt_error(queue, subqueue)
+
+
+def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | None:
+    """Return the error that receiving from a halted queue raises, None if it is not halted."""
+    halted_by = queue.halted_by if subqueue is Subqueue.MAIN else None
+    if subqueue is Subqueue.DEAD_LETTER:
+        halted_by = queue.dead_letter_halted_by
+    if halted_by is None:
+        return None
+    culprit = culprit_decoder.decode(halted_by)
+    return PoisonMessageError(
+        str(EntityPath(queue.path, subqueue)),
+        culprit.sequence_number,
+        culprit.delivery_count,
+        culprit.cycle,
+        culprit.reason,
+        culprit.error,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class SetStatus(Operation[QueueStatus]):
+    """Switch an entity on or off, both ways or one; the answer is its status then.
+
+    A queue that a poison message halts stays halted when it is switched on.
+    """
+
+    path: EntityPath
+    status: QueueStatus
+    actor: str
+
+    def run(self, tx: Transaction) -> QueueStatus:
+        record = require_queue(tx, self.path)
+        self._check(record)
+        status = self.status
+        if status is QueueStatus.ACTIVE:
+            tx.set_rollbacks(record.queue_id, 0)
+            if record.halted_by is not None:
+                status = QueueStatus.HALTED
+        if status is not record.status:
+            record = tx.save_queue(dataclasses.replace(record, status=status))
+            note(tx, "status_set", record, status=status.value)
+            audit(tx, self.actor, "status", record.path, status=status.value)
+            start_forwarding(tx, record)
+            tx.wake(first_key(record.queue_id))
+        return record.status
+
+    def _check(self, record: QueueRecord) -> None:
+        if self.path.subqueue is not Subqueue.MAIN or self.path.key == SYSTEM_DEAD_LETTER_QUEUE:
+            raise NotAllowed(f"{str(self.path)!r} has no status of its own that could be set")
+        topic, subscription = (record.kind is k for k in (EntityKind.TOPIC, EntityKind.SUBSCRIPTION))
+        if (topic and self.status is QueueStatus.RECEIVE_DISABLED) or (
+            subscription and self.status is QueueStatus.SEND_DISABLED
+        ):
+            what = "received from" if topic else "sent to"
+            raise InvalidOption(f"a {record.kind.value} is never {what} by itself: active or disabled")
+
+
+@dataclasses.dataclass(slots=True)
+class ResumeQueue(Operation[QueueDescription]):
+    """Let a halted or disabled queue be used again; a halted one needs a verdict on the culprit."""
+
+    path: EntityPath
+    verdict: str | None
+    actor: str
+
+    def run(self, tx: Transaction) -> QueueDescription:
+        record = require_queue(tx, self.path)
+        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+        halted_by = record.dead_letter_halted_by if dead else record.halted_by
+        disabled = record.status not in (QueueStatus.ACTIVE, QueueStatus.HALTED) and not dead
+        if halted_by is None and not disabled:
+            raise EntityError(
+                f"{str(self.path)!r} is neither halted nor disabled; there is nothing to resume"
+            )
+        if self.verdict is not None and self.verdict not in VERDICTS:
+            raise InvalidOption(f"unknown verdict {self.verdict!r}{suggestion(self.verdict, VERDICTS)}")
+        if dead:
+            changes: dict[str, Any] = {"dead_letter_halted_by": None}
+        else:
+            changes = {"halted_by": None, "status": QueueStatus.ACTIVE}
+        culprit = None
+        if halted_by is not None:
+            if self.verdict is None:
+                raise InvalidOption(
+                    f"expected a verdict on the message that halted {str(self.path)!r}: {', '.join(VERDICTS)}"
+                )
+            culprit = culprit_decoder.decode(halted_by)
+        record = tx.save_queue(dataclasses.replace(record, **changes))
+        if not dead:
+            tx.set_rollbacks(record.queue_id, 0)
+        if culprit is not None:
+            self._judge(tx, record, culprit)
+        number = culprit.sequence_number if culprit else None
+        note(tx, "queue_resumed", record, number, verdict=self.verdict)
+        audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
+        start_forwarding(tx, record)
+        tx.wake(first_key(record.queue_id, self.path.subqueue))
+        return describe(tx, tx.queue_by_id(record.queue_id) or record)
+
+    def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
+        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+        if dead and self.verdict == "move":
+            raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
+        row = tx.row(first_key(record.queue_id, self.path.subqueue) + culprit.sequence_number)
+        # The culprit may be gone: its time to live may have run out meanwhile.
+        if row is None or row.state == LOCKED:
+            return
+        if self.verdict == RETRY:
+            tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
+        else:
+            assert self.verdict is not None
+            dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)

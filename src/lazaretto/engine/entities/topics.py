@@ -1,0 +1,259 @@
+"""Operations on topics, subscriptions and rules: create, change, delete, describe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from lazaretto.engine.entities.queues import change_options, delete, describe_all, require_queue, standings
+from lazaretto.engine.log import audit, note
+from lazaretto.engine.routing.forwards import check_destinations, touch
+from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
+from lazaretto.filters.rules import Rule
+from lazaretto.filters.stored import decode_rules, encode_rules
+from lazaretto.model.checks import refuse_unknown, shown, suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import (
+    TOPIC_OPTIONS,
+    EntityKind,
+    EntityPath,
+    QueueDescription,
+    QueueOptions,
+    QueueStatus,
+    TopicOptions,
+    refuse_for_subscription,
+    subscription_path,
+)
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
+
+#: Service Bus's limit.
+MOST_SUBSCRIPTIONS = 2_000
+
+#: Who the audit log says deleted an entity that nobody used.
+IDLE_ACTOR = "auto_delete_on_idle"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubscriptionDescription:
+    """A subscription: the topic it belongs to, all that a queue has, and its rules by name."""
+
+    topic: str
+    name: str
+    queue: QueueDescription
+    rules: tuple[Rule, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """What a topic is, and how it stands.
+
+    `scheduled`: messages that wait for their time. `unmatched`: those that no subscription took, over
+    the topic's life; `expired`: those whose time to live ran out before their scheduled time. `size`: bytes
+    that it and its subscriptions hold, where `max_size` is set.
+    """
+
+    path: str
+    options: TopicOptions
+    status: QueueStatus
+    subscriptions: int
+    scheduled: int
+    unmatched: int
+    expired: int
+    size: int | None
+    created: datetime
+    updated: datetime
+
+
+def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the topic at a path. Raises EntityNotFound, with the path most like it."""
+    record = tx.queue(path.key)
+    if record is None or record.kind is not EntityKind.TOPIC:
+        known = [q.path for q in tx.queues() if q.kind is EntityKind.TOPIC]
+        kind = "" if record is None else f" (it is a {record.kind.value})"
+        raise EntityNotFound(f"no topic exists at {path.queue!r}{kind}{suggestion(path.queue, known)}")
+    return record
+
+
+def require_subscription(tx: Transaction, topic: EntityPath, name: str) -> QueueRecord:
+    """Return a topic's subscription. Raises EntityNotFound, with the name most like it."""
+    require_topic(tx, topic)
+    path = subscription_path(topic.queue, name)
+    return tx.queue(path.key) or require_queue(tx, path)
+
+
+def describe_topic(tx: Transaction, topic: QueueRecord) -> TopicDescription:
+    """Return a topic with its counts."""
+    return describe_topics(tx, [topic])[0]
+
+
+def describe_topics(tx: Transaction, topics: Sequence[QueueRecord]) -> list[TopicDescription]:
+    """Return topics with their counts."""
+    return [
+        TopicDescription(
+            path=topic.path,
+            options=TopicOptions(**{name: getattr(topic.options, name) for name in TOPIC_OPTIONS}),
+            status=topic.status,
+            subscriptions=standing.subscriptions,
+            scheduled=standing.number(SCHEDULED),
+            unmatched=standing.dropped,
+            expired=standing.expired,
+            size=None if topic.options.max_size is None else standing.size,
+            created=to_datetime(topic.created),
+            updated=to_datetime(topic.updated),
+        )
+        for topic, standing in standings(tx, topics)
+    ]
+
+
+def describe_subscription(tx: Transaction, record: QueueRecord) -> SubscriptionDescription:
+    """Return a subscription with its counts and rules."""
+    return describe_subscriptions(tx, [record])[0]
+
+
+def describe_subscriptions(tx: Transaction, records: Sequence[QueueRecord]) -> list[SubscriptionDescription]:
+    """Return subscriptions with their counts and rules."""
+    found = []
+    for record, described in zip(records, describe_all(tx, records), strict=True):
+        topic, _, name = record.path.rsplit("/", 2)
+        found.append(SubscriptionDescription(topic, name, described, decode_rules(record.rules)))
+    return found
+
+
+@dataclasses.dataclass(slots=True)
+class CreateTopic(Operation[TopicDescription]):
+    """Create a topic."""
+
+    path: EntityPath
+    options: TopicOptions
+
+    def run(self, tx: Transaction) -> TopicDescription:
+        taken = tx.queue(self.path.key)
+        if taken is not None:
+            raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
+        record = tx.insert_queue(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
+        touch(tx, record)
+        note(tx, "topic_created", record)
+        return describe_topic(tx, record)
+
+
+@dataclasses.dataclass(slots=True)
+class UpdateTopic(Operation[TopicDescription]):
+    """Change some of a topic's options."""
+
+    path: EntityPath
+    changes: Mapping[str, Any]
+    actor: str
+
+    def run(self, tx: Transaction) -> TopicDescription:
+        topic = require_topic(tx, self.path)
+        refuse_unknown(self.changes, TOPIC_OPTIONS, f"topic {topic.path!r}")
+        return describe_topic(tx, change_options(tx, topic, self.changes, self.actor))
+
+
+@dataclasses.dataclass(slots=True)
+class DeleteTopic(Operation[None]):
+    """Delete a topic with its subscriptions and all their messages."""
+
+    path: EntityPath
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        topic = require_topic(tx, self.path)
+        delete_topic(tx, topic, self.actor)
+
+
+def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
+    """Delete a topic with its subscriptions."""
+    for record in tx.subscriptions(topic.queue_id):
+        delete(tx, record, actor)
+    delete(tx, topic, actor)
+
+
+def end_idle(tx: Transaction, entity: QueueRecord) -> None:
+    """Delete an entity that nobody has used for as long as it may be, unless something waits in it."""
+    topic = entity.kind is EntityKind.TOPIC
+    if any(_waits(tx, each) for each in (entity, *(tx.subscriptions(entity.queue_id) if topic else ()))):
+        tx.set_idle_at(entity.queue_id, None)
+        touch(tx, entity)
+    elif topic:
+        delete_topic(tx, entity, IDLE_ACTOR)
+    else:
+        delete(tx, entity, IDLE_ACTOR)
+
+
+def _waits(tx: Transaction, queue: QueueRecord) -> bool:
+    """Return whether an entity has dead letters, or messages that somebody will come back to."""
+    ((_, standing),) = standings(tx, [queue])
+    dead = standing.dead_letter + standing.transfer_dead_letter
+    return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED))
+
+
+@dataclasses.dataclass(slots=True)
+class CreateSubscription(Operation[SubscriptionDescription]):
+    """Create a subscription of a topic."""
+
+    topic: EntityPath
+    name: str
+    options: QueueOptions
+    rules: Sequence[Rule]
+
+    def run(self, tx: Transaction) -> SubscriptionDescription:
+        topic = require_topic(tx, self.topic)
+        path = subscription_path(topic.path, self.name)
+        if tx.queue(path.key) is not None:
+            raise EntityExists(f"topic {topic.path!r} has a subscription {self.name!r} already")
+        if len(tx.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
+            raise InvalidOption(
+                f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the most there can be"
+            )
+        rules = _checked(self.rules)
+        refuse_for_subscription(self.options)
+        check_destinations(tx, path, self.options)
+        record = tx.insert_queue(
+            path.queue, self.options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
+        )
+        touch(tx, record)
+        note(tx, "subscription_created", record)
+        return describe_subscription(tx, record)
+
+
+def _checked(rules: Sequence[Rule]) -> list[Rule]:
+    names: set[str] = set()
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise InvalidOption(f"expected rules to be Rule objects, got {shown(rule)}")
+        if rule.name.lower() in names:
+            raise EntityExists(f"there is a rule {rule.name!r} already")
+        names.add(rule.name.lower())
+    return list(rules)
+
+
+@dataclasses.dataclass(slots=True)
+class ChangeRules(Operation[SubscriptionDescription]):
+    """Add a rule to a subscription, or remove those of a name."""
+
+    topic: EntityPath
+    name: str
+    actor: str
+    added: Rule | None = None
+    removed: str | None = None
+
+    def run(self, tx: Transaction) -> SubscriptionDescription:
+        record = require_subscription(tx, self.topic, self.name)
+        rules = list(decode_rules(record.rules))
+        if self.removed is not None:
+            known = [rule.name for rule in rules]
+            rules = [rule for rule in rules if rule.name.lower() != self.removed.lower()]
+            if len(rules) == len(known):
+                meant = suggestion(self.removed, known)
+                raise EntityNotFound(f"subscription {record.path!r} has no rule {self.removed!r}{meant}")
+        if self.added is not None:
+            rules = _checked([*rules, self.added])
+        record = tx.save_queue(dataclasses.replace(record, rules=encode_rules(rules)))
+        names = [rule.name for rule in rules]
+        note(tx, "rules_changed", record, rules=names)
+        audit(tx, self.actor, "rules", record.path, rules=names)
+        return describe_subscription(tx, record)

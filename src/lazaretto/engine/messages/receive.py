@@ -1,0 +1,411 @@
+"""Receiving: messages handed over under a lock, or taken for good, or looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.entities.status import refuse_receiving, stop_error
+from lazaretto.engine.messages.sessions import held_error, require_session
+from lazaretto.engine.outcome.attempts import note_cleared, note_commit
+from lazaretto.engine.outcome.verdicts import carry_out
+from lazaretto.engine.routing.delivery import resolve
+from lazaretto.engine.routing.forwards import touch
+from lazaretto.engine.timers import catch_up
+from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
+from lazaretto.model.entities import EntityPath, MessageState, Subqueue
+from lazaretto.model.keys import first_key, in_main, last_key, main_key, subqueue_of
+from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
+from lazaretto.model.policy import Outcome, Retry, decide
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    HandedRow,
+    MessageRow,
+    QueueRecord,
+)
+
+STATES = {
+    FRESH: MessageState.ACTIVE,
+    READY: MessageState.ACTIVE,
+    LOCKED: MessageState.LOCKED,
+    DEFERRED: MessageState.DEFERRED,
+    SCHEDULED: MessageState.SCHEDULED,
+    DELAYED: MessageState.DELAYED,
+    SUSPECT: MessageState.SUSPECT,
+}
+
+_CYCLE = StoredMessage.__struct_fields__.index("cycle")
+_CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
+
+#: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
+#: because finding out may itself have changed something that must be kept.
+Found = list[ReceivedMessage] | EntityError
+
+
+@dataclasses.dataclass(slots=True)
+class Receive(Operation[Found]):
+    """Lock the first receivable messages of a queue, a subqueue or a session, and open their attempts."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+    #: Only messages behind this key, if there are any.
+    after: int = 0
+
+    # An attempt that is recorded but not synced yet survives every death of a process.
+    durable = False
+    rank: ClassVar[int] = 2
+
+    def run(self, tx: Transaction) -> Found | Again:
+        queue = receivable(tx, self.path, self.session is not None)
+        token = tx.random_token(self.limit) if self.session is None else self.session.token
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        if self._takes_at_once(queue):
+            taken = tx.take_clear(queue.queue_id, self.limit, token, until)
+            if taken is not None:
+                return handed(tx, taken, Lock(self.path, token, until))
+        caught_up = catch_up(tx)
+        halted = look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        if self.session is None:
+            rows = self._from_queue(tx, queue, token, until)
+            lock = Lock(self.path, token, until)
+        else:
+            record = require_session(tx, queue, self.session)
+            rows = self._from_session(tx, queue, self.session)
+            lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
+        if isinstance(rows, EntityError):
+            return rows
+        return handed(tx, rows, lock) if rows or caught_up else AGAIN
+
+    def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
+        return self.start_all(tx, [self])[0]
+
+    @classmethod
+    def start_all(
+        cls, tx: Transaction, operations: Sequence[Any]
+    ) -> Sequence[Callable[[], Found | Again] | None]:
+        """Start several callers' receives: those from one queue take its next messages together."""
+        started: dict[int, Callable[[], Found | Again]] = {}
+        together: dict[EntityPath, list[int]] = {}
+        for index, operation in enumerate(operations):
+            if operation._can_start(tx):
+                together.setdefault(operation.path, []).append(index)
+        for path, places in together.items():
+            queue = tx.queue(path.key)
+            assert queue is not None
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            limits = [operations[place].limit for place in places]
+            wanted = [(limit, tx.random_token(limit)) for limit in limits]
+            taking = tx.start_taking(queue.queue_id, wanted, until)
+            for place, taken, (_, token) in zip(places, taking or (), wanted, strict=False):
+                started[place] = _answering(taken, Lock(path, token, until))
+        return [started.get(index) for index in range(len(operations))]
+
+    def _can_start(self, tx: Transaction) -> bool:
+        """Return whether messages may be taken before their answer is awaited; errors are left to `run`."""
+        try:
+            queue = receivable(tx, self.path, self.session is not None)
+        except LazarettoError:
+            return False
+        return self._takes_at_once(queue)
+
+    def _takes_at_once(self, queue: QueueRecord) -> bool:
+        """Return whether the next fresh messages are taken if nothing comes before them.
+
+        A halted queue gives none, even if nothing is left of the message that halted it.
+        """
+        in_main = self.path.subqueue is Subqueue.MAIN
+        return self.session is None and not self.after and in_main and queue.halted_by is None
+
+    def _from_queue(
+        self, tx: Transaction, queue: QueueRecord, token: int, until: int
+    ) -> list[HandedRow] | EntityError:
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        first = max(first, self.after)
+        while True:
+            # Suspects keep their place: what stands before them goes first, what is behind waits.
+            suspect = tx.select_suspect(first, last)
+            rows = tx.select_ready(first, last if suspect is None else suspect[0], self.limit)
+            if suspect is not None and not rows:
+                rows = [suspect]
+            if not rows or not dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = look_again(tx, self.path)
+            if halted is not None:
+                return halted
+        if rows:
+            tx.lock([row[0] for row in rows], token, until)
+        if suspect is None and len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
+            rows += tx.take_fresh(queue.queue_id, self.limit - len(rows), token, until)
+        return rows
+
+    def _from_session(
+        self, tx: Transaction, queue: QueueRecord, session: Lock
+    ) -> list[HandedRow] | EntityError:
+        assert session.session_id is not None
+        select = self._unit if queue.options.whole_sessions else self._next_of_session
+        while True:
+            record = tx.session(queue.queue_id, session.session_id)
+            if record is not None and record.held_by is not None:
+                return held_error(queue, session.session_id, record.held_by)
+            rows = select(tx, queue, session.session_id)
+            if not rows or not dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = look_again(tx, self.path)
+            if halted is not None:
+                return halted
+        if rows:
+            tx.lock([row[0] for row in rows], session.token, None)
+        return rows
+
+    def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+        """Return the next messages of a session, or a suspect alone."""
+        # A message that waits for its retry holds back the rest of its session.
+        before = tx.first_delayed(queue.queue_id, session_id) or last_key(queue.queue_id)
+        suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
+        if suspect:
+            before = suspect[0][0]
+        rows: list[HandedRow] = []
+        for state in (READY, FRESH):
+            left = self.limit - len(rows)
+            if left:
+                rows += tx.select_session_messages(queue.queue_id, session_id, state, before, left)
+        return rows or [(*row[:-1], None) for row in suspect]
+
+    def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+        """Return all messages of a session that is one unit, once none of them waits or is held."""
+        queue_id, last = queue.queue_id, last_key(queue.queue_id)
+        if tx.first_delayed(queue_id, session_id) is not None or tx.session_held(queue_id, session_id):
+            return []
+        rows: list[HandedRow] = []
+        for state in (READY, FRESH, SUSPECT):
+            found = tx.select_session_messages(queue_id, session_id, state, last, self.limit + 1)
+            rows += found
+        if found:
+            # One suspect makes a suspect of the unit.
+            rows = [(*row[:-1], None) for row in rows]
+        if len(rows) > self.limit:
+            raise NotAllowed(
+                f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole) of more "
+                f"messages than the {self.limit} asked for: receive more at once (max_messages)"
+            )
+        return sorted(rows, key=operator.itemgetter(0))
+
+
+def _answering(taken: Callable[[], list[HandedRow] | None], lock: Lock) -> Callable[[], Found | Again]:
+    return lambda: AGAIN if (rows := taken()) is None else _messages(rows, lock)
+
+
+def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+    return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+
+
+def handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+    """Return messages that were locked as their receiver gets them."""
+    if not rows:
+        return []
+    tx.register_worker()
+    messages = _messages(rows, lock)
+    if rows[0][-1] is None:
+        # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
+        for message in messages:
+            row = tx.row(message.key)
+            message.suspect = row.suspect if row else 0
+    return messages
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveAndDelete(Operation[Found]):
+    """Take the first receivable messages for good: they are gone when they are handed over."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+
+    def run(self, tx: Transaction) -> Found | Again:
+        found = Receive(self.path, self.limit, self.session).run(tx)
+        if isinstance(found, EntityError | Again) or not found:
+            return found
+        queue = tx.queue(self.path.key)
+        assert queue is not None
+        delete_completed(tx, queue, found)
+        if self.path.subqueue is Subqueue.MAIN:
+            note_commit(tx, queue)
+        for message in found:
+            message.lock = None
+        return found
+
+
+def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
+    """Remove messages of a queue whose work is done; return False if the lock on any is lost."""
+    held: dict[int, list[int]] = {}
+    for message in messages:
+        assert message.lock is not None
+        held.setdefault(message.lock.token, []).append(message.key)
+    lock = messages[0].lock
+    # Those of dialogs alone are settled in sessions that may keep them.
+    of_dialog = queue.options.dialogs and lock is not None and lock.session_id is not None
+    retained = of_dialog and queue.options.retention
+    if retained:
+        if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
+            return False
+        conversations.retain(tx, [message.key for message in messages])
+    elif not tx.delete_held(held):
+        return False
+    for message in messages:
+        if message.suspect:
+            note_cleared(tx, queue, message.sequence_number, message.suspect)
+    if not retained:
+        tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+        _forget_history(tx, messages)
+    if of_dialog:
+        conversations.completed(tx, messages)
+    return True
+
+
+def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
+    dead = [main_key(m.key) for m in messages if not in_main(m.key)]
+    if dead:
+        resolve(tx, dead, "completed")
+    retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
+    if retried:
+        tx.delete_attempts(retried)
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveDeferred(Operation[Found | MessageNotFound]):
+    """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    session: Lock | None = None
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Found | MessageNotFound | Again:
+        queue = receivable(tx, self.path, self.session is not None)
+        caught_up = catch_up(tx)
+        halted = look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        first = first_key(queue.queue_id, self.path.subqueue)
+        keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
+        while True:
+            rows = tx.select_messages(keys, DEFERRED)
+            missing = sorted({key - first for key in keys} - {row[0] - first for row in rows})
+            if not missing and self.session is not None:
+                held = (tx.row(row[0]) for row in rows)
+                missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
+            if missing and not caught_up:
+                return AGAIN
+            if missing:
+                # Returned, not raised, because one may have been set aside only just now.
+                return MessageNotFound(
+                    f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
+                    "nothing was locked"
+                )
+            if not dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = look_again(tx, self.path)
+            if halted is not None:
+                return halted
+        if self.session is None:
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            lock = Lock(self.path, tx.random_token(), until)
+            tx.lock(keys, lock.token, lock.until)
+        else:
+            record = require_session(tx, queue, self.session)
+            until = record.locked_until or 0
+            lock = Lock(self.path, self.session.token, until, self.session.session_id)
+            tx.lock(keys, lock.token, None)
+        return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+
+
+def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
+    """Return the queue if it may be received from in this way. Raises what stands against it."""
+    queue = tx.queue(path.key) or require_queue(tx, path)
+    if path.subqueue is Subqueue.RETRY:
+        raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
+    refuse_receiving(queue, path.subqueue)
+    if path.subqueue is Subqueue.MAIN and queue.options.requires_session and not with_session:
+        raise NotAllowed(
+            f"queue {queue.path!r} requires sessions: receive with session=… "
+            "(a session's id, or NEXT_SESSION)"
+        )
+    if with_session and (path.subqueue is not Subqueue.MAIN or not queue.options.requires_session):
+        raise NotAllowed(f"{str(path)!r} has no sessions: receive from it without session=…")
+    touch(tx, queue)
+    return queue
+
+
+def look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
+    """Return the error if the queue is halted or disabled, perhaps only just now."""
+    queue = tx.queue(path.key)
+    assert queue is not None
+    return stop_error(queue, path.subqueue)
+
+
+def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:
+    """Judge messages that have no attempt left; return whether there were any.
+
+    The verdict falls when an attempt fails, so there are none but where the limit was lowered since,
+    or where a halted queue was resumed without a cure.
+    """
+    found = False
+    for row in rows:
+        policy = queue.options.policy_of(subqueue_of(row[0]))
+        if policy is None:
+            continue
+        tries, cycle = row[-1], row[_CYCLE]
+        if tries is not None and tries <= policy.receive_retry_count and cycle <= policy.max_retry_cycles:
+            continue
+        full = tx.row(row[0])
+        assert full is not None
+        counters = full.counters
+        if full.state == DEFERRED:
+            # Deferring counts as an attempt, but is none that failed.
+            counters = counters._replace(cycle_attempts=_failures(tx, full))
+        verdict = decide(policy, counters, Outcome.FAILED, tx.random_fraction())
+        if isinstance(verdict, Retry) and not verdict.new_cycle:
+            continue
+        carry_out(tx, queue, full, verdict)
+        found = True
+        if full.session_id is not None or tx.queue(queue.path.lower()) is not queue:
+            # The queue may be halted now, or the session's later messages held back by this one:
+            # whoever called looks before the next message is judged.
+            break
+    return found
+
+
+def _failures(tx: Transaction, row: MessageRow) -> int:
+    """Return how many attempts of a message's cycle have failed."""
+    outcomes = [Outcome(attempt.outcome) for attempt in tx.attempts(main_key(row.key))]
+    charged = [outcome for outcome in outcomes if outcome in _CHARGED]
+    tries = charged[max(0, len(charged) - row.cycle_attempts) :]
+    return sum(outcome is not Outcome.DEFERRED for outcome in tries)
+
+
+def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:
+    """Return messages as they stand, in every state, from a sequence number on. Charges nothing."""
+    queue = require_queue(tx, path)
+    if path.subqueue is not Subqueue.MAIN:
+        refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")
+    first = first_key(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
+    last = last_key(queue.queue_id, path.subqueue)
+    if first > last:
+        return []
+    rows = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
+    return [PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1]) for row in rows]

@@ -1,0 +1,149 @@
+"""Receiving active messages by their numbers, out of turn: all that are named, or none and why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from lazaretto.engine.messages.receive import STATES, dispose_of_exhausted, handed, look_again, receivable
+from lazaretto.engine.messages.sessions import held_error, require_session
+from lazaretto.engine.timers import catch_up
+from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    HandedRow,
+    MessageRow,
+    QueueRecord,
+)
+
+#: What a receive found: the messages, or why not. Returned, not raised, as what was due is done by then.
+Chosen = list[ReceivedMessage] | LazarettoError
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveByNumber(Operation[Chosen]):
+    """Lock active messages by sequence number and open their attempts: all of them, or none."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    session: Lock | None = None
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Chosen | Again:
+        queue = receivable(tx, self.path, self.session is not None)
+        if queue.options.whole_sessions and self.path.subqueue is Subqueue.MAIN:
+            raise NotAllowed(
+                f"the sessions of {queue.path!r} are processed whole (on_poison_session): "
+                "no message of one can be received by itself"
+            )
+        caught_up = catch_up(tx)
+        first = first_key(queue.queue_id, self.path.subqueue)
+        keys = sorted({first + number for number in self.sequence_numbers})
+        while True:
+            stopped = look_again(tx, self.path) or self._held_session(tx, queue)
+            if stopped is not None:
+                return stopped
+            for key in keys:
+                hindrance = self._hindrance(tx, queue, key, alone=len(keys) == 1)
+                if hindrance is not None:
+                    return hindrance if caught_up else AGAIN
+            rows = _active(tx, keys)
+            if not dispose_of_exhausted(tx, queue, rows):
+                break
+        if self.session is None:
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            lock = Lock(self.path, tx.random_token(), until)
+            tx.lock(keys, lock.token, until)
+        else:
+            until = require_session(tx, queue, self.session).locked_until or 0
+            lock = Lock(self.path, self.session.token, until, self.session.session_id)
+            tx.lock(keys, lock.token, None)
+        return handed(tx, rows, lock)
+
+    def _held_session(self, tx: Transaction, queue: QueueRecord) -> LazarettoError | None:
+        if self.session is None or self.session.session_id is None:
+            return None
+        record = require_session(tx, queue, self.session)
+        held_by = record.held_by
+        return None if held_by is None else held_error(queue, self.session.session_id, held_by)
+
+    def _hindrance(
+        self, tx: Transaction, queue: QueueRecord, key: int, *, alone: bool
+    ) -> LazarettoError | None:
+        """Return why a message cannot be handed over, None if it can."""
+        row = tx.row(key)
+        if row is None or (
+            row.expires is not None and row.expires <= tx.now and row.state not in (LOCKED, DEFERRED)
+        ):
+            return MessageNotFound(_absence(tx, queue, self.path, key))
+        why = self._strangeness(tx, queue, row) if row.state in (FRESH, READY) else _standing(row)
+        if why is None or (row.state == SUSPECT and alone):
+            return None
+        number, path = sequence_of(key), str(self.path)
+        return MessageNotReceivable(
+            f"message {number} of {path!r} {why}. Nothing was locked", path, number, STATES[row.state]
+        )
+
+    def _strangeness(self, tx: Transaction, queue: QueueRecord, row: MessageRow) -> str | None:
+        """Say why an active message is not for the receiver of this session."""
+        if self.session is None or self.session.session_id is None:
+            return None
+        if row.session_id != self.session.session_id:
+            return f"is of session {row.session_id!r}, not of {self.session.session_id!r}"
+        before = tx.first_delayed(queue.queue_id, self.session.session_id)
+        if before is None or row.key < before:
+            return None
+        return f"waits behind message {sequence_of(before)} of its session, which waits for its retry"
+
+
+def _standing(row: MessageRow) -> str:
+    """Say how a message stands that is not active."""
+    if row.state == LOCKED:
+        if row.due is None:
+            return "is locked by the receiver of its session, or by a claim"
+        return f"is locked by {row.locked_by} until {_time(row.due)}"
+    if row.state == DEFERRED:
+        return "is deferred; receive it with receive_deferred"
+    if row.state == SCHEDULED:
+        return f"is scheduled for {_time(row.due)}"
+    if row.state == DELAYED:
+        return f"waits for its next attempt until {_time(row.due)}"
+    return "is suspected of killing its worker; receive it by itself"
+
+
+def _time(micros: int | None) -> str:
+    assert micros is not None
+    return to_datetime(micros).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) -> str:
+    """Say what is known of a message that is not where it is looked for."""
+    found = f"no message {sequence_of(key)} in {str(path)!r}"
+    for subqueue in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER):
+        if subqueue is not path.subqueue and tx.row(dead_key(key, subqueue)) is not None:
+            return f"{found}: it is a dead letter, in {str(EntityPath(queue.path, subqueue))!r}"
+    if path.subqueue is not Subqueue.MAIN and tx.row(main_key(key)) is not None:
+        return f"{found}: it is in {queue.path!r}"
+    record = tx.dead_letter(main_key(key))
+    if record is not None and record.resolution is not None:
+        return f"{found}: it was a dead letter, and was {record.resolution}"
+    return f"{found}: it was never there, or was completed, or its time to live is over"
+
+
+def _active(tx: Transaction, keys: Sequence[int]) -> list[HandedRow]:
+    """Return messages that are known to be active, by number; the last value of a suspect is None."""
+    rows = [row for state in (FRESH, READY) for row in tx.select_messages(keys, state)]
+    rows += [(*row[:-1], None) for row in tx.select_messages(keys, SUSPECT)]
+    return sorted(rows, key=lambda row: row[0])

@@ -1,0 +1,169 @@
+"""Sending: new messages at a queue's end, at once or scheduled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
+from lazaretto.engine.messages.prepare import check_size
+from lazaretto.engine.outcome.dispositions import keeps_rejected, remove
+from lazaretto.engine.routing.delivery import deliver
+from lazaretto.engine.routing.forwards import forwards, touch
+from lazaretto.engine.routing.router import remember_id
+from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import first_key, sequence_of
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import SCHEDULED, NewMessage, QueueRecord
+
+
+@dataclasses.dataclass(slots=True)
+class Send(Operation[list[int]]):
+    """Add messages to a queue; the answer is their sequence numbers.
+
+    A duplicate is accepted and dropped; its number is that of the message sent before. With a `destination`
+    they pass through the queue on their way there (Service Bus's send via): where that cannot take them
+    they are set aside in the queue's transfer dead-letter subqueue.
+    """
+
+    path: EntityPath
+    messages: Sequence[NewMessage]
+    destination: str | None = None
+
+    mergeable: ClassVar[bool] = True
+    rank: ClassVar[int] = 0
+
+    def run(self, tx: Transaction) -> list[int]:
+        queue = check_send(tx, self.path, self.messages)
+        if self.destination is not None:
+            refuse_topic(queue, "messages pass through a queue, which has a dead-letter subqueue for them")
+        if queue.options.requires_duplicate_detection:
+            return _send_new(tx, queue, self.messages, self.destination)
+        return _insert(tx, queue, self.messages, self.destination)
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
+        """Several callers' messages to one queue are one insertion."""
+        queues = [check_send(tx, operation.path, operation.messages) for operation in operations]
+        first = queues[0]
+        options = first.options
+        apart = (
+            options.requires_duplicate_detection
+            or options.forward_to is not None
+            or options.max_size is not None
+            or first.kind is EntityKind.TOPIC
+        )
+        if apart or any(q is not first for q in queues) or any(o.destination for o in operations):
+            return [operation.run(tx) for operation in operations]
+        keys = tx.insert_messages(first, [m for operation in operations for m in operation.messages])
+        numbers = iter([sequence_of(key) for key in keys])
+        return [[next(numbers) for _ in operation.messages] for operation in operations]
+
+
+def _insert(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
+) -> list[int]:
+    """Add messages to a queue, or let them go on from a topic or another entity; return their numbers."""
+    if destination is not None:
+        return deliver(tx, queue, messages, destination)
+    if queue.kind is not EntityKind.TOPIC and not forwards(queue):
+        return [sequence_of(key) for key in tx.insert_messages(queue, messages)]
+    # Those that are scheduled wait here until then.
+    waits = [m.scheduled is not None and m.scheduled > tx.now for m in messages]
+    if not any(waits):
+        return deliver(tx, queue, messages)
+    numbers = []
+    for message, later in zip(messages, waits, strict=True):
+        if later:
+            numbers.append(sequence_of(tx.insert_messages(queue, [message])[0]))
+        else:
+            numbers += deliver(tx, queue, [message])
+    return numbers
+
+
+def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
+    """Return the queue if these messages can be sent to it. Raises what stands against it."""
+    queue = tx.queue(path.key) or require_queue(tx, path)
+    refuse_sending(queue)
+    if queue.kind is EntityKind.SUBSCRIPTION:
+        raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
+    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
+    refuse_dialogs(queue)
+    limit, sessions = queue.options.max_message_size, queue.options.requires_session
+    size = 0
+    for message in messages:
+        size += check_size(message, limit)
+        if sessions and message.session_id is None:
+            raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
+        if message.headers is not None:
+            wanted = decode_headers(message.headers).dead_letter_queue
+            if wanted is not None:
+                _check_sender_queue(tx, wanted)
+    most = queue.options.max_size
+    if most is not None and tx.size(queue.queue_id) + size > most:
+        raise QuotaExceeded(
+            f"{queue.kind.value} {queue.path!r} is full: it holds {tx.size(queue.queue_id)} of {most} bytes, "
+            f"and {size} more were to be sent. Receive from it, purge its dead letters, or raise max_size"
+        )
+    touch(tx, queue)
+    return queue
+
+
+def _check_sender_queue(tx: Transaction, wanted: str) -> None:
+    """Raise what stands against a message's dead_letter_queue."""
+    target = tx.queue(wanted.lower())
+    if target is None:
+        raise EntityNotFound(
+            f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
+        )
+    if not keeps_rejected(target):
+        kind = "queue of a service" if target.options.dialogs else target.kind.value
+        raise InvalidMessage(f"expected dead_letter_queue to be a queue, got the {kind} {target.path!r}")
+
+
+def _send_new(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
+) -> list[int]:
+    numbers = []
+    for message in messages:
+        number = None
+        partition = message.partition_key or ""
+        if message.message_id is not None:
+            number = tx.known_message_id(queue.queue_id, message.message_id, partition)
+        if number is None:
+            (number,) = _insert(tx, queue, [message], destination)
+            if message.message_id is not None:
+                remember_id(tx, queue, message.message_id, partition, number)
+        numbers.append(number)
+    return numbers
+
+
+@dataclasses.dataclass(slots=True)
+class CancelScheduled(Operation[None]):
+    """Delete scheduled messages that are not active yet: all of them, or none and MessageNotFound."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, self.path)
+        rows = []
+        for number in self.sequence_numbers:
+            row = tx.row(first_key(queue.queue_id) + number)
+            if row is None or row.state != SCHEDULED:
+                raise MessageNotFound(
+                    f"no scheduled message {number} in {queue.path!r}; it may be active now"
+                )
+            rows.append(row)
+        detects = queue.options.requires_duplicate_detection
+        for row in rows:
+            remove(tx, row)
+            if detects:
+                # It never came to be, so that sending it again is no repetition.
+                partition = decode_headers(row.headers).partition_key or ""
+                tx.forget_message_id(queue.queue_id, row.message_id, partition, sequence_of(row.key))

@@ -1,0 +1,187 @@
+"""Sessions: locked by one receiver, handed out in order, with a state of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.entities.status import refuse_receiving, stop_error
+from lazaretto.engine.outcome.dispositions import HeldRecord
+from lazaretto.engine.timers import catch_up, release_held
+from lazaretto.errors import (
+    EntityError,
+    InvalidMessage,
+    MessageTooLarge,
+    NotAllowed,
+    SessionCannotBeLocked,
+    SessionHeld,
+    SessionLockLost,
+)
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import Lock
+from lazaretto.model.policy import Outcome
+from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records import QueueRecord, SessionRecord
+
+held_decoder = msgspec.json.Decoder(HeldRecord)
+
+#: Service Bus's limit for a session's state, in bytes.
+MAX_STATE_SIZE = 262_144
+
+
+def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionRecord:
+    """Return the session if the lock on it is held. Raises SessionLockLost."""
+    assert lock.session_id is not None
+    record = tx.session(queue.queue_id, lock.session_id)
+    if record is None or record.lock_token != lock.token or not record.is_locked(tx.now):
+        raise SessionLockLost(f"the lock on session {lock.session_id!r} of {queue.path!r} is no longer held")
+    return record
+
+
+def held_error(queue: QueueRecord, session_id: str, held_by: str) -> SessionHeld:
+    """Return the error that receiving from a session raises that is held back."""
+    held = held_decoder.decode(held_by)
+    return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason, held.error)
+
+
+@dataclasses.dataclass(slots=True)
+class AcceptSession(Operation[Lock | EntityError | None]):
+    """Lock a session by its id, or the next one after `after` that has something to receive.
+
+    None: no session is available. A named session need not have messages.
+    """
+
+    path: EntityPath
+    session_id: str | None
+    after: str = ""
+    #: What the last run locked, for a caller who cannot know whether that was committed.
+    locked: Lock | None = None
+
+    def run(self, tx: Transaction) -> Lock | EntityError | Again | None:
+        found = self._accept(tx)
+        self.locked = found if isinstance(found, Lock) else None
+        return found
+
+    def _accept(self, tx: Transaction) -> Lock | EntityError | Again | None:
+        queue = require_queue(tx, self.path)
+        if self.path.subqueue is not Subqueue.MAIN or not queue.options.requires_session:
+            raise NotAllowed(f"{str(self.path)!r} has no sessions: receive from it without session=…")
+        refuse_receiving(queue, Subqueue.MAIN)
+        caught_up = catch_up(tx)
+        queue = require_queue(tx, self.path)
+        stopped = stop_error(queue, Subqueue.MAIN)
+        if stopped is not None:
+            return stopped
+        if self.session_id is None:
+            found = self._next(tx, queue)
+            if found is None:
+                return None if caught_up else AGAIN
+        else:
+            found = self.session_id
+            record = tx.session(queue.queue_id, found)
+            if record is not None and record.held_by is not None:
+                return held_error(queue, found, record.held_by)
+            if not _free(tx, queue, found):
+                raise SessionCannotBeLocked(
+                    f"session {found!r} of {queue.path!r} is locked by another receiver"
+                )
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        lock = Lock(self.path, tx.random_token(), until, found)
+        release_held(tx, queue, found, Outcome.EXPIRED)
+        tx.lock_session(queue.queue_id, found, lock.token, lock.until)
+        return lock
+
+    def _next(self, tx: Transaction, queue: QueueRecord) -> str | None:
+        """Go round the sessions by name, from where the last one was found, so that none starves."""
+        start, wrapped = self.after, False
+        while True:
+            found = tx.next_session_id(queue.queue_id, start)
+            if found is None or (wrapped and found > self.after):
+                if wrapped or not self.after:
+                    return None
+                start, wrapped = "", True
+                continue
+            if _receivable(tx, queue, found) and _free(tx, queue, found):
+                return found
+            start = found
+
+
+def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
+    """Return whether something of a session can be received; a unit waits as one for its retry."""
+    waits = queue.options.whole_sessions and tx.first_delayed(queue.queue_id, session_id) is not None
+    return not waits and tx.first_receivable(queue.queue_id, session_id) is not None
+
+
+def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
+    record = tx.session(queue.queue_id, session_id)
+    return record is None or not record.is_locked(tx.now)
+
+
+@dataclasses.dataclass(slots=True)
+class RenewSession(Operation[Lock]):
+    """Prolong a session's lock: it holds for the queue's lock duration from now."""
+
+    path: EntityPath
+    lock: Lock
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Lock:
+        queue = require_queue(tx, self.path)
+        require_session(tx, queue, self.lock)
+        assert self.lock.session_id is not None
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        tx.renew_session(queue.queue_id, self.lock.session_id, until)
+        return Lock(self.path, self.lock.token, until, self.lock.session_id)
+
+
+@dataclasses.dataclass(slots=True)
+class ReleaseSession(Operation[None]):
+    """Give a session up; what is not settled becomes receivable again, uncharged."""
+
+    path: EntityPath
+    lock: Lock
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self.path.key)
+        if queue is None:
+            return
+        try:
+            require_session(tx, queue, self.lock)
+        except SessionLockLost:
+            return
+        assert self.lock.session_id is not None
+        release_held(tx, queue, self.lock.session_id, Outcome.RELEASED)
+        tx.unlock_session(queue.queue_id, self.lock.session_id)
+
+
+@dataclasses.dataclass(slots=True)
+class SetSessionState(Operation[None]):
+    """Store a session's state; None clears it."""
+
+    path: EntityPath
+    lock: Lock
+    state: bytes | None
+
+    def run(self, tx: Transaction) -> None:
+        if self.state is not None:
+            if not isinstance(self.state, bytes):
+                raise InvalidMessage(
+                    f"expected a session's state to be bytes or None, got {shown(self.state)}"
+                )
+            if len(self.state) > MAX_STATE_SIZE:
+                raise MessageTooLarge(
+                    f"expected a session's state of at most {MAX_STATE_SIZE} bytes, got {len(self.state)}"
+                )
+        queue = require_queue(tx, self.path)
+        require_session(tx, queue, self.lock)
+        assert self.lock.session_id is not None
+        tx.set_session_state(queue.queue_id, self.lock.session_id, self.state)
+
+
+def session_state(tx: Transaction, path: EntityPath, lock: Lock) -> bytes | None:
+    """Return a session's state. Raises SessionLockLost."""
+    return require_session(tx, require_queue(tx, path), lock).state

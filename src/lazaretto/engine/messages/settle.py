@@ -1,0 +1,311 @@
+"""Settling: what a receiver says became of the messages it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.messages.receive import delete_completed
+from lazaretto.engine.messages.sessions import require_session
+from lazaretto.engine.outcome.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
+from lazaretto.engine.outcome.dispositions import reject, remove, set_aside
+from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT
+from lazaretto.errors import MessageLockLost, NotAllowed
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure
+from lazaretto.model.headers import (
+    MAX_HEADERS_SIZE,
+    PropertyValue,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.model.keys import in_main, queue_of, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What became of a message: how its attempt ended, and what the receiver adds to that.
+
+    `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
+    `poison`: what its error handler decides, should this be the last attempt; None leaves it to the policy.
+    `reject`: it goes to its sender's dead-letter queue, if there is one, instead of this queue's.
+    `properties`: application properties that it has from now on, beside those it had (Service Bus's
+    propertiesToModify).
+    """
+
+    outcome: Outcome
+    failure: Failure | None = None
+    delay: float | None = None
+    reason: str | None = None
+    description: str | None = None
+    reject: bool = False
+    properties: Mapping[str, PropertyValue] | None = None
+    poison: PoisonVerdict | None = None
+
+
+#: Outcomes that are a rolled-back receive to the automatic detection.
+_ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED}
+
+COMPLETE = Settlement(Outcome.COMPLETED)
+RELEASE = Settlement(Outcome.RELEASED)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """One message of a settle, and what became of it."""
+
+    message: ReceivedMessage
+    settlement: Settlement
+
+    @property
+    def lock(self) -> Lock:
+        lock = self.message.lock
+        if lock is None:
+            raise NotAllowed(
+                f"message {self.message.sequence_number} was received and deleted; there is nothing to settle"
+            )
+        return lock
+
+
+@dataclasses.dataclass(slots=True)
+class Settle(Operation[list[tuple[int, Final]]]):
+    """Settle messages, of one queue or several: all of them, or none and MessageLockLost.
+
+    The answer is the final verdicts that the policy gave: the message's key and the verdict.
+    """
+
+    entries: Sequence[Settled]
+
+    mergeable: ClassVar[bool] = True
+
+    @classmethod
+    def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[tuple[int, Final]]]:
+        """Several callers' completions are one removal."""
+        entries = [entry for operation in operations for entry in operation.entries]
+        if all(e.settlement.outcome is Outcome.COMPLETED for e in entries) and _stand_alone(tx, entries):
+            cls(entries).run(tx)
+            return [[] for _ in operations]
+        return [operation.run(tx) for operation in operations]
+
+    def run(self, tx: Transaction) -> list[tuple[int, Final]]:
+        finals: list[tuple[int, Final]] = []
+        watched: dict[int, set[Outcome]] = {}
+        heard: list[tuple[QueueRecord, Sequence[ReceivedMessage]]] = []
+        for path, locks in _by_lock(self.entries).items():
+            queue = require_queue(tx, path)
+            entries = [entry for of_lock in locks.values() for entry in of_lock]
+            if any(queue_of(e.message.key) != queue.queue_id for e in entries):
+                # The queue was deleted, and another one stands at its path now.
+                raise _lost(path, [e.message.key for e in entries])
+            # Sessions are settled one after the other, the first lock that is lost being what is said.
+            sessions = queue.options.requires_session
+            for part in [{token: each} for token, each in locks.items()] if sessions else [locks]:
+                finals += self._settle_part(tx, queue, path, part)
+            if queue.options.dialogs and path.subqueue is Subqueue.MAIN:
+                completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+                heard.append((queue, completed))
+            if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
+                watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
+        for queue, messages in heard:
+            # Not before everything is settled: what ends with this takes along what is left.
+            conversations.end_heard(tx, queue, messages)
+        self._note_consecutive(tx, watched)
+        return finals
+
+    def _settle_part(
+        self, tx: Transaction, queue: QueueRecord, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
+    ) -> list[tuple[int, Final]]:
+        """Settle messages of a queue by their locks: those that are completed are removed together."""
+        finals: list[tuple[int, Final]] = []
+        for of_lock in locks.values():
+            lock = of_lock[0].lock
+            # A message of a dialog has a time of its own until which it is locked, beside its group.
+            if lock.session_id is not None and not queue.options.dialogs:
+                require_session(tx, queue, lock)
+        entries = [entry for of_lock in locks.values() for entry in of_lock]
+        completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+        if completed and not delete_completed(tx, queue, completed):
+            raise _lost(path, [m.key for m in completed])
+        if len(completed) < len(entries):
+            for token, of_lock in locks.items():
+                others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
+                if others:
+                    finals += _settle_others(tx, queue, path, token, others)
+        if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
+            _refuse_part(tx, queue, entries)
+        return finals
+
+    def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:
+        """Tell the automatic detection of each queue that has it whether this was a commit or a rollback."""
+        for queue_id, outcomes in watched.items():
+            queue = tx.queue_by_id(queue_id)
+            if queue is None:
+                continue
+            if outcomes - _ROLLED_BACK - {Outcome.INVALID, Outcome.RELEASED}:
+                note_commit(tx, queue)
+            elif outcomes & _ROLLED_BACK:
+                note_rollback(tx, queue)
+
+
+def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
+    """Return whether nothing follows from a completion for those that are settled beside it."""
+    for path, locks in _by_lock(entries).items():
+        queue = tx.queue(path.key)
+        if queue is None or queue.options.policy.disable_after_rollbacks is not None:
+            return False
+        if any(of_lock[0].lock.session_id is not None for of_lock in locks.values()):
+            return False
+    return True
+
+
+def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Settled]]]:
+    groups: dict[EntityPath, dict[int, list[Settled]]] = {}
+    before: Lock | None = None
+    group: list[Settled] = []
+    for entry in entries:
+        lock = entry.lock
+        # Messages received together share one object.
+        if lock is not before:
+            before, group = lock, groups.setdefault(lock.path, {}).setdefault(lock.token, [])
+        group.append(entry)
+    return groups
+
+
+def _settle_others(
+    tx: Transaction, queue: QueueRecord, path: EntityPath, token: int, entries: Sequence[Settled]
+) -> list[tuple[int, Final]]:
+    finals: list[tuple[int, Final]] = []
+    keys = [entry.message.key for entry in entries]
+    rows = tx.held_rows(keys, token)
+    missing = set(keys) - rows.keys()
+    if missing or len(set(keys)) < len(keys):
+        raise _lost(path, sorted(missing) or keys)
+    for entry in entries:
+        held = rows[entry.message.key]
+        # An earlier one of these may have been poison, and have taken its whole session along.
+        row = held if held.session_id is None else tx.row(held.key)
+        if row is None:
+            continue
+        verdict = settle_row(tx, queue, row, entry.settlement)
+        if isinstance(verdict, Final):
+            finals.append((row.key, verdict))
+    return finals
+
+
+def settle_row(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement
+) -> Verdict | None:
+    """Settle one message whose lock is held; return the policy's verdict if it was asked for one."""
+    if settlement.properties:
+        headers = decode_headers(row.headers)
+        properties = {**headers.properties, **settlement.properties}
+        encoded = encode_headers(msgspec.structs.replace(headers, properties=properties))
+        if len(encoded) > MAX_HEADERS_SIZE and in_main(row.key):
+            row = end_attempt(tx, row, settlement.outcome, settlement.failure)
+            large = Settlement(Outcome.DEAD_LETTERED, settlement.failure, None, HEADERS_REASON, HEADERS_TEXT)
+            _set_aside(tx, queue, row, large)
+            return None
+        row = msgspec.structs.replace(row, headers=encoded)
+    match settlement.outcome:
+        case Outcome.COMPLETED:
+            note_cleared(tx, queue, sequence_of(row.key), row.suspect)
+            remove(tx, row)
+        case Outcome.RELEASED:
+            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+        case Outcome.DEFERRED:
+            row = end_attempt(tx, row, Outcome.DEFERRED)
+            tx.save_row(msgspec.structs.replace(row, state=DEFERRED, due=None, deferred=1))
+        case Outcome.DEAD_LETTERED:
+            if not in_main(row.key):
+                raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is a dead letter already")
+            row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
+            _set_aside(tx, queue, row, settlement)
+            if queue.options.dialogs:
+                conversations.went_aside(tx, queue, row, settlement.reason)
+        case outcome:
+            return fail(tx, queue, row, outcome, settlement.failure, settlement.delay, settlement.poison)
+    return None
+
+
+def _set_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement) -> None:
+    """Set a message aside as its receiver says, or return it to its sender."""
+    put = reject if settlement.reject else dead_letter
+
+    def act(row: MessageRow) -> None:
+        put(tx, queue, row, settlement.reason, settlement.description, settlement.failure)
+
+    shared = Disposition.REJECT if settlement.reject else Disposition.MOVE
+    set_aside(tx, queue, row, act, shared, settlement.reason)
+
+
+def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]) -> None:
+    """Raise NotAllowed where some messages of a session that is one unit were completed, but not all.
+
+    What was sent since they were handed over is of no account, nor is what was deferred on purpose.
+    """
+    session_id = entries[0].lock.session_id
+    if session_id is None or all(e.settlement.outcome is not Outcome.COMPLETED for e in entries):
+        return
+    left = [
+        s for _, s in tx.session_keys(queue.queue_id, session_id) if s not in (FRESH, DEFERRED, SCHEDULED)
+    ]
+    others = [e for e in entries if e.settlement.outcome not in (Outcome.COMPLETED, Outcome.DEFERRED)]
+    if left or others:
+        raise NotAllowed(
+            f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole): "
+            "complete all messages that were received of it in one call, or none. Nothing was changed"
+        )
+
+
+def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
+    numbers = [sequence_of(key) for key in keys]
+    named = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+    return MessageLockLost(
+        f"the lock on message {named} of {str(path)!r} is no longer held: it ran out, or the message was "
+        "settled already. Nothing was changed",
+        numbers,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class RenewLocks(Operation[list[int]]):
+    """Prolong message locks: each for its queue's lock duration from now. The answer is until when."""
+
+    messages: Sequence[ReceivedMessage]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> list[int]:
+        untils, lost = [], []
+        for message in self.messages:
+            lock = message.lock
+            if lock is None or lock.session_id is not None:
+                raise NotAllowed("this message has no lock of its own to renew; renew its session's")
+            queue = require_queue(tx, lock.path)
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            untils.append(until)
+            here = queue_of(message.key) == queue.queue_id
+            if not here or not tx.renew_lock(message.key, lock.token, until):
+                lost.append(message)
+        if lost:
+            assert lost[0].lock is not None
+            raise _lost(lost[0].lock.path, [message.key for message in lost])
+        return untils
+
+
+def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
+    """Return the keys of those messages whose lock is held."""
+    held: set[int] = set()
+    for locks in _by_lock(entries).values():
+        for token, group in locks.items():
+            held |= tx.held([entry.message.key for entry in group], token)
+    return held

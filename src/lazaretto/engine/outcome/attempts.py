@@ -1,0 +1,116 @@
+"""Ends attempts: writes them into the history, charges them, and puts messages back into their places."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.routing.forwards import active_due
+from lazaretto.model.entities import QueueStatus
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import main_key, queue_of, sequence_of
+from lazaretto.model.policy import Outcome, charge
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
+    DEFERRED,
+    DELAYED,
+    READY,
+    SUSPECT,
+    AttemptRecord,
+    MessageRow,
+    QueueRecord,
+)
+
+_replace = msgspec.structs.replace
+
+#: How many attempts of a message are kept, the latest: one that is retried for ever must not fill the disk.
+HISTORY_LIMIT = 100
+
+#: Outcomes that do not show whether a suspect kills its worker.
+_UNTRIED = (Outcome.LOST, Outcome.RELEASED)
+
+
+def end_attempt(
+    tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
+) -> MessageRow:
+    """Write an attempt that did not complete into the history, and return the row charged for it."""
+    record_attempt(tx, row, outcome, failure)
+    if row.suspect and outcome not in _UNTRIED:
+        queue = tx.queue_by_id(queue_of(row.key))
+        if queue is not None:
+            note_cleared(tx, queue, sequence_of(row.key), row.suspect)
+        row = _replace(row, suspect=0)
+    return row.charged(charge(row.counters, outcome))
+
+
+def note_cleared(tx: Transaction, queue: QueueRecord, sequence_number: int, suspect: int) -> None:
+    """Say that a suspect ended an attempt alone without taking its worker down."""
+    if suspect > 1:
+        note(tx, "suspect_cleared", queue, sequence_number, deaths=suspect - 1)
+
+
+def record_attempt(
+    tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
+) -> None:
+    """Write an attempt that did not complete into the history, charging nothing."""
+    tx.insert_attempt(
+        main_key(row.key),
+        AttemptRecord(
+            number=row.deliveries,
+            started=row.locked_at,
+            ended=tx.now,
+            worker=row.locked_by,
+            outcome=outcome.value,
+            error_type=failure.type if failure else None,
+            error_message=failure.message if failure else None,
+            stack=failure.stack if failure else None,
+        ),
+    )
+    if row.deliveries > HISTORY_LIMIT:
+        tx.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
+
+
+def put_back(
+    tx: Transaction, row: MessageRow, delay: float | None = None, *, through_retry: bool = False
+) -> None:
+    """Make a message receivable again in its old place, after `delay` seconds if given.
+
+    A message that was received as deferred stays deferred. A suspect waits to be handed out alone.
+    """
+    if row.deferred:
+        tx.save_row(_replace(row, state=DEFERRED, due=None))
+    elif delay:
+        due = tx.now + round(delay * 1_000_000)
+        if row.expires is not None:
+            due = min(due, row.expires)
+        tx.save_row(_replace(row, state=DELAYED, due=due, moves=row.moves + 1))
+    else:
+        moves = row.moves + 2 if through_retry else row.moves
+        state = SUSPECT if row.suspect else READY
+        again = active_due(tx, queue_of(row.key), row.expires)
+        tx.save_row(_replace(row, state=state, due=again, moves=moves))
+
+
+def note_rollback(tx: Transaction, queue: QueueRecord) -> None:
+    """Count a rolled-back receive, and switch the queue off when they are too many in a row."""
+    limit = queue.options.policy.disable_after_rollbacks
+    if limit is None:
+        return
+    count = tx.rollbacks(queue.queue_id) + 1
+    if count < limit:
+        tx.set_rollbacks(queue.queue_id, count)
+        return
+    tx.set_rollbacks(queue.queue_id, 0)
+    current = tx.queue_by_id(queue.queue_id)
+    assert current is not None
+    if current.status is not QueueStatus.DISABLED:
+        tx.save_queue(dataclasses.replace(current, status=QueueStatus.DISABLED))
+        note(tx, "queue_disabled", queue, rollbacks=count)
+
+
+def note_commit(tx: Transaction, queue: QueueRecord) -> None:
+    """A receive was committed: rollbacks are no longer consecutive."""
+    if queue.options.policy.disable_after_rollbacks is not None and tx.rollbacks(queue.queue_id):
+        tx.set_rollbacks(queue.queue_id, 0)

@@ -1,0 +1,162 @@
+"""The breaker of a queue in the store: opened by a host that sees an outage, probed by all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import audit, note
+from lazaretto.engine.outcome.dispositions import restore
+from lazaretto.errors import InvalidOption
+from lazaretto.model.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
+from lazaretto.model.checks import suggestion
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import BreakerDescription, EntityPath
+from lazaretto.model.failure import shorten
+from lazaretto.model.keys import dead_key, first_key
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DELAYED, LOCKED, READY, QueueRecord
+
+_decoder = msgspec.json.Decoder(BreakerState)
+
+#: What an operator may say of a breaker.
+BREAKER_VERBS = {
+    "auto": None,
+    "open": BreakerStatus.HELD_OPEN,
+    "close": BreakerStatus.HELD_CLOSED,
+}
+
+
+def breaker_of(queue: QueueRecord) -> BreakerState | None:
+    """Return a queue's breaker; None if it is closed."""
+    return None if queue.breaker is None else _decoder.decode(queue.breaker)
+
+
+def describe_breaker(queue: QueueRecord) -> BreakerDescription:
+    """Return how a queue's breaker stands."""
+    state = breaker_of(queue)
+    if state is None:
+        return BreakerDescription(BreakerStatus.CLOSED)
+    probe_at = to_datetime(state.probe_at) if state.status is BreakerStatus.OPEN else None
+    return BreakerDescription(
+        state.status, to_datetime(state.since), state.fingerprint, state.error, probe_at
+    )
+
+
+def save_breaker(tx: Transaction, queue: QueueRecord, state: BreakerState | None) -> None:
+    """Store how a queue's breaker stands."""
+    encoded = None if state is None else msgspec.json.encode(state).decode()
+    current = tx.queue_by_id(queue.queue_id)
+    if current is not None and current.breaker != encoded:
+        tx.save_queue(dataclasses.replace(current, breaker=encoded))
+        tx.wake(first_key(queue.queue_id))
+
+
+@dataclasses.dataclass(slots=True)
+class OpenBreaker(Operation[int]):
+    """Note that a failure is an outage, and give back the attempts it has cost.
+
+    `charges`: how often each message was charged for it, by key. Those that it brought among the
+    dead letters return to their places. The answer is how many messages got attempts back.
+    """
+
+    path: EntityPath
+    fingerprint: str
+    error: str
+    charges: Mapping[int, int]
+
+    def run(self, tx: Transaction) -> int:
+        queue = tx.queue(self.path.key)
+        if queue is None or queue.options.breaker is None:
+            return 0
+        state = breaker_of(queue)
+        if state is not None and state.status is BreakerStatus.HELD_CLOSED:
+            return 0
+        given = sum(_give_back(tx, queue, key, count) for key, count in self.charges.items())
+        if state is None:
+            text = shorten(self.error, 200)
+            save_breaker(tx, queue, opened(queue.options.breaker, self.fingerprint, text, tx.now))
+            note(tx, "breaker_opened", queue, fingerprint=self.fingerprint, error=text, given_back=given)
+        return given
+
+
+def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> bool:
+    row = tx.row(key)
+    if row is None:
+        record, dead = tx.dead_letter(key), tx.row(dead_key(key))
+        if record is None or record.resolution is not None or dead is None or dead.state == LOCKED:
+            return False
+        row = restore(tx, queue, dead, record)
+    back = msgspec.structs.replace(
+        row,
+        failures=max(0, row.failures - count),
+        delivery_count=max(0, row.delivery_count - count),
+        # In a later cycle those of the earlier ones are given back with it.
+        cycle_attempts=max(0, row.cycle_attempts - count),
+        cycle=row.cycle if row.cycle_attempts >= count else 0,
+    )
+    if row.state == LOCKED:
+        # At work again: whoever holds it goes on, and is not told.
+        tx.save_counters(back)
+        return True
+    if row.state == DELAYED:
+        back = msgspec.structs.replace(back, state=READY, due=back.expires)
+    tx.save_row(back)
+    return True
+
+
+@dataclasses.dataclass(slots=True)
+class NoteProbe(Operation[BreakerStatus]):
+    """Tell a breaker what became of a hand-over while it was not closed; the answer is how it stands.
+
+    `well`: messages were processed, or failed in other ways only.
+    """
+
+    path: EntityPath
+    well: bool
+
+    durable = False
+
+    def run(self, tx: Transaction) -> BreakerStatus:
+        queue = tx.queue(self.path.key)
+        state = None if queue is None else breaker_of(queue)
+        if queue is None or state is None:
+            return BreakerStatus.CLOSED
+        if state.status not in (BreakerStatus.OPEN, BreakerStatus.RAMPING):
+            return state.status
+        policy = queue.options.breaker
+        after = succeeded(state) if self.well or policy is None else failed_again(policy, state, tx.now)
+        save_breaker(tx, queue, after)
+        if after is None:
+            seconds = round((tx.now - state.since) / 1_000_000, 3)
+            note(tx, "breaker_closed", queue, fingerprint=state.fingerprint, seconds=seconds)
+            return BreakerStatus.CLOSED
+        if after.status is not state.status:
+            kind = "breaker_ramping" if after.status is BreakerStatus.RAMPING else "breaker_opened"
+            note(tx, kind, queue, fingerprint=state.fingerprint, error=state.error)
+        return after.status
+
+
+@dataclasses.dataclass(slots=True)
+class SetBreaker(Operation[BreakerDescription]):
+    """Keep a queue's breaker open or closed, or let it decide by itself again."""
+
+    path: EntityPath
+    verb: str
+    actor: str
+
+    def run(self, tx: Transaction) -> BreakerDescription:
+        if self.verb not in BREAKER_VERBS:
+            raise InvalidOption(
+                f"unknown verb {self.verb!r} for a breaker{suggestion(self.verb, BREAKER_VERBS)}"
+            )
+        queue = require_queue(tx, self.path)
+        status = BREAKER_VERBS[self.verb]
+        save_breaker(tx, queue, None if status is None else BreakerState(status, tx.now))
+        note(tx, "breaker_set", queue, verb=self.verb)
+        audit(tx, self.actor, "breaker", queue.path, verb=self.verb)
+        tx.wake(first_key(queue.queue_id))
+        return describe_breaker(require_queue(tx, self.path))

@@ -1,0 +1,304 @@
+"""Dead letters: found, grouped, or purged."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.log import audit, note_all
+from lazaretto.engine.messages.receive import STATES
+from lazaretto.engine.routing.delivery import resolve
+from lazaretto.errors import InvalidOption, MessageNotFound
+from lazaretto.model.checks import option_set, shown, text
+from lazaretto.model.clock import to_datetime, to_micros
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import (
+    LAST_SEQUENCE,
+    SEQUENCE_BITS,
+    dead_key,
+    first_key,
+    last_key,
+    main_key,
+    place_of,
+    queue_of,
+    sequence_of,
+)
+from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.model.policy import Counters, Outcome
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import (
+    LOCKED,
+    DeadLetterCriteria,
+    DeadLetterRecord,
+    MessageRow,
+    QueueRecord,
+)
+
+#: Dead letters that are looked up at once, where nothing but their numbers is.
+_PAGE = 10_000
+#: Runs of sequence numbers that one entry of the audit log names.
+_MOST_RUNS = 20
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilter:
+    """Which dead letters of a queue are meant: those that meet every part that is given.
+
+    `reason` and `error_type` are compared whole. `since` (included) and `until` (not included) are
+    aware datetimes of when the message was set aside. `text` is sought in the body (as UTF-8), the
+    description and the error's message. An empty filter means all.
+    """
+
+    reason: str | None = None
+    error_type: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str | None = None
+    sequence_numbers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "error_type", "text"):
+            value = getattr(self, name)
+            if value is not None:
+                text(name, value, 4096)
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+                raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
+        if self.sequence_numbers is not None:
+            object.__setattr__(self, "sequence_numbers", tuple(check_numbers(self.sequence_numbers)))
+
+    @property
+    def is_empty(self) -> bool:
+        return all(getattr(self, f.name) is None for f in dataclasses.fields(self))
+
+    def as_detail(self) -> dict[str, Any]:
+        """Return the parts that are given, as the audit log keeps them."""
+        parts = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value for name, value in parts if value is not None}
+
+    def criteria(self, queue: QueueRecord, subqueue: Subqueue, after: int = 0) -> DeadLetterCriteria:
+        """Return this filter as the store takes it, for sequence numbers above `after`."""
+        first = first_key(queue.queue_id)
+        numbers = self.sequence_numbers
+        return DeadLetterCriteria(
+            first=first + after,
+            last=last_key(queue.queue_id),
+            subqueue=place_of(subqueue),
+            reason=self.reason,
+            error_type=self.error_type,
+            since=None if self.since is None else to_micros(self.since),
+            until=None if self.until is None else to_micros(self.until),
+            keys=None if numbers is None else [first + n for n in numbers],
+            text=self.text,
+        )
+
+
+def check_numbers(numbers: object) -> list[int]:
+    """Return sequence numbers as a list, else raise InvalidOption."""
+    given = numbers if isinstance(numbers, Iterable) else [numbers]
+    found: list[int] = []
+    for number in given:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LAST_SEQUENCE:
+            raise InvalidOption(f"expected sequence numbers, integers from 1, got {shown(number)}")
+        found.append(number)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """Dead letters that share reason and error type."""
+
+    reason: str | None
+    error_type: str | None
+    count: int
+    first: datetime
+    last: datetime
+    example: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skipped:
+    """A dead letter that was left where it is, and why."""
+
+    sequence_number: int
+    why: str
+
+
+def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
+    """Return all attempts of a message, those of its earlier generations first."""
+    found: list[Attempt] = []
+    current: int | None = key
+    while current is not None:
+        attempts = [
+            Attempt(
+                number=a.number,
+                started=None if a.started is None else to_datetime(a.started),
+                ended=to_datetime(a.ended),
+                worker=a.worker,
+                outcome=Outcome(a.outcome),
+                error_type=a.error_type,
+                error_message=a.error_message,
+                stack=a.stack,
+            )
+            for a in tx.attempts(current)
+        ]
+        found = attempts + found
+        row, record = tx.row(current), tx.dead_letter(current)
+        current = row.resubmitted_from if row else record.resubmitted_from if record else None
+    return tuple(found)
+
+
+def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
+    """Return the messages of dead letters that wait, by the keys of these."""
+    keys = [record.key | record.subqueue << SEQUENCE_BITS for record in records if record.resolution is None]
+    return {
+        main_key(row[0]): PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1])
+        for row in (tx.peek_keys(keys) if keys else ())
+    }
+
+
+def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None) -> DeadLetter:
+    """Return a dead letter as users see it, without its attempts."""
+    return DeadLetter(
+        queue=queue.path,
+        sequence_number=sequence_of(record.key),
+        message_id=record.message_id,
+        reason=record.reason,
+        description=record.description,
+        error_type=record.error_type,
+        error_message=record.error_message,
+        dead_lettered=to_datetime(record.dead_lettered),
+        enqueued=to_datetime(record.enqueued),
+        counters=msgspec.json.decode(record.counters, type=Counters),
+        generation=record.generation,
+        message=message,
+        resolution=record.resolution,
+        resolved=None if record.resolved is None else to_datetime(record.resolved),
+        resubmitted_as=None if record.resubmitted_as is None else sequence_of(record.resubmitted_as),
+    )
+
+
+def holder(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the queue or subscription whose dead letters are meant. Raises EntityNotFound, NotAllowed."""
+    queue = require_queue(tx, path)
+    refuse_topic(queue, "the dead letters are in its subscriptions")
+    return queue
+
+
+def list_dead_letters(
+    tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int, *, messages: bool
+) -> list[DeadLetter]:
+    """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
+    queue = holder(tx, path)
+    records = tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
+    found = messages_of(tx, records) if messages else {}
+    return [letter_of(queue, record, found.get(record.key)) for record in records]
+
+
+def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
+    """Return one dead letter with its history, or what became of it."""
+    queue = holder(tx, path)
+    record = tx.dead_letter(first_key(queue.queue_id) + number)
+    if record is None or record.subqueue != place_of(path.subqueue):
+        raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
+    found = letter_of(queue, record, messages_of(tx, [record]).get(record.key))
+    went = record.resubmitted_as
+    target = None if went is None or record.resolution != "moved" else tx.queue_by_id(queue_of(went))
+    moved_to = None if target is None else target.path
+    return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
+
+
+def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
+    """Return the dead letters that wait in a queue, counted by reason and error type."""
+    queue = holder(tx, path)
+    bounds = first_key(queue.queue_id), last_key(queue.queue_id)
+    groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
+    return [
+        DeadLetterGroup(reason, kind, count, to_datetime(first), to_datetime(last), sequence_of(key))
+        for reason, kind, count, first, last, key in groups
+    ]
+
+
+def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
+    """Return the sequence numbers of all dead letters that the filter means."""
+    queue = holder(tx, path)
+    # There may be millions: eight bytes for each.
+    found = array("q")
+    while True:
+        after = found[-1] if found else 0
+        keys = tx.dead_letter_keys(which.criteria(queue, path.subqueue, after), _PAGE)
+        found.extend(map(sequence_of, keys))
+        if len(keys) < _PAGE:
+            return found
+
+
+def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
+    """Return how the audit log names messages: how many, and their numbers, runs of them as "first-last"."""
+    given = sorted(numbers)
+    runs: list[list[int]] = []
+    for number in given:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    if len(runs) > _MOST_RUNS:
+        # The events name each of them.
+        return {"count": len(given), "first": given[0], "last": given[-1]}
+    return {
+        "count": len(given),
+        "sequence_numbers": [a if a == b else f"{a}-{b}" for a, b in runs],
+    }
+
+
+def hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
+    """Return why nothing can be done with a dead letter, None if something can."""
+    if record is None:
+        return "not found"
+    if record.resolution is not None or row is None:
+        return f"already {record.resolution or 'gone'}"
+    return "locked by a receiver of the dead-letter subqueue" if row.state == LOCKED else None
+
+
+@dataclasses.dataclass(slots=True)
+class Purge(Operation[list[int]]):
+    """Delete dead letters for good; the answer is which were deleted."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    actor: str
+    detail: dict[str, Any]
+
+    def run(self, tx: Transaction) -> list[int]:
+        queue = holder(tx, self.path)
+        keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
+        records = tx.some_dead_letters(keys)
+        purged = {
+            key: row
+            for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
+            if row is not None and hindrance(row, records.get(key)) is None
+        }
+        numbers = [sequence_of(key) for key in purged]
+        if purged:
+            tx.delete_messages([row.key for row in purged.values()])
+            tx.delete_bodies([row.body_id for row in purged.values() if row.body_id is not None])
+            tx.delete_attempts(list(purged))
+            resolve(tx, list(purged), "purged")
+            note_all(tx, "purged", [(queue, number, {}) for number in numbers])
+            audit(tx, self.actor, "purge", queue.path, **name_numbers(numbers), **self.detail)
+        return numbers
+
+
+def dead_letter_path(path: EntityPath) -> EntityPath:
+    """Return the dead-letter subqueue that a path means: the one of the queue, or the one it names."""
+    if path.subqueue is Subqueue.RETRY:
+        raise InvalidOption(f"expected a queue or one of its dead-letter subqueues, got {str(path)!r}")
+    return EntityPath(path.queue, Subqueue.DEAD_LETTER) if path.subqueue is Subqueue.MAIN else path

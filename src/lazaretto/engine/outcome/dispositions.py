@@ -1,0 +1,363 @@
+"""What is done with a message whose attempts are over: it is moved, returned, dropped, or halts its queue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.routing.delivery import dead_letter, release_sessions, resolve
+from lazaretto.engine.routing.forwards import active_due, touch
+from lazaretto.engine.routing.router import refusal
+from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
+from lazaretto.model.failure import Failure, shorten
+from lazaretto.model.headers import (
+    MAX_HEADERS_SIZE,
+    NegativeAcknowledgement,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.model.keys import in_main, main_key, sequence_of
+from lazaretto.model.policy import Counters, Disposition, Final, Outcome
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    DeadLetterRecord,
+    MessageRow,
+    QueueRecord,
+)
+
+#: How much of an error is told with what a poison message has halted or holds back, in bytes.
+_LONGEST_ERROR = 512
+
+
+class HeldRecord(msgspec.Struct, frozen=True):
+    """The message that holds a session back, as it is stored with the session."""
+
+    mode: PoisonSession
+    sequence_number: int
+    reason: str
+    time: int
+    error: str | None = None
+
+
+def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
+    """Return with which error a message's latest attempt failed, None if there was none."""
+    latest = tx.last_error(main_key(row.key))
+    if latest is None:
+        return None
+    kind, message, _ = latest
+    first = (message or "").strip().partition("\n")[0]
+    return shorten(f"{kind}: {first}" if first else kind, _LONGEST_ERROR)
+
+
+def hold_session(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, mode: PoisonSession, reason: str
+) -> None:
+    """Hand nothing more of a session out until its poison message is decided on."""
+    assert row.session_id is not None
+    record = HeldRecord(mode, sequence_of(row.key), reason, tx.now, _latest_error(tx, row))
+    held = msgspec.json.encode(record).decode()
+    tx.hold_session(queue.queue_id, row.session_id, row.key, held)
+    number = sequence_of(row.key)
+    note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
+
+
+_replace = msgspec.structs.replace
+
+EXPIRED_REASON = "TTLExpiredException"
+
+EXPIRED_TEXT = "The message expired and was dead lettered."
+
+SESSION_POISONED = "SessionPoisoned"
+
+#: The code of a rejection by policy, in MSMQ's negative class.
+REJECTED_CODE = 0xC004
+
+
+class CulpritRecord(msgspec.Struct, frozen=True):
+    """The message that halted a queue, as it is stored with the queue."""
+
+    sequence_number: int
+    delivery_count: int
+    cycle: int
+    reason: str
+    time: int
+    error: str | None = None
+
+
+culprit_decoder = msgspec.json.Decoder(CulpritRecord)
+
+
+def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
+    """Return a dead letter to the place it had in its queue, and the row it has there."""
+    headers = decode_headers(row.headers)
+    ttl, longest = headers.time_to_live, queue.options.default_time_to_live
+    if longest is not None:
+        ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
+    counters = msgspec.json.decode(record.counters, type=Counters)
+    expires = None if ttl is None else max(row.enqueued + ttl, tx.now + 1)
+    back = _replace(
+        row.charged(counters),
+        state=READY,
+        due=active_due(tx, queue.queue_id, expires),
+        expires=expires,
+        session_id=headers.session_id if queue.options.requires_session else None,
+    )
+    key = main_key(row.key)
+    tx.save_row(back, key)
+    resolve(tx, [key], "restored")
+    return _replace(back, key=key)
+
+
+def expire(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+    """End the life of a message whose time to live is over."""
+    if queue.options.dead_letter_on_expiration:
+        dead_letter(tx, queue, row, EXPIRED_REASON, EXPIRED_TEXT)
+    else:
+        remove(tx, row)
+        tx.count_discarded(queue.queue_id, expired=1)
+
+
+def remove(tx: Transaction, row: MessageRow) -> None:
+    """Delete a message with its body and its history."""
+    tx.delete_messages([row.key])
+    if row.body_id is not None:
+        tx.delete_bodies([row.body_id])
+    if row.deliveries:
+        tx.delete_attempts([main_key(row.key)])
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "dropped")
+
+
+def _move(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    dead_letter(tx, queue, row, verdict.reason, verdict.description, failure)
+
+
+def _fault(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    put_back(tx, row)
+    halt(tx, queue, row, verdict.reason)
+
+
+def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> None:
+    """Stop a queue, or its dead-letter subqueue, from being received from, because of a message."""
+    current = tx.queue_by_id(queue.queue_id)
+    assert current is not None
+    error = _latest_error(tx, row)
+    culprit = CulpritRecord(sequence_of(row.key), row.delivery_count, row.cycle, reason, tx.now, error)
+    halted_by = msgspec.json.encode(culprit).decode()
+    if not in_main(row.key):
+        if current.dead_letter_halted_by is not None:
+            return
+        tx.save_queue(dataclasses.replace(current, dead_letter_halted_by=halted_by))
+    else:
+        # The first culprit stays the one to decide on; a queue that is switched off stays off.
+        if current.halted_by is not None:
+            return
+        status = QueueStatus.HALTED if current.status is QueueStatus.ACTIVE else current.status
+        tx.save_queue(dataclasses.replace(current, status=status, halted_by=halted_by))
+    note(
+        tx, "queue_halted", queue, sequence_of(row.key),
+        delivery_count=row.delivery_count, cycle=row.cycle, reason=reason, dead_letter=not in_main(row.key),
+    )  # fmt: skip
+
+
+def _drop(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    tx.count_discarded(queue.queue_id, dropped=1)
+    error_type = failure.type if failure else None
+    note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
+    if row.expires is not None and row.expires <= tx.now:
+        target, why = _sender_queue(tx, queue, row)
+        if target is not None:
+            expired = Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT)
+            return_to_sender(tx, queue, target, row, expired, why)
+            return
+    remove(tx, row)
+
+
+def _reject(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
+) -> None:
+    target, why = _sender_queue(tx, queue, row)
+    if target is None and not in_main(row.key):
+        # A dead letter cannot be moved further within its queue, and must not be lost.
+        target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    if target is None:
+        dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
+    else:
+        return_to_sender(tx, queue, target, row, verdict, why)
+
+
+def reject(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+) -> None:
+    """Return a message to its sender's dead-letter queue, because its receiver says so."""
+    verdict = Final(Disposition.REJECT, reason or "Rejected", description or "Rejected by its receiver.")
+    _reject(tx, queue, row, verdict, failure)
+
+
+def _sender_queue(
+    tx: Transaction, queue: QueueRecord, row: MessageRow
+) -> tuple[QueueRecord | None, str | None]:
+    """Return the queue the sender wants its undeliverable messages in.
+
+    The system's if that one cannot take the message, and why it cannot: the system's takes everything.
+    """
+    wanted = decode_headers(row.headers).dead_letter_queue
+    if wanted is None:
+        return None, None
+    target, why = tx.queue(wanted.lower()), None
+    if wanted.lower() != SYSTEM_DEAD_LETTER_QUEUE:
+        trouble = refusal(tx, wanted, len(tx.body(row.key)) + len(row.headers or b""))
+        if trouble is not None:
+            why = trouble.text
+        elif target is not None and not keeps_rejected(target):
+            why = f"{target.path!r} is no queue that rejected messages can go to."
+        if why is not None:
+            target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+    return (None if target is None or target.queue_id == queue.queue_id else target), why
+
+
+def keeps_rejected(target: QueueRecord) -> bool:
+    """Return whether rejected messages can go to an entity: a queue that anybody may receive from."""
+    return target.kind is EntityKind.QUEUE and not target.options.dialogs
+
+
+def return_to_sender(
+    tx: Transaction,
+    queue: QueueRecord,
+    target: QueueRecord,
+    row: MessageRow,
+    verdict: Final,
+    instead: str | None = None,
+) -> None:
+    """Put a message into its sender's dead-letter queue, with a negative acknowledgement.
+
+    `instead`: why it does not go to the one that the sender named.
+    """
+    headers = decode_headers(row.headers)
+    system = target.path.lower() == SYSTEM_DEAD_LETTER_QUEUE
+    returned = _replace(
+        headers,
+        # Rejected there again, it goes to the system's queue; rejected there, it stays in quarantine.
+        dead_letter_queue=None if system else SYSTEM_DEAD_LETTER_QUEUE,
+        negative_acknowledgement=NegativeAcknowledgement(
+            queue.path, sequence_of(row.key), REJECTED_CODE, f"{verdict.reason}: {verdict.description}"
+        ),
+    )
+    encoded = encode_headers(returned)
+    too_large = len(encoded) > MAX_HEADERS_SIZE
+    key, body = tx.take_key(target.queue_id), None if row.body_id is not None else tx.body(row.key)
+    moved = _replace(
+        row,
+        key=key,
+        state=FRESH,
+        due=active_due(tx, target.queue_id, None),
+        expires=None,
+        enqueued=tx.now,
+        session_id=headers.session_id if target.options.requires_session else None,
+        delivery_count=0,
+        cycle_attempts=0,
+        cycle=0,
+        deferred=0,
+        suspect=0,
+        enqueued_sequence_number=sequence_of(row.key),
+        headers=row.headers if too_large else encoded,
+    )
+    tx.delete_messages([row.key])
+    tx.insert_row(moved, body)
+    tx.move_attempts(main_key(row.key), key)
+    if in_main(row.key):
+        release_sessions(tx, [row.key])
+    else:
+        resolve(tx, [main_key(row.key)], "rejected")
+    touch(tx, target)
+    instead_of = {} if instead is None else {"instead_of": headers.dead_letter_queue, "because": instead}
+    note(
+        tx, "rejected", queue, sequence_of(row.key), reason=verdict.reason, to=target.path, **instead_of
+    )  # fmt: skip
+    if too_large:
+        dead_letter(tx, target, moved, HEADERS_REASON, HEADERS_TEXT)
+    elif target.options.requires_session and headers.session_id is None:
+        dead_letter(tx, target, moved, SESSION_REASON, SESSION_TEXT)
+
+
+DISPOSITION_ACTIONS = {
+    Disposition.MOVE: _move,
+    Disposition.FAULT: _fault,
+    Disposition.DROP: _drop,
+    Disposition.REJECT: _reject,
+}
+
+
+def in_unit(queue: QueueRecord, row: MessageRow) -> bool:
+    """Return whether a message belongs to a session that is one unit."""
+    return queue.options.whole_sessions and row.session_id is not None and in_main(row.key)
+
+
+def set_aside(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    act: Callable[[MessageRow], None],
+    shared: Disposition,
+    reason: str | None,
+) -> None:
+    """Set a message aside by `act`; what else there is of a session that is one unit goes with it, in order.
+
+    `shared`: what is done to the others.
+    """
+    if not in_unit(queue, row):
+        act(row)
+        return
+    assert row.session_id is not None
+    text = f"Message {sequence_of(row.key)} of its session was poison: {reason}."
+    verdict = Final(shared, SESSION_POISONED, text)
+    for key, state in tx.session_keys(queue.queue_id, row.session_id):
+        if key == row.key:
+            act(row)
+        elif state != SCHEDULED and (other := tx.row(key)) is not None:
+            if state == LOCKED:
+                other = end_attempt(tx, other, Outcome.RELEASED)
+            DISPOSITION_ACTIONS[shared](tx, queue, other, verdict, None)
+
+
+def conclude(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None = None
+) -> None:
+    """Do to a message, and to its session if that is one unit, what a final verdict says."""
+
+    def act(row: MessageRow) -> None:
+        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+
+    if verdict.disposition is Disposition.FAULT:
+        act(row)
+    else:
+        set_aside(tx, queue, row, act, verdict.disposition, verdict.reason)
+
+
+def dispose(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, disposition: Disposition, reason: str
+) -> None:
+    """Do one of the dispositions to a message because an operator says so."""
+    conclude(tx, queue, row, Final(disposition, reason, "By an operator's verdict."))

@@ -1,0 +1,101 @@
+"""Sessions that are held back by a poison message: shown, and let go by an operator's verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import audit
+from lazaretto.engine.messages.sessions import held_decoder
+from lazaretto.engine.outcome.dispositions import dispose
+from lazaretto.engine.outcome.resubmit import Resubmit
+from lazaretto.engine.routing.delivery import release_sessions
+from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
+from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.policy import DISPOSITIONS
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import STATE_NAMES
+
+#: What an operator may decide on the message that blocks its session, and on a parked session.
+BLOCK_VERDICTS = ("retry", "move", "drop", "reject")
+PARK_VERDICTS = ("retry", "skip")
+
+
+def held_session(session_id: str, held_by: str) -> HeldSession:
+    """Return a held session as users see it."""
+    held = held_decoder.decode(held_by)
+    since = to_datetime(held.time)
+    return HeldSession(session_id, held.mode, held.sequence_number, held.reason, since, held.error)
+
+
+def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSession]:
+    """Return the sessions of a queue that are held back, by the place of their poison message."""
+    queue = require_queue(tx, path)
+    bounds = first_key(queue.queue_id), last_key(queue.queue_id)
+    return [held_session(*row) for row in tx.held_sessions(*bounds, limit)]
+
+
+def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> SessionDescription:
+    """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
+    queue = require_queue(tx, path)
+    record = tx.session(queue.queue_id, session_id)
+    keys = tx.session_keys(queue.queue_id, session_id)
+    if record is None and not keys:
+        raise MessageNotFound(f"no session {session_id!r} in {queue.path!r}")
+    states = Counter(STATE_NAMES[state] for _, state in keys)
+    locked = record is not None and record.is_locked(tx.now)
+    return SessionDescription(
+        queue=queue.path,
+        session_id=session_id,
+        messages=dict(states),
+        locked_until=to_datetime(record.locked_until) if record and locked and record.locked_until else None,
+        locked_by=record.locked_by if record and locked else None,
+        has_state=record is not None and record.state is not None,
+        held=held_session(session_id, record.held_by) if record and record.held_by else None,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class ResumeSession(Operation[None]):
+    """Let a held session go on, by a verdict on the poison message that holds it back."""
+
+    path: EntityPath
+    session_id: str
+    verdict: str
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, self.path)
+        record = tx.session(queue.queue_id, self.session_id)
+        if record is None or record.held_by is None:
+            raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held back")
+        held = held_decoder.decode(record.held_by)
+        allowed = BLOCK_VERDICTS if held.mode is PoisonSession.BLOCK else PARK_VERDICTS
+        if self.verdict not in allowed:
+            raise InvalidOption(
+                f"expected a verdict on a session in mode {held.mode.value} of {', '.join(allowed)}, "
+                f"got {self.verdict!r}"
+            )
+        key = first_key(queue.queue_id) + held.sequence_number
+        if held.mode is PoisonSession.BLOCK:
+            row = tx.row(key)
+            release_sessions(tx, [key])
+            if row is not None and self.verdict == "retry":
+                tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
+            elif row is not None:
+                dispose(tx, queue, row, DISPOSITIONS[self.verdict], held.reason)
+        elif self.verdict == "retry":
+            dead = EntityPath(self.path.queue, Subqueue.DEAD_LETTER)
+            report = Resubmit(dead, [held.sequence_number], self.actor, {}).run(tx)
+            if report.skipped:
+                raise EntityError(
+                    f"message {held.sequence_number} cannot be sent back: {report.skipped[0].why}"
+                )
+        else:
+            release_sessions(tx, [key])
+        audit(tx, self.actor, "resume_session", queue.path, session=self.session_id, verdict=self.verdict)

@@ -1,0 +1,259 @@
+"""Dead letters that go elsewhere than back: moved to another queue, or published to a topic anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
+from lazaretto.engine.entities.topics import require_topic
+from lazaretto.engine.log import audit, note_all
+from lazaretto.engine.outcome.dead_letter_operations import Skipped, hindrance, name_numbers
+from lazaretto.engine.routing.delivery import finish, release_sessions, resolve, revived
+from lazaretto.engine.routing.router import Delivery
+from lazaretto.errors import NotAllowed
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
+from lazaretto.model.headers import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    MAX_HEADERS_SIZE,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import DeadLetterRecord, MessageRow, QueueRecord, Transit
+
+_replace = msgspec.structs.replace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What was moved to another queue, and what was not, and why.
+
+    `moved`: by the dead letter's number the one that it has where it came to rest; None if that queue
+    forwards and could not.
+    """
+
+    moved: dict[int, int | None]
+    skipped: list[Skipped]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RepublishReport:
+    """What is published to a topic anew, and what is not, and why.
+
+    `published`: by the dead letter's number how many copies there are of it. `subscriptions`: how many
+    copies each subscription gets, by its path.
+    """
+
+    topic: str
+    published: dict[int, int]
+    subscriptions: dict[str, int]
+    skipped: list[Skipped]
+
+    @property
+    def copies(self) -> int:
+        """How many messages there are in all subscriptions together."""
+        return sum(self.subscriptions.values())
+
+    def add(self, other: RepublishReport) -> None:
+        """Add what another part of the dead letters came to."""
+        self.published.update(other.published)
+        self.skipped.extend(other.skipped)
+        for path, count in other.subscriptions.items():
+            self.subscriptions[path] = self.subscriptions.get(path, 0) + count
+
+
+@dataclasses.dataclass(slots=True)
+class MoveDeadLetters(Operation[MoveReport]):
+    """Move dead letters to another queue, where each is a new message; in one commit.
+
+    Its id, properties and body stay, its history is found from there, and it says where it comes from and
+    why. A dead letter that the queue cannot take stays where it is; none is dropped as a duplicate.
+    """
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    to: EntityPath
+    actor: str
+    detail: dict[str, Any]
+
+    def run(self, tx: Transaction) -> MoveReport:
+        source, target = require_queue(tx, self.path), check_target(tx, self.path, self.to)
+        report, delivery = MoveReport({}, []), Delivery(tx)
+        taken: list[MessageRow] = []
+        for row, record in _letters(tx, source, self.path, self.sequence_numbers, report.skipped):
+            transit = _with_reason(revived(tx, row), record, source)
+            trouble = delivery.hindrance(target.path, transit)
+            if trouble is None and target.options.requires_session and transit.session_id is None:
+                text = f"Queue {target.path!r} requires sessions, and the message has no session id."
+            elif trouble is None:
+                delivery.admit(target, transit)
+                taken.append(row)
+                continue
+            else:
+                text = trouble.text
+            report.skipped.append(Skipped(sequence_of(row.key), text))
+        _go(tx, delivery, taken)
+        if taken:
+            sent = {main_key(row.key): delivery.rested.get(main_key(row.key)) for row in taken}
+            tx.send_dead_letters(sent, "moved")
+            release_sessions(tx, list(sent))
+            for key, new in sent.items():
+                report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
+            details = (
+                (old, {"to": target.path, "new_sequence_number": new}) for old, new in report.moved.items()
+            )
+            note_all(tx, "moved", [(source, *detail) for detail in details])
+            named = name_numbers(report.moved)
+            audit(tx, self.actor, "move", source.path, to=target.path, **named, **self.detail)
+        return report
+
+
+@dataclasses.dataclass(slots=True)
+class Republish(Operation[RepublishReport]):
+    """Publish dead letters to a topic anew: each goes to every subscription that its rules give it to.
+
+    In one commit. One that no subscription wants, or that the topic cannot take, stays where it is.
+    """
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    topic: EntityPath | None
+    actor: str
+    detail: dict[str, Any]
+
+    def run(self, tx: Transaction) -> RepublishReport:
+        source, topic = require_queue(tx, self.path), find_topic(tx, self.path, self.topic)
+        refuse_sending(topic)
+        delivery, report = Delivery(tx), RepublishReport(topic.path, {}, {}, [])
+        rows = []
+        for row, transit in _published(tx, source, topic, self, delivery, report):
+            key = tx.take_key(topic.queue_id)
+            tx.keep_sequence(key)
+            delivery.admit(topic, _replace(transit, origin=sequence_of(key)))
+            rows.append(row)
+        _go(tx, delivery, rows)
+        if rows:
+            resolve(tx, [main_key(row.key) for row in rows], "republished")
+            details = ((n, {"topic": topic.path, "copies": copies}) for n, copies in report.published.items())
+            note_all(tx, "republished", [(source, *detail) for detail in details])
+            named = name_numbers(report.published)
+            audit(tx, self.actor, "republish", source.path, topic=topic.path, **named, **self.detail)
+        return report
+
+
+def count_republished(
+    tx: Transaction, path: EntityPath, numbers: Sequence[int], to: EntityPath | None
+) -> RepublishReport:
+    """Return what would be published where, doing nothing."""
+    source, topic = require_queue(tx, path), find_topic(tx, path, to)
+    refuse_sending(topic)
+    report = RepublishReport(topic.path, {}, {}, [])
+    asked = Republish(path, numbers, to, "", {})
+    for _ in _published(tx, source, topic, asked, Delivery(tx), report):
+        pass
+    return report
+
+
+def check_target(tx: Transaction, path: EntityPath, to: EntityPath) -> QueueRecord:
+    """Return the queue that dead letters can be moved to. Raises what stands against it."""
+    target = require_queue(tx, to)
+    refuse_sending(target)
+    refuse_dialogs(target)
+    if to.subqueue is not Subqueue.MAIN:
+        raise NotAllowed(f"nothing can be moved to {str(to)!r}; name the queue itself")
+    if target.kind is EntityKind.TOPIC:
+        raise NotAllowed(
+            f"{target.path!r} is a topic: republish to it, which says first how many copies go where"
+        )
+    if target.kind is EntityKind.SUBSCRIPTION and to.key != path.key:
+        raise NotAllowed(f"nothing can be moved to the subscription {target.path!r} of a topic; name a queue")
+    if to.key == path.key:
+        raise NotAllowed(f"dead letters go back to {target.path!r} by resubmit, and cannot be moved to it")
+    if to.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be moved to it")
+    return target
+
+
+def find_topic(tx: Transaction, path: EntityPath, to: EntityPath | None) -> QueueRecord:
+    """Return the topic that is named, or the one that the dead letters came from."""
+    if to is not None:
+        return require_topic(tx, to)
+    source = require_queue(tx, path)
+    topic = None if source.topic_id is None else tx.queue_by_id(source.topic_id)
+    if topic is None:
+        raise NotAllowed(f"{source.path!r} is no subscription: name the topic that its dead letters go to")
+    return topic
+
+
+def _letters(
+    tx: Transaction,
+    source: QueueRecord,
+    path: EntityPath,
+    sequence_numbers: Sequence[int],
+    skipped: list[Skipped],
+) -> Iterator[tuple[MessageRow, DeadLetterRecord]]:
+    """Yield the dead letters that can go elsewhere; name those that cannot, and why."""
+    keys = [first_key(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
+    rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
+    records = tx.some_dead_letters(keys)
+    for key in keys:
+        row, record = rows.get(dead_key(key, path.subqueue)), records.get(key)
+        why = hindrance(row, record)
+        if why is None and source.options.dialogs:
+            why = "it belongs to a dialog"
+        if why is not None:
+            skipped.append(Skipped(sequence_of(key), why))
+            continue
+        assert row is not None
+        assert record is not None
+        yield row, record
+
+
+def _published(
+    tx: Transaction,
+    source: QueueRecord,
+    topic: QueueRecord,
+    asked: Republish,
+    delivery: Delivery,
+    report: RepublishReport,
+) -> Iterator[tuple[MessageRow, Transit]]:
+    """Yield what a topic takes; note in the report how many copies go where, and what it does not take."""
+    for row, _ in _letters(tx, source, asked.path, asked.sequence_numbers, report.skipped):
+        transit = revived(tx, row)
+        trouble = delivery.hindrance(topic.path, transit)
+        if trouble is not None:
+            report.skipped.append(Skipped(sequence_of(row.key), trouble.text))
+            continue
+        counts = Counter(queue.path for queue in delivery.recipients(topic, transit))
+        report.published[sequence_of(row.key)] = counts.total()
+        for path, count in counts.items():
+            report.subscriptions[path] = report.subscriptions.get(path, 0) + count
+        yield row, transit
+
+
+def _with_reason(transit: Transit, record: DeadLetterRecord, source: QueueRecord) -> Transit:
+    """Return a message that says which entity's dead letter it was and why, if that has room in it."""
+    headers = decode_headers(transit.headers)
+    why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
+    properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
+    for told in ({"properties": properties}, {}):
+        encoded = encode_headers(_replace(headers, dead_letter_source=source.path, **told))
+        if len(encoded) <= MAX_HEADERS_SIZE:
+            return _replace(transit, headers=encoded)
+    return transit
+
+
+def _go(tx: Transaction, delivery: Delivery, rows: Sequence[MessageRow]) -> None:
+    """Store messages where they have come to rest, and remove them from where they were."""
+    tx.delete_messages([row.key for row in rows])
+    finish(tx, delivery)
+    # Those that stand by themselves are used where the messages are now.
+    tx.delete_bodies([row.body_id for row in rows if row.body_id is not None])

@@ -1,0 +1,151 @@
+"""Charges failed attempts, asks the policy for its verdict, and carries the verdict out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.outcome.dispositions import conclude, hold_session
+from lazaretto.model.entities import PoisonSession
+from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
+from lazaretto.model.keys import dead_key, in_main, queue_of, subqueue_of
+from lazaretto.model.policy import (
+    RETRY,
+    Disposition,
+    Final,
+    Outcome,
+    PoisonVerdict,
+    Retry,
+    Verdict,
+    charge,
+    decide,
+)
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import MessageRow, QueueRecord
+
+_replace = msgspec.structs.replace
+
+#: Errors that are a dead letter's reason by themselves, when the last attempt ended with one.
+REASONS = (WORKER_CRASHED, HANDLER_TIMEOUT, OUT_OF_MEMORY)
+
+
+def fail(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    outcome: Outcome,
+    failure: Failure | None = None,
+    delay: float | None = None,
+    poison: PoisonVerdict | None = None,
+) -> Verdict:
+    """End an attempt that failed, by the queue's policy, and return the verdict.
+
+    `delay` is the consumer's wish, in seconds; `poison` is its error handler's, should this be the last.
+
+    A dead-letter subqueue without a policy of its own counts nothing, as in Service Bus.
+    """
+    policy = queue.options.policy_of(subqueue_of(row.key))
+    if policy is None:
+        end_attempt(tx, row, outcome, failure)
+        put_back(tx, row, delay)
+        return Retry()
+    row = end_attempt(tx, row, outcome, failure)
+    if queue.options.dialogs:
+        conversations.failed(tx, row, outcome, failure)
+    verdict = decide(policy, row.counters, outcome, tx.random_fraction(), _reason(failure))
+    if isinstance(verdict, Final) and poison is not None and allowed(poison, row.key):
+        return _overrule(tx, queue, row, verdict, poison, failure, delay)
+    carry_out(tx, queue, row, verdict, failure, delay)
+    return verdict
+
+
+def _reason(failure: Failure | None) -> str | None:
+    return failure.type if failure is not None and failure.type in REASONS else None
+
+
+def foretell(tx: Transaction, key: int, outcome: Outcome, failure: Failure | None) -> Final | None:
+    """Return the final verdict on a message if the attempt at work ends so, None if there will be another."""
+    row, queue = tx.row(key), tx.queue_by_id(queue_of(key))
+    policy = None if queue is None else queue.options.policy_of(subqueue_of(key))
+    if row is None or policy is None:
+        return None
+    verdict = decide(policy, charge(row.counters, outcome), outcome, 0.0, _reason(failure))
+    return verdict if isinstance(verdict, Final) else None
+
+
+def allowed(poison: PoisonVerdict, key: int) -> bool:
+    """Return whether an error handler can decide so: a dead letter has nowhere further to be moved to."""
+    return poison is not Disposition.MOVE or in_main(key)
+
+
+def _overrule(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    verdict: Final,
+    poison: PoisonVerdict,
+    failure: Failure | None,
+    delay: float | None,
+) -> Verdict:
+    """Do what an error handler decided instead of the policy, and return that as the verdict."""
+    if poison == RETRY:
+        put_back(tx, _replace(row, cycle_attempts=0, cycle=0), delay)
+        return Retry()
+    assert isinstance(poison, Disposition)
+    verdict = verdict._replace(disposition=poison)
+    _finish(tx, queue, row, verdict, failure, decided=True)
+    return verdict
+
+
+def carry_out(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    verdict: Verdict,
+    failure: Failure | None = None,
+    delay: float | None = None,
+) -> None:
+    """Do to a message what the policy decided."""
+    if isinstance(verdict, Retry):
+        if verdict.new_cycle:
+            row = _replace(row, cycle=row.cycle + 1, cycle_attempts=0)
+        put_back(tx, row, verdict.delay if delay is None else delay, through_retry=verdict.new_cycle)
+        return
+    _finish(tx, queue, row, verdict, failure)
+
+
+def _finish(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    verdict: Final,
+    failure: Failure | None,
+    *,
+    decided: bool = False,
+) -> None:
+    """Carry out a final verdict, and what it means for the message's session.
+
+    `decided`: somebody has decided on this very message, so that its session need not wait for that.
+    """
+    mode = queue.options.on_poison_session
+    in_session = row.session_id is not None and in_main(row.key)
+    if in_session and queue.options.dialogs and verdict.reason == conversations.INVALID_REASON:
+        # What can never be processed is answered at once, however poison is dealt with.
+        mode = PoisonSession.END
+    blocks = mode is PoisonSession.BLOCK and not decided
+    if in_session and blocks and verdict.disposition is not Disposition.FAULT:
+        put_back(tx, row)
+        hold_session(tx, queue, row, mode, verdict.reason)
+        return
+    conclude(tx, queue, row, verdict, failure)
+    if not in_session or verdict.disposition is Disposition.FAULT:
+        return
+    if mode is PoisonSession.PARK:
+        # What was dropped or returned will not come back, so that there is nothing to wait for.
+        if tx.row(dead_key(row.key)) is not None:
+            hold_session(tx, queue, row, mode, verdict.reason)
+    elif mode is PoisonSession.END:
+        conversations.end_poisoned(tx, queue, row, verdict)
+    elif queue.options.dialogs:
+        conversations.went_aside(tx, queue, row, verdict.reason)

@@ -1,0 +1,263 @@
+"""Messages enter an entity, go on from the one they are in, or are set aside as dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.routing.router import Delivery, with_hops
+from lazaretto.engine.routing.undeliverable import MOST_HOPS, Trouble
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.failure import LONGEST_TEXT, Failure, shorten
+from lazaretto.model.headers import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    MAX_HEADERS_SIZE,
+    decode_headers,
+    encode_headers,
+)
+from lazaretto.model.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
+from lazaretto.model.policy import Counters
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import (
+    FRESH,
+    READY,
+    DeadLetterRecord,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    Transit,
+)
+
+_replace = msgspec.structs.replace
+
+# -- dead letters --------------------------------------------------------------------------------
+
+
+def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
+    """Let sessions go on whose poison messages are decided on, or gone."""
+    for queue_id, session_id in tx.release_sessions(keys):
+        queue = tx.queue_by_id(queue_id)
+        if queue is not None:
+            note(tx, "session_released", queue, session=session_id)
+
+
+def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:
+    """Record what became of dead letters; sessions that waited for them go on."""
+    tx.resolve_dead_letters(keys, resolution)
+    release_sessions(tx, keys)
+
+
+def dead_letter(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    reason: str | None,
+    description: str | None,
+    failure: Failure | None = None,
+    subqueue: Subqueue = Subqueue.DEAD_LETTER,
+) -> None:
+    """Move a message to a dead-letter subqueue, with why and with its history.
+
+    From there it goes on if the queue forwards its dead letters.
+    """
+    error_type, error_message = (failure.type, failure.message) if failure else (None, None)
+    if failure is None:
+        latest = tx.last_error(main_key(row.key))
+        if latest is not None:
+            error_type, error_message, _stack = latest
+    record = DeadLetterRecord(
+        key=main_key(row.key),
+        message_id=row.message_id,
+        reason=None if reason is None else shorten(reason, LONGEST_TEXT),
+        description=None if description is None else shorten(description, LONGEST_TEXT),
+        error_type=error_type,
+        error_message=error_message,
+        dead_lettered=tx.now,
+        enqueued=row.enqueued,
+        counters=msgspec.json.encode(_replace(row, moves=row.moves + 1).counters).decode(),
+        generation=row.generation,
+        resubmitted_from=row.resubmitted_from,
+        subqueue=place_of(subqueue),
+    )
+    tx.insert_dead_letter(record)
+    # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
+    # within it are counted anew, by its own policy.
+    moved = _replace(
+        row,
+        state=READY,
+        due=None,
+        expires=None,
+        session_id=None,
+        deferred=0,
+        cycle_attempts=0,
+        cycle=0,
+        suspect=0,
+        moves=row.moves + 1,
+    )
+    key = dead_key(row.key, subqueue)
+    tx.save_row(moved, key)
+    # Nothing but a message of a session, or a dead letter, which may have been one, holds a session back.
+    if row.session_id is not None or not in_main(row.key):
+        release_sessions(tx, [row.key])
+    where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
+    note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
+    if subqueue is Subqueue.DEAD_LETTER:
+        _forward_dead_letter(tx, queue, _replace(moved, key=key), record)
+
+
+def _forward_dead_letter(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord
+) -> None:
+    destination = queue.options.forward_dead_lettered_messages_to
+    if destination is None:
+        return
+    headers = decode_headers(row.headers)
+    why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
+    properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
+    encoded = encode_headers(_replace(headers, properties=properties, dead_letter_source=queue.path))
+    if headers.hops >= MOST_HOPS or len(encoded) > MAX_HEADERS_SIZE:
+        # It is a dead letter already, and this is the place for those that go no further.
+        note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
+        return
+    transit = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
+    delivery = Delivery(tx)
+    trouble = delivery.hindrance(destination, transit)
+    if trouble is not None:
+        text = f"{trouble.text} It was a dead letter before: {record.reason}: {record.description}"
+        place = place_of(trouble.subqueue)
+        text = shorten(text, LONGEST_TEXT)
+        tx.insert_dead_letter(_replace(record, reason=trouble.reason, description=text, subqueue=place))
+        tx.save_row(_replace(row, headers=encoded), dead_key(row.key, trouble.subqueue))
+        note(tx, "dead_lettered", queue, sequence_of(row.key), reason=trouble.reason, error_type=None,
+             subqueue=trouble.subqueue.value)  # fmt: skip
+        return
+    _hand_on(tx, delivery, queue, row, destination, transit)
+    resolve(tx, [record.key], "forwarded")
+
+
+# -- messages on their way -----------------------------------------------------------------------
+
+
+def transit_of(
+    tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
+) -> Transit:
+    """Return a message that is stored as one that goes on from where it is."""
+    headers = decode_headers(row.headers)
+    body = tx.body(row.key)
+    before = resubmitted_from or row.resubmitted_from
+    return Transit(
+        body=body if row.body_id is None else None,
+        body_id=row.body_id,
+        size=len(body),
+        message_id=row.message_id,
+        session_id=headers.session_id,
+        expires=row.expires,
+        headers=row.headers,
+        origin=origin or row.enqueued_sequence_number or sequence_of(row.key),
+        home=row.key,
+        hops=headers.hops,
+        partition_key=headers.partition_key,
+        generation=row.generation,
+        resubmitted_from=before,
+        set_aside=before is not None or headers.negative_acknowledgement is not None,
+    )
+
+
+def _hand_on(
+    tx: Transaction,
+    delivery: Delivery,
+    queue: QueueRecord,
+    row: MessageRow,
+    destination: str | None,
+    transit: Transit,
+) -> None:
+    """Let a stored message go on, to a destination or as its entity says, and remove it from where it was."""
+    tx.delete_messages([row.key])
+    if destination is None:
+        delivery.enter(queue, transit)
+    else:
+        delivery.forward(queue, destination, transit)
+    finish(tx, delivery)
+    if row.body_id is not None:
+        tx.delete_bodies([row.body_id])
+
+
+def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
+    """Let an active message go on from the forwarding queue that it is in."""
+    _hand_on(tx, Delivery(tx), queue, row, None, transit_of(tx, row))
+    if row.deliveries:
+        tx.delete_attempts([row.key])
+
+
+def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
+    """Let the first active messages of a forwarding queue go on; return how many, and call for the rest."""
+    first, last = first_key(queue.queue_id), first_key(queue.queue_id, Subqueue.DEAD_LETTER)
+    rows = tx.active(first, last, limit)
+    for row in rows:
+        pass_on(tx, queue, row)
+    tx.make_due(first, last)
+    return len(rows)
+
+
+def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> None:
+    """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
+    key = tx.take_key(topic.queue_id)
+    tx.keep_sequence(key)
+    transit = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
+    _hand_on(tx, Delivery(tx), topic, row, None, transit)
+
+
+def finish(tx: Transaction, delivery: Delivery) -> None:
+    """Store what came to rest, and set aside what could not."""
+    for queue, transit, trouble in delivery.commit():
+        _set_aside(tx, queue, transit, trouble)
+
+
+def _set_aside(tx: Transaction, queue: QueueRecord, transit: Transit, trouble: Trouble) -> None:
+    home = transit.home
+    if home is not None and queue_of(home) == queue.queue_id:
+        key = main_key(home)
+        submitted_here = transit.origin == sequence_of(key)
+    else:
+        key, submitted_here = tx.take_key(queue.queue_id), False
+    counters = Counters()._asdict()
+    row = MessageRow(
+        key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=transit.message_id,
+        session_id=None, lock_token=None, locked_at=None, locked_by=None, **counters,
+        generation=transit.generation, deferred=0,
+        enqueued_sequence_number=None if submitted_here else transit.origin,
+        resubmitted_from=transit.resubmitted_from,
+        headers=with_hops(transit) or transit.headers, body_id=transit.body_id,
+    )  # fmt: skip
+    tx.insert_row(row, transit.body)
+    dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
+
+
+def revived(tx: Transaction, row: MessageRow) -> Transit:
+    """Return a dead letter as a message of a new generation, which goes elsewhere than back."""
+    transit = transit_of(tx, row, origin=sequence_of(row.key), resubmitted_from=main_key(row.key))
+    headers = decode_headers(row.headers)
+    life = headers.time_to_live
+    return _replace(
+        transit,
+        expires=None if life is None else tx.now + life,
+        headers=encode_headers(_replace(headers, hops=0)),
+        home=None,
+        hops=0,
+        generation=row.generation + 1,
+    )
+
+
+def deliver(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
+) -> list[int]:
+    """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
+    delivery = Delivery(tx)
+    first = tx.take_key(queue.queue_id, len(messages))
+    for key, message in enumerate(messages, first):
+        delivery.accept(queue, key, message, destination)
+    finish(tx, delivery)
+    return [sequence_of(key) for key in range(first, first + len(messages))]

@@ -1,0 +1,314 @@
+"""Messages of one commit on their way: which entities they pass, and where they come to rest."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.routing.forwards import forwards, touch
+from lazaretto.engine.routing.subscribers import Subscribers, subscribers
+from lazaretto.engine.routing.undeliverable import (
+    DISABLED_REASON,
+    FILTER_REASON,
+    FULL_REASON,
+    LARGE_HEADERS,
+    MOST_HOPS,
+    NO_DIALOG,
+    NO_SESSION,
+    NOT_FOUND_REASON,
+    SIZE_REASON,
+    TOO_FAR,
+    UNMATCHED_REASON,
+    Trouble,
+    not_taken,
+)
+from lazaretto.errors import FilterError
+from lazaretto.filters.rules import Copy
+from lazaretto.filters.view import MessageView
+from lazaretto.model.entities import EntityKind
+from lazaretto.model.failure import failure_of
+from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
+from lazaretto.model.keys import sequence_of
+from lazaretto.store.contract import Transaction
+from lazaretto.store.records import NewMessage, QueueRecord, Transit
+
+_replace = msgspec.structs.replace
+
+
+class Delivery:
+    """The messages of one commit on their way, and where they come to rest: by entity, in order."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._resting: dict[int, tuple[tuple[QueueRecord, ...], list[Transit]]] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._uses: dict[int, int] = {}
+        self._troubles: list[tuple[QueueRecord, Transit, Trouble]] = []
+        self._used: dict[int, int] = {}
+        self._subscribers: dict[int, Subscribers] = {}
+        self._unmatched: dict[int, int] = {}
+        self._growth: dict[int, int] = {}
+        #: Under which key dead letters came to rest, by the one they had; of several copies, one.
+        self.rested: dict[int | None, int] = {}
+
+    # -- ways in --------------------------------------------------------------------------------
+
+    def accept(self, queue: QueueRecord, key: int, message: NewMessage, destination: str | None) -> None:
+        """Let a new message enter an entity under a key, or pass through it to a destination."""
+        tx = self._tx
+        self._used[queue.queue_id] = key
+        body, life = message.body, message.time_to_live
+        transit = Transit(
+            body, None, len(body), message.message_id or tx.new_message_id(), message.session_id,
+            None if life is None else tx.now + life, message.headers, sequence_of(key), key, 0,
+            message.scheduled, message.partition_key,
+        )  # fmt: skip
+        if destination is None:
+            self.enter(queue, transit)
+        else:
+            self.forward(queue, destination, transit)
+
+    def enter(self, queue: QueueRecord, transit: Transit) -> None:
+        """Let a message enter an entity: it rests there, is published, or goes on."""
+        later = transit.scheduled is not None and transit.scheduled > self._tx.now
+        if queue.kind is EntityKind.TOPIC and not later:
+            self._publish(queue, transit)
+        elif not later and forwards(queue):
+            assert queue.options.forward_to is not None
+            self.forward(queue, queue.options.forward_to, transit)
+        else:
+            self._rest(queue, transit)
+
+    def forward(self, source: QueueRecord, destination: str, transit: Transit) -> None:
+        """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
+        transit = self._shortened(source, transit)
+        trouble = self.hindrance(destination, transit) if transit.hops < MOST_HOPS else TOO_FAR
+        if trouble is not None:
+            self._troubles.append((source, transit, trouble))
+            return
+        queue = self._tx.queue(destination.lower())
+        assert queue is not None
+        detects = queue.options.requires_duplicate_detection and not transit.set_aside
+        if detects and self._is_duplicate(queue, transit):
+            return
+        self._let_in(queue, _replace(transit, hops=transit.hops + 1, home=None))
+
+    def admit(self, queue: QueueRecord, transit: Transit) -> None:
+        """Let a message enter that was set aside elsewhere, and never is a duplicate."""
+        if queue.options.requires_duplicate_detection:
+            # What is sent under its id from now on is.
+            self._is_duplicate(queue, transit)
+        self._let_in(queue, transit)
+
+    def _let_in(self, queue: QueueRecord, transit: Transit) -> None:
+        touch(self._tx, queue)
+        owner = self._tx.sized(queue.queue_id)
+        if owner is not None:
+            self._growth[owner] = self._growth.get(owner, 0) + _size(transit)
+        self.enter(queue, transit)
+
+    def hindrance(self, destination: str, transit: Transit) -> Trouble | None:
+        """Return what stands against a message going to a destination."""
+        queue = self._tx.queue(destination.lower())
+        growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
+        trouble = refusal(self._tx, destination, _size(transit), growth)
+        if trouble is None and transit.set_aside and queue is not None and queue.kind is EntityKind.TOPIC:
+            known = self._subscribers_of(queue)
+            if not known.everyone and not self._wanted(known, transit)[0]:
+                # A topic drops what nobody wants, which is not for what was set aside.
+                return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
+        return trouble
+
+    def _is_duplicate(self, queue: QueueRecord, transit: Transit) -> bool:
+        partition = transit.partition_key or ""
+        if self._tx.known_message_id(queue.queue_id, transit.message_id, partition) is not None:
+            return True
+        remember_id(self._tx, queue, transit.message_id, partition, transit.origin)
+        return False
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def _publish(self, topic: QueueRecord, transit: Transit) -> None:
+        known = self._subscribers_of(topic)
+        wanted, ignored = self._wanted(known, transit)
+        for queue, error in ignored:
+            note(self._tx, "filter_failed", queue, transit.origin, error=str(error))
+        number = len(known.everyone) + len(wanted)
+        if not number:
+            self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
+            return
+        transit = self._shortened(topic, transit)
+        if number > 1 and transit.body is not None:
+            # One body for all of them, however many there are.
+            body_id = self._tx.take_body_id()
+            self._bodies[body_id] = transit.body
+            transit = _replace(transit, body=None, body_id=body_id)
+        if known.everyone:
+            # Under a number that no queue has, because they are all of it.
+            self._rest_in(-topic.queue_id, known.everyone, transit)
+        for queue, copy, failed in wanted:
+            if failed is not None:
+                trouble = Trouble(FILTER_REASON, str(failed), failure=failure_of(failed))
+                self._troubles.append((queue, transit, trouble))
+            elif copy is not None and copy.changed is not None:
+                self._enter_changed(queue, transit, copy.changed)
+            else:
+                self.enter(queue, transit)
+
+    def recipients(self, topic: QueueRecord, transit: Transit) -> list[QueueRecord]:
+        """Return the subscriptions that get a message by their rules, each once for every copy."""
+        known = self._subscribers_of(topic)
+        return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, transit)[0])]
+
+    def _subscribers_of(self, topic: QueueRecord) -> Subscribers:
+        known = self._subscribers.get(topic.queue_id)
+        if known is None:
+            known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
+        return known
+
+    def _wanted(
+        self, known: Subscribers, transit: Transit
+    ) -> tuple[
+        list[tuple[QueueRecord, Copy | None, FilterError | None]], list[tuple[QueueRecord, FilterError]]
+    ]:
+        """Return the subscriptions whose rules match, with what they get, or why that cannot be said.
+
+        And those that cannot say it and leave such messages out.
+        """
+        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
+        ignored: list[tuple[QueueRecord, FilterError]] = []
+        if not known.asks:
+            return wanted, ignored
+        headers = decode_headers(transit.headers)
+        view = MessageView(headers, transit.message_id, enqueued=self._tx.now, size=transit.size)
+        for queue, rules in known.concerned(view):
+            try:
+                wanted += [(queue, copy, None) for copy in rules.copies(view)]
+            except FilterError as error:
+                if queue.options.dead_letter_on_filter_errors:
+                    wanted.append((queue, None, error))
+                else:
+                    ignored.append((queue, error))
+        return wanted, ignored
+
+    def _enter_changed(self, queue: QueueRecord, transit: Transit, changed: MessageView) -> None:
+        encoded = encode_headers(changed.headers)
+        if len(encoded) > MAX_HEADERS_SIZE:
+            # As it was before the action, so that it can be kept at all.
+            self._troubles.append((queue, transit, LARGE_HEADERS))
+            return
+        headers = changed.headers
+        changes = {
+            "headers": encoded,
+            "session_id": headers.session_id,
+            "partition_key": headers.partition_key,
+        }
+        self.enter(queue, _replace(transit, message_id=changed.message_id or transit.message_id, **changes))
+
+    # -- coming to rest -------------------------------------------------------------------------
+
+    def _shortened(self, queue: QueueRecord, transit: Transit) -> Transit:
+        """Return the message with no more life left than an entity on its way allows."""
+        longest = queue.options.default_time_to_live
+        if longest is None:
+            return transit
+        end = self._tx.now + round(longest * 1_000_000)
+        return _replace(transit, expires=end if transit.expires is None else min(end, transit.expires))
+
+    def _rest(self, queue: QueueRecord, transit: Transit) -> None:
+        if queue.options.dialogs:
+            self._troubles.append((queue, transit, NO_DIALOG))
+        elif queue.options.requires_session and transit.session_id is None:
+            self._troubles.append((queue, transit, NO_SESSION))
+        else:
+            self._rest_in(queue.queue_id, (queue,), self._shortened(queue, transit))
+
+    def _rest_in(self, place: int, queues: tuple[QueueRecord, ...], transit: Transit) -> None:
+        """Let a message come to rest in queues that take it as it is, for a place always the same ones."""
+        if transit.hops:
+            encoded = with_hops(transit)
+            if encoded is None:
+                self._troubles += [(queue, transit, LARGE_HEADERS) for queue in queues]
+                return
+            transit = _replace(transit, headers=encoded)
+        if transit.body_id is not None:
+            self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + len(queues)
+        resting = self._resting.get(place)
+        if resting is None:
+            resting = self._resting[place] = (queues, [])
+        resting[1].append(transit)
+
+    def commit(self) -> list[tuple[QueueRecord, Transit, Trouble]]:
+        """Insert all that came to rest; return what cannot go where it should, and is to be set aside."""
+        tx = self._tx
+        for key in self._used.values():
+            tx.keep_sequence(key)
+        for queue_id, count in self._unmatched.items():
+            tx.count_discarded(queue_id, dropped=count)
+        for _, transit, _ in self._troubles:
+            if transit.body_id is not None:
+                self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + 1
+        self._keep_bodies()
+        for queues, transits in self._resting.values():
+            keys = tx.insert_transits(queues[0], transits)
+            first = keys[0]
+            if transits[0].set_aside:
+                self.rested.update(
+                    (one.resubmitted_from, key) for one, key in zip(transits, keys, strict=True)
+                )
+            for queue in queues[1:]:
+                tx.repeat_transits(queue, first, len(transits))
+        return self._troubles
+
+    def _keep_bodies(self) -> None:
+        """Insert the bodies that messages of this commit have, and note which have several."""
+        uses = self._uses
+        new = {body_id: body for body_id, body in self._bodies.items() if uses.get(body_id)}
+        if new:
+            self._tx.insert_bodies(new)
+        # A body that was there before is that of a message that leaves its place, and counts until then.
+        more = {i: n - (i in new) for i, n in uses.items()}
+        shared = {body_id: count for body_id, count in more.items() if count}
+        if shared:
+            self._tx.add_uses(shared)
+
+
+def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Trouble | None:
+    """Return why an entity takes no message of so many bytes, None if it does.
+
+    `growth`: bytes that this commit is going to add to it before.
+    """
+    queue = tx.queue(destination.lower())
+    if queue is None:
+        return not_taken(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
+    if not queue.status.takes:
+        return not_taken(DISABLED_REASON, f"The destination {queue.path!r} is {queue.status.value}.")
+    limit, most = queue.options.max_message_size, queue.options.max_size
+    if size > limit:
+        text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
+        return not_taken(SIZE_REASON, text)
+    if most is not None:
+        held = tx.size(queue.queue_id) + growth
+        if held + size > most:
+            text = f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
+            return not_taken(FULL_REASON, text)
+    return None
+
+
+def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition: str, number: int) -> None:
+    """Remember an id for as long as a queue detects duplicates, and the number it was sent under."""
+    forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
+    tx.remember_message_id(queue.queue_id, message_id, partition, forget_after, number)
+
+
+def _size(transit: Transit) -> int:
+    return transit.size + len(transit.headers or b"")
+
+
+def with_hops(transit: Transit) -> bytes | None:
+    """Return the headers with the number of hops in them; None if they are too large then."""
+    headers = decode_headers(transit.headers)
+    if headers.hops == transit.hops:
+        return transit.headers
+    encoded = encode_headers(_replace(headers, hops=transit.hops))
+    return encoded if len(encoded) <= MAX_HEADERS_SIZE else None

@@ -1,0 +1,107 @@
+"""A unit of work: what was received is settled and what was gathered is sent, in one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lazaretto.engine.messages.send import Send
+from lazaretto.engine.messages.settle import RELEASE, Settle, Settled
+from lazaretto.engine.outcome.attempts import note_rollback
+from lazaretto.engine.outcome.breakers import breaker_of
+from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure
+from lazaretto.model.keys import queue_of
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Final, Outcome
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import NewMessage
+
+
+@dataclasses.dataclass(slots=True)
+class CommitWork(Operation[None]):
+    """Settle what a transaction has received, then do what it has gathered: sends, verbs of dialogs."""
+
+    entries: Sequence[Settled]
+    operations: Sequence[Operation[Any]]
+
+    def run(self, tx: Transaction) -> None:
+        if self.entries:
+            Settle(self.entries).run(tx)
+        for operation in self.operations:
+            operation.run(tx)
+
+
+@dataclasses.dataclass(slots=True)
+class RollBackWork(Operation[None]):
+    """Charge a failure to each message that a transaction still holds, and give up its locks."""
+
+    messages: Sequence[ReceivedMessage]
+    failure: Failure | None
+    releases: Sequence[Operation[Any]] = ()
+
+    def run(self, tx: Transaction) -> None:
+        noted = set()
+        for message in self.messages:
+            lock, row = message.lock, tx.row(message.key)
+            queue = tx.queue_by_id(queue_of(message.key))
+            if lock is None or row is None or queue is None or not tx.held([message.key], lock.token):
+                # Its lock ran out, and it was charged for that.
+                continue
+            if queue.queue_id not in noted and lock.path.subqueue is Subqueue.MAIN:
+                noted.add(queue.queue_id)
+                note_rollback(tx, queue)
+            fail(tx, queue, row, Outcome.FAILED, self.failure)
+        for release in self.releases:
+            release.run(tx)
+
+
+class Finished(NamedTuple):
+    """What came of a hand-over that was settled.
+
+    `finals`: the final verdicts, by the message's key. `outage`: the fingerprint of failures that
+    were not charged, because the queue's breaker had been opened for them.
+    """
+
+    finals: list[tuple[int, Final]]
+    outage: str | None
+
+
+@dataclasses.dataclass(slots=True)
+class FinishHandover(Operation[Finished]):
+    """Settle a host's hand-over, send what its handlers sent, and start on the next one.
+
+    `fingerprints`: of the messages that failed, by key. `token`: of the lease that ends with this;
+    `started`: of the next one, whose handlers are about to start.
+    """
+
+    entries: Sequence[Settled]
+    sends: Sequence[tuple[EntityPath, Sequence[NewMessage]]] = ()
+    fingerprints: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    token: int | None = None
+    started: int | None = None
+
+    def run(self, tx: Transaction) -> Finished:
+        outage = self._outage(tx) if self.fingerprints else None
+        entries = self.entries
+        if outage is not None:
+            entries = [
+                Settled(e.message, RELEASE) if self.fingerprints.get(e.message.key) == outage else e
+                for e in entries
+            ]
+        finals = Settle(entries).run(tx) if entries else []
+        for path, messages in self.sends:
+            Send(path, messages).run(tx)
+        if self.token is not None:
+            tx.delete_lease(self.token)
+        if self.started is not None:
+            tx.start_lease(self.started)
+        return Finished(finals, outage)
+
+    def _outage(self, tx: Transaction) -> str | None:
+        """Return the fingerprint of an outage that another hand-over of the queue has found meanwhile."""
+        queue = tx.queue_by_id(queue_of(next(iter(self.fingerprints))))
+        state = None if queue is None else breaker_of(queue)
+        return None if state is None else state.fingerprint

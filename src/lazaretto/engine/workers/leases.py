@@ -1,0 +1,157 @@
+"""Hand-overs to service hosts: leased, so that a host's death is known at once and blamed rightly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.messages.receive import Receive
+from lazaretto.engine.messages.sessions import ReleaseSession, require_session
+from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.outcome.breakers import breaker_of, save_breaker
+from lazaretto.errors import EntityError, SessionLockLost
+from lazaretto.model.breaker import BreakerStatus, probing
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import first_key, last_key, main_key
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.policy import Outcome
+from lazaretto.store.contract import Again, Operation, Transaction
+from lazaretto.store.records import LeaseRecord, QueueRecord
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """What a message that was tried before brings along: its moves and its latest error."""
+
+    moves: int
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """Messages handed to a host under one lease, in order.
+
+    `past`: by key, of those that were tried before. `alone`: it is a suspect, to be tried with
+    nothing else at work in the same process. `outage`: the queue's breaker is not closed, because of
+    failures with this fingerprint, and what becomes of these messages decides how it goes on.
+    """
+
+    lock: Lock
+    messages: Sequence[ReceivedMessage]
+    past: dict[int, Past]
+    alone: bool = False
+    outage: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Take(Operation[Handover | EntityError | None]):
+    """Receive for a host; `started`: its handlers start at once. None: there is nothing."""
+
+    path: EntityPath
+    limit: int
+    session: Lock | None = None
+    started: bool = True
+    #: Bytes of headers and bodies together, unless a single message has more.
+    most_bytes: int | None = None
+    #: What the last run handed over, for a caller who cannot know whether that was committed.
+    handed: Handover | None = None
+
+    durable = False
+
+    def run(self, tx: Transaction) -> Handover | EntityError | Again | None:
+        found = self._take(tx)
+        self.handed = found if isinstance(found, Handover) else None
+        return found
+
+    def _take(self, tx: Transaction) -> Handover | EntityError | Again | None:
+        limit, probed = self.limit, 0
+        queue = tx.queue(self.path.key) or require_queue(tx, self.path)
+        state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
+        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
+            if state.status is BreakerStatus.HELD_OPEN:
+                return None
+            if state.status is BreakerStatus.OPEN and tx.now < state.probe_at:
+                return None
+            # Going round, so that messages which fail anyway do not decide alone.
+            limit, probed = min(limit, state.limit), state.probed
+        limit = self._fitting(tx, queue, limit)
+        found = Receive(self.path, limit, self.session, after=probed).run(tx)
+        if probed and not found:
+            found = Receive(self.path, limit, self.session).run(tx)
+        if isinstance(found, EntityError | Again):
+            return found
+        if not found:
+            return None
+        lock = found[0].lock
+        assert lock is not None
+        keys = [message.key for message in found]
+        queue_id = queue.queue_id
+        tx.insert_lease(LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started))
+        outage = None
+        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
+            outage = state.fingerprint
+            if queue.options.breaker is not None:
+                save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
+        past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
+        return Handover(lock, found, past, any(m.suspect for m in found), outage)
+
+    def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
+        """Return how many messages to take, looking at their sizes only where they may be too large."""
+        most = self.most_bytes
+        if most is None or limit * queue.options.max_message_size <= most:
+            return limit
+        if self.session is not None and self.session.session_id is not None:
+            return tx.count_fitting_of_session(queue.queue_id, self.session.session_id, limit, most)
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        return tx.count_fitting(first, last, limit, most)
+
+
+def _past(tx: Transaction, message: ReceivedMessage) -> Past:
+    row, error = tx.row(message.key), tx.last_error(main_key(message.key))
+    return Past(row.moves if row else 0, *(error[:2] if error else (None, None)))
+
+
+@dataclasses.dataclass(slots=True)
+class RenewLease(Operation[None]):
+    """Prolong the locks of a hand-over, of those messages that are still held."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = tx.queue(self.lock.path.key)
+        if queue is None:
+            return
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        if self.lock.session_id is None:
+            tx.renew_locks(self.keys, self.lock.token, until)
+        elif _holds_session(tx, queue, self.lock):
+            tx.renew_session(queue.queue_id, self.lock.session_id, until)
+
+
+@dataclasses.dataclass(slots=True)
+class GiveBack(Operation[None]):
+    """End a hand-over that cannot be worked on: what is held of it is receivable again, uncharged."""
+
+    lock: Lock
+    keys: Sequence[int]
+
+    def run(self, tx: Transaction) -> None:
+        tx.delete_lease(self.lock.token)
+        if self.lock.session_id is not None:
+            ReleaseSession(self.lock.path, self.lock).run(tx)
+            return
+        for row in tx.held_rows(self.keys, self.lock.token).values():
+            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+
+
+def _holds_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> bool:
+    try:
+        require_session(tx, queue, lock)
+    except SessionLockLost:
+        return False
+    return True

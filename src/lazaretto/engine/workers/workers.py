@@ -1,0 +1,146 @@
+"""Workers that died: who of what they held is to blame is found out, never guessed.
+
+A message that was alone with a worker when it died is charged for that death. Messages that were
+with it together are suspects: uncharged, and handed out one at a time from then on. A suspect whose
+attempt ends in any other way is cleared; one that takes another worker down was the killer, and is
+charged for every death it had a part in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.engine.log import note
+from lazaretto.engine.outcome.attempts import note_rollback, put_back, record_attempt
+from lazaretto.engine.outcome.dispositions import in_unit
+from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.model.failure import WORKER_CRASHED, Failure
+from lazaretto.model.keys import queue_of, sequence_of
+from lazaretto.model.policy import Outcome, charge
+from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
+
+
+def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bool) -> None:
+    """End the attempts of messages whose worker died while it worked on all of them."""
+    by_queue: dict[int, list[MessageRow]] = {}
+    for row in rows:
+        by_queue.setdefault(queue_of(row.key), []).append(row)
+    for queue_id, group in by_queue.items():
+        queue = tx.queue_by_id(queue_id)
+        if queue is None:
+            # The queue was deleted; its messages go in chunks.
+            continue
+        if alone or (len(by_queue) == 1 and _are_one_unit(queue, group)):
+            for row in group[1:]:
+                record_attempt(tx, row, Outcome.RELEASED)
+                put_back(tx, msgspec.structs.replace(row, suspect=1))
+            _condemn(tx, queue, group[0], worker)
+            continue
+        text = f"{worker} died while it held {len(rows)} messages"
+        for row in group:
+            record_attempt(tx, row, Outcome.LOST, Failure(WORKER_CRASHED, text))
+            put_back(tx, msgspec.structs.replace(row, suspect=max(row.suspect, 1) + 1))
+        note(tx, "suspects_held", queue, worker=worker, messages=len(group))
+
+
+def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:
+    """Return whether these messages are one session that is one unit."""
+    return all(in_unit(queue, row) for row in rows) and len({row.session_id for row in rows}) == 1
+
+
+def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> None:
+    """Charge a message for the death of a worker that held nothing else, and for those before."""
+    counters, earlier = row.counters, max(row.suspect - 1, 0)
+    for _ in range(earlier):
+        counters = charge(counters, Outcome.LOST)
+    row = msgspec.structs.replace(row.charged(counters), suspect=1)
+    note(tx, "killer_found", queue, sequence_of(row.key), worker=worker, deaths=earlier + 1)
+    fail(
+        tx,
+        queue,
+        row,
+        Outcome.LOST,
+        Failure(WORKER_CRASHED, f"{worker} died while it held this message alone"),
+    )
+
+
+def bury(tx: Transaction, worker: str) -> None:
+    """Give back or blame what a dead service host was handed. Other locks of it run out by themselves."""
+    leases = tx.leases_of(worker)
+    started = [row for lease in leases if lease.started for row in _held(tx, lease)]
+    for lease in leases:
+        if not lease.started:
+            for row in _held(tx, lease):
+                record_attempt(tx, row, Outcome.RELEASED)
+                put_back(tx, row)
+    if started:
+        blame(tx, worker, started, alone=len(started) == 1)
+        for queue_id in {queue_of(row.key) for row in started}:
+            queue = tx.queue_by_id(queue_id)
+            if queue is not None:
+                note_rollback(tx, queue)
+    for lease in leases:
+        if lease.session_id is not None:
+            session = tx.session(lease.queue_id, lease.session_id)
+            if session is not None and session.lock_token == lease.token:
+                tx.unlock_session(lease.queue_id, lease.session_id)
+        tx.delete_lease(lease.token)
+    tx.bury_worker(worker)
+
+
+def _held(tx: Transaction, lease: LeaseRecord) -> list[MessageRow]:
+    rows = (tx.row(key) for key in lease.keys)
+    return [row for row in rows if row and row.state == LOCKED and row.lock_token == lease.token]
+
+
+class BuryWorkers(Operation[None]):
+    """Look after what dead service hosts were handed."""
+
+    __slots__ = ()
+
+    def run(self, tx: Transaction) -> None:
+        for worker in tx.dead_workers():
+            bury(tx, worker)
+
+
+class Beat(Operation[None]):
+    """Give a sign of life."""
+
+    __slots__ = ()
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        tx.beat()
+
+
+class Leave(Operation[None]):
+    """Give back what this process was handed as a service host, and stop counting as a worker."""
+
+    __slots__ = ()
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        for lease in tx.leases_of(tx.worker):
+            for row in _held(tx, lease):
+                record_attempt(tx, row, Outcome.RELEASED)
+                put_back(tx, row)
+            tx.delete_lease(lease.token)
+        tx.delete_worker()
+
+
+@dataclasses.dataclass(slots=True)
+class StartLease(Operation[None]):
+    """Note that the handlers of a hand-over are started: from here on it counts as tried."""
+
+    token: int
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        tx.start_lease(self.token)

@@ -20,7 +20,7 @@ from examples.flights.progress import Step
 from examples.flights.repair import NAMES, UNKNOWN, missing_airports
 from examples.flights.report import show
 from lazaretto import Broker, EntityNotFound, Message, PoisonPolicy, QueueOptions
-from lazaretto.stores import is_served, without_password
+from lazaretto.store.addresses import is_served, without_password
 
 QUEUE = "flights"
 STORE = "flights.db"

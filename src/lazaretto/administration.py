@@ -47,7 +47,7 @@ from lazaretto.model.entities import (
     TopicOptions,
     subscription_path,
 )
-from lazaretto.store.contract import Store, Transaction
+from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 
 class Administration:

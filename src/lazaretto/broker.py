@@ -41,8 +41,8 @@ from lazaretto.model.keys import LAST_SEQUENCE, first_key
 from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
-from lazaretto.store.sql.store import SqlStore
-from lazaretto.stores import open_store
+from lazaretto.store.addresses import open_store
+from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.transaction import BrokerTransaction
 
 

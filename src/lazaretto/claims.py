@@ -37,8 +37,8 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import first_key, sequence_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.claims import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
-from lazaretto.store.contract import Store, Transaction
+from lazaretto.store.contract.claim_contract import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
+from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 DEFAULT_LEASE = 300.0
 MOST_ROWS = 10_000_000

@@ -13,7 +13,7 @@ from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver, settle
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 Handler = Callable[[ReceivedMessage], object]
 

@@ -34,7 +34,7 @@ from lazaretto.model.checks import flag, function, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.messages import DeadLetter
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500

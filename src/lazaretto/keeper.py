@@ -13,8 +13,8 @@ from lazaretto.engine.timers import CleanUp, Sweep
 from lazaretto.engine.workers.workers import Beat, BuryWorkers
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.store.bell import Bell
-from lazaretto.store.contract import Store, Transaction
+from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.runtime.notifier import Bell
 
 T = TypeVar("T")
 

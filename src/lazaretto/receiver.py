@@ -40,7 +40,7 @@ from lazaretto.model.headers import PropertyValue, check_properties
 from lazaretto.model.keys import first_key
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 T = TypeVar("T")
 

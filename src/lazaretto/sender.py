@@ -16,8 +16,8 @@ from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAll
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Message, StoredMessage, as_message
-from lazaretto.store.contract import Store
-from lazaretto.store.records import NewMessage
+from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.contract.transaction_contract import Store
 
 #: What can be sent: a message, or a copy of one that was received or peeked at.
 Sendable = Message | StoredMessage

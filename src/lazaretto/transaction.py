@@ -17,7 +17,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
-from lazaretto.store.contract import Exclusive, Operation, Savepoint, Store
+from lazaretto.store.contract.transaction_contract import Exclusive, Operation, Savepoint, Store
 
 _RELEASE = Settlement(Outcome.RELEASED)
 

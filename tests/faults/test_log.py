@@ -12,9 +12,9 @@ import pytest
 import lazaretto
 from lazaretto import Message, QueueOptions
 from lazaretto.cli import main
-from lazaretto.store.sqlite import log
-from lazaretto.store.sqlite.log import has_reset_bug
+from lazaretto.store.sqlite import write_ahead_log as log
 from lazaretto.store.sqlite.store import SqliteStore
+from lazaretto.store.sqlite.write_ahead_log import has_reset_bug
 
 #: A thousand pages and what one commit may add, in bytes.
 _SHORT = 6 * 1024 * 1024

@@ -24,8 +24,8 @@ from lazaretto import (
     StoreError,
     StoreIncomplete,
 )
-from lazaretto.store.sql import copy as copying
-from lazaretto.stores import copy_store
+from lazaretto.store.addresses import copy_store
+from lazaretto.store.sql import copy_store as copying
 
 AT = datetime.now(UTC) + timedelta(days=1)
 

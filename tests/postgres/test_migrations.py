@@ -8,9 +8,9 @@ from servers import Server
 
 import lazaretto
 from lazaretto import Message, StoreNotFound, StoreOutdated, StoreTooNew
+from lazaretto.store.addresses import migrate_store
 from lazaretto.store.postgres import schema
-from lazaretto.store.queries import Migration
-from lazaretto.stores import migrate_store
+from lazaretto.store.sql.query_files import Migration
 
 STEPS = schema.migrations()
 NEWEST = STEPS[-1].number

@@ -9,7 +9,7 @@ from lazaretto import Message
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import _numbered
 from lazaretto.store.postgres.store import PostgresStore
-from lazaretto.store.queries import with_rows
+from lazaretto.store.sql.query_files import with_rows
 
 #: What people ask now and then, of all messages.
 _OF_ALL = {"select_problems"}

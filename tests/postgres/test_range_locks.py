@@ -15,10 +15,10 @@ from lazaretto.engine.messages.receive import ReceiveAndDelete
 from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.policy import Outcome
-from lazaretto.store.group import Ticket
+from lazaretto.store.addresses import copy_store, migrate_store
 from lazaretto.store.postgres import schema
 from lazaretto.store.postgres.store import PostgresStore
-from lazaretto.stores import copy_store, migrate_store
+from lazaretto.store.runtime.group_commit import Ticket
 
 OPTIONS = QueueOptions(lock_duration=30, policy=PoisonPolicy(receive_retry_count=3, max_retry_cycles=0))
 

@@ -17,7 +17,7 @@ from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.results import ParquetResults, Results
 from lazaretto.spark.task import ShardTask, TaskSettings, bounded
-from lazaretto.store.claims import OPEN, ClaimRecord
+from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
 
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("text", pa.string())])

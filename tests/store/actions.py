@@ -18,7 +18,7 @@ from lazaretto import (
     ReceivedMessage,
 )
 from lazaretto.engine.workers.workers import bury
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 def create(broker: Broker, path: str = "q", **options: Any) -> None:

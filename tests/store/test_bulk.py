@@ -23,7 +23,7 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 from .actions import bodies, create, kinds, numbers, send, set_aside
 from .conftest import Connect

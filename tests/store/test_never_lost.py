@@ -16,7 +16,7 @@ from lazaretto import (
     SqlFilter,
 )
 from lazaretto.engine.messages.prepare import prepare
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 from .actions import bodies, create, fail, peek_one, send, set_aside
 

@@ -23,7 +23,7 @@ from lazaretto import (
     StoreTooNew,
 )
 from lazaretto.engine.timers import CleanUp
-from lazaretto.store.queries import Migration, load_queries
+from lazaretto.store.sql.query_files import Migration, load_queries
 from lazaretto.store.sqlite import schema
 from lazaretto.store.sqlite.dialect import SQLITE
 

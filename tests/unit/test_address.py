@@ -11,8 +11,8 @@ import lazaretto
 from lazaretto.cli import main
 from lazaretto.errors import InvalidOption
 from lazaretto.spark.options import parse
+from lazaretto.store.addresses import copy_store, migrate_store, without_password
 from lazaretto.store.postgres.address import parse_address
-from lazaretto.stores import copy_store, migrate_store, without_password
 
 SECRET = "hunter2"
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lazaretto.errors import BrokerClosed
-from lazaretto.store.bell import Bell
+from lazaretto.store.runtime.notifier import Bell
 
 
 class Waiter(threading.Thread):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lazaretto.errors import BrokerClosed, TransactionError
-from lazaretto.store.contract import Operation
-from lazaretto.store.group import GroupCommit, Ticket
+from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
 _PATIENCE = 30

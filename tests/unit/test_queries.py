@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lazaretto.store.queries import load_queries, with_rows
+from lazaretto.store.sql.query_files import load_queries, with_rows
 
 
 @pytest.fixture

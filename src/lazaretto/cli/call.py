@@ -60,7 +60,7 @@ class Call:
     def broker(self, *, create: bool = False) -> Iterator[Broker]:
         """Open the store; only `create` makes one where there is none."""
         from lazaretto.broker import connect
-        from lazaretto.stores import without_password
+        from lazaretto.store.addresses import without_password
 
         url = self.url()
         try:

@@ -9,7 +9,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import Exit
-from lazaretto.stores import copy_store, migrate_store
+from lazaretto.store.addresses import copy_store, migrate_store
 
 app = typer.Typer(
     help="Check a store, bring it up to date, and copy it between a file and a server.", rich_markup_mode=None

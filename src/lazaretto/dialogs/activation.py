@@ -17,7 +17,7 @@ from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.model.conversations import priority_bounds
 from lazaretto.model.dialog_contracts import Service
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract import Operation, Store, Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
 
 _log = logging.getLogger("lazaretto.dialogs")
 

@@ -24,9 +24,9 @@ from lazaretto.model.conversations import (
 )
 from lazaretto.model.entities import HeldSession, QueueStatus, Subqueue
 from lazaretto.model.headers import decode_headers
-from lazaretto.store.contract import Transaction
-from lazaretto.store.dialogs import ConversationRecord
-from lazaretto.store.records import STATE_NAMES, QueueRecord
+from lazaretto.store.contract.dialog_contract import ConversationRecord
+from lazaretto.store.contract.records import STATE_NAMES, QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from lazaretto.model.conversations import (
 )
 from lazaretto.model.dialog_contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract import Store, Transaction
+from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}
 #: What an operator may decide on the poison message that holds a conversation.

@@ -40,7 +40,7 @@ from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Lock
 from lazaretto.receiver import MOST_MESSAGES, raised, wait_for
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
 
 

@@ -14,8 +14,8 @@ import msgspec
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Characters of a name in the audit log.
 LONGEST_ACTOR = 1024

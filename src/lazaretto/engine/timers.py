@@ -17,8 +17,7 @@ from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     DELAYED,
     FRESH,
     LOCKED,
@@ -28,6 +27,7 @@ from lazaretto.store.records import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000

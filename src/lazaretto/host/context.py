@@ -14,7 +14,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, failure_of, kept
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.sender import Sendable, prepare_all
-from lazaretto.store.records import NewMessage
+from lazaretto.store.contract.records import NewMessage
 
 
 class Effects(msgspec.Struct, array_like=True):

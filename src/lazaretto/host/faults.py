@@ -16,7 +16,7 @@ from lazaretto.errors import (
     StoreOutdated,
     StoreTooNew,
 )
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 #: What no waiting mends: the file is not a store any more, or the queue is another one than when the host
 #: started. Everything else may pass: a server that is away or takes no changes, a full disk, too few

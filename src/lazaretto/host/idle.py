@@ -10,8 +10,8 @@ from lazaretto.errors import EntityError, QueueDisabled
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath, QueueDescription, Subqueue
 from lazaretto.model.keys import first_key, last_key
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import DEFERRED, QueueRecord
+from lazaretto.store.contract.records import DEFERRED, QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 
 def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityError:

@@ -35,7 +35,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome, PoisonVerdict
-from lazaretto.store.contract import Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from lazaretto.host.gate import Gate
 from lazaretto.host.handlers import Handler
 from lazaretto.host.tally import Tally
 from lazaretto.model.breaker import BreakerWindow
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,7 +13,7 @@ from lazaretto.model.checks import shown
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.spark.options import parse
 from lazaretto.spark.stores import broker_at
-from lazaretto.store.claims import REVOKED
+from lazaretto.store.contract.claim_contract import REVOKED
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from lazaretto.model.clock import LAST_MOMENT
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.spark.reading import BATCH_ROWS, SQL, select
-from lazaretto.store.claims import ClaimRecord, ShardRecord
-from lazaretto.stores import is_served
+from lazaretto.store.addresses import is_served
+from lazaretto.store.contract.claim_contract import ClaimRecord, ShardRecord
 
 
 class Column(NamedTuple):

@@ -11,8 +11,8 @@ from lazaretto.claims import DEFAULT_LEASE, MOST_ROWS
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import option_set, refuse_unknown, seconds, shown, whole
 from lazaretto.spark.views import VIEWS
-from lazaretto.store.claims import MOST_SHARDS
-from lazaretto.stores import absolute
+from lazaretto.store.addresses import absolute
+from lazaretto.store.contract.claim_contract import MOST_SHARDS
 
 #: Options of a stream of claims.
 STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")

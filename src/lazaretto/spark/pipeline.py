@@ -28,7 +28,7 @@ from lazaretto.spark.sink import SETTLING, settling_into
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, TaskSettings
 from lazaretto.spark.vectors import VectorSetup
-from lazaretto.stores import absolute, is_served, without_password
+from lazaretto.store.addresses import absolute, is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")

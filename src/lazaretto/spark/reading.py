@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lazaretto.spark.stores import is_open_here
-from lazaretto.store.queries import load_queries
-from lazaretto.stores import file_of, is_served, served_at
+from lazaretto.store.addresses import file_of, is_served, served_at
+from lazaretto.store.sql.query_files import load_queries
 
 #: Messages that are read at once.
 BATCH_ROWS = 10_000

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import Failure, failure_of
-from lazaretto.store.claims import MOST_SHARDS
+from lazaretto.store.contract.claim_contract import MOST_SHARDS
 
 #: Results that are kept until they are written: rows, and bytes.
 _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024

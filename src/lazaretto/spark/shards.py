@@ -14,7 +14,7 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import TOLD, Outage, ShardTask, TaskSettings
-from lazaretto.store.contract import Store
+from lazaretto.store.contract.transaction_contract import Store
 
 
 def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.results import ResultSink
 from lazaretto.spark.stores import broker_at
 from lazaretto.spark.task import OUTAGE
-from lazaretto.store.claims import REVOKED
+from lazaretto.store.contract.claim_contract import REVOKED
 
 #: The name of the format.
 SETTLING = "lazaretto-settle"

@@ -24,7 +24,7 @@ from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidO
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.stores import broker_at
-from lazaretto.store.claims import OPEN, ShardRecord
+from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import first_key, last_key
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
-from lazaretto.store.records import LOCKED, STATE_NAMES
+from lazaretto.store.contract.records import LOCKED, STATE_NAMES
 
 #: Whether a message is locked by a range, on a server.
 _RANGED = (

@@ -10,9 +10,9 @@ from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.policy import Outcome
-from lazaretto.store.claims import OPEN, REVOKED, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.contract.claim_contract import OPEN, REVOKED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 

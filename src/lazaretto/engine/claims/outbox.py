@@ -9,8 +9,8 @@ import msgspec
 
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import NewMessage
+from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode

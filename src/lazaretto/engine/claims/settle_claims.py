@@ -26,9 +26,9 @@ from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.policy import Final, Outcome
-from lazaretto.store.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import NewMessage, QueueRecord
+from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract.records import NewMessage, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
 

@@ -26,7 +26,7 @@ from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import first_key, last_key, queue_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.claims import (
+from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
     OPEN,
     WITH_CLAIM,
@@ -34,8 +34,8 @@ from lazaretto.store.claims import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
-from lazaretto.store.records import SUSPECT, MessageRow, QueueRecord
+from lazaretto.store.contract.records import SUSPECT, MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 _replace = msgspec.structs.replace
 

@@ -18,7 +18,7 @@ from lazaretto.model.dialog_contracts import (
     queue_options,
 )
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 class Change(NamedTuple):

@@ -18,9 +18,9 @@ from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.conversations import group_session, priority_bounds
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Lock, ReceivedMessage
-from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
-from lazaretto.store.dialogs import NextGroup, OpenLane
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 #: Of so many receives one goes to the priorities in turn, so that the most urgent cannot starve the rest.
 FAIR_SHARE = 8

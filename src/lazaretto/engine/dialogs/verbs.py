@@ -50,9 +50,9 @@ from lazaretto.model.conversations import (
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import first_key
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.dialogs import ConversationRecord
-from lazaretto.store.records import DEFERRED, READY, QueueRecord
+from lazaretto.store.contract.dialog_contract import ConversationRecord
+from lazaretto.store.contract.records import DEFERRED, READY, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
 

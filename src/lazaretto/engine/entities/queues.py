@@ -32,8 +32,7 @@ from lazaretto.model.entities import (
     refuse_for_subscription,
 )
 from lazaretto.model.keys import first_key
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
     FRESH,
@@ -44,6 +43,7 @@ from lazaretto.store.records import (
     QueueRecord,
     Standing,
 )
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: Queues about which is asked at once.
 _PAGE = 1000

@@ -29,8 +29,8 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.keys import first_key
 from lazaretto.model.policy import DISPOSITIONS, RETRY
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import LOCKED, QueueRecord
+from lazaretto.store.contract.records import LOCKED, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: What an operator may decide on the message that halted a queue.
 VERDICTS = (RETRY, "move", "drop", "reject")

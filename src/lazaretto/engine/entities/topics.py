@@ -26,8 +26,8 @@ from lazaretto.model.entities import (
     refuse_for_subscription,
     subscription_path,
 )
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
+from lazaretto.store.contract.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: Service Bus's limit.
 MOST_SUBSCRIPTIONS = 2_000

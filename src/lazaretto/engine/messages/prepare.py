@@ -18,7 +18,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.messages import Message, StoredMessage, as_message
-from lazaretto.store.records import NewMessage
+from lazaretto.store.contract.records import NewMessage
 
 #: Longer times to live mean for ever.
 _FOREVER_MICROS = 1 << 60

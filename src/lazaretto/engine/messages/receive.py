@@ -21,8 +21,7 @@ from lazaretto.model.entities import EntityPath, MessageState, Subqueue
 from lazaretto.model.keys import first_key, in_main, last_key, main_key, subqueue_of
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Outcome, Retry, decide
-from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
     FRESH,
@@ -34,6 +33,7 @@ from lazaretto.store.records import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 STATES = {
     FRESH: MessageState.ACTIVE,

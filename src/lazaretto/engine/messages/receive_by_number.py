@@ -13,8 +13,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
-from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
     FRESH,
@@ -26,6 +25,7 @@ from lazaretto.store.records import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 #: What a receive found: the messages, or why not. Returned, not raised, as what was due is done by then.
 Chosen = list[ReceivedMessage] | LazarettoError

@@ -17,8 +17,8 @@ from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, No
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import first_key, sequence_of
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import SCHEDULED, NewMessage, QueueRecord
+from lazaretto.store.contract.records import SCHEDULED, NewMessage, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 @dataclasses.dataclass(slots=True)

@@ -23,8 +23,8 @@ from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Lock
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract import AGAIN, Again, Operation, Transaction
-from lazaretto.store.records import QueueRecord, SessionRecord
+from lazaretto.store.contract.records import QueueRecord, SessionRecord
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 held_decoder = msgspec.json.Decoder(HeldRecord)
 

@@ -29,8 +29,8 @@ from lazaretto.model.headers import (
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.contract.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 class Settlement(msgspec.Struct, frozen=True):

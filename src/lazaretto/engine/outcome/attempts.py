@@ -12,8 +12,7 @@ from lazaretto.model.entities import QueueStatus
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import main_key, queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
     READY,
@@ -22,6 +21,7 @@ from lazaretto.store.records import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 

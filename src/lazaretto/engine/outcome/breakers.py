@@ -17,8 +17,8 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import BreakerDescription, EntityPath
 from lazaretto.model.failure import shorten
 from lazaretto.model.keys import dead_key, first_key
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DELAYED, LOCKED, READY, QueueRecord
+from lazaretto.store.contract.records import DELAYED, LOCKED, READY, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _decoder = msgspec.json.Decoder(BreakerState)
 

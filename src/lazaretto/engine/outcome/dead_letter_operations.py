@@ -31,14 +31,14 @@ from lazaretto.model.keys import (
 )
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     LOCKED,
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: Dead letters that are looked up at once, where nothing but their numbers is.
 _PAGE = 10_000

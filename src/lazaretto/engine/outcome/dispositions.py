@@ -23,8 +23,7 @@ from lazaretto.model.headers import (
 )
 from lazaretto.model.keys import in_main, main_key, sequence_of
 from lazaretto.model.policy import Counters, Disposition, Final, Outcome
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     FRESH,
     LOCKED,
     READY,
@@ -33,6 +32,7 @@ from lazaretto.store.records import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Transaction
 
 #: How much of an error is told with what a poison message has halted or holds back, in bytes.
 _LONGEST_ERROR = 512

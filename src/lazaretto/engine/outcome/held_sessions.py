@@ -18,8 +18,8 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.model.keys import first_key, last_key
 from lazaretto.model.policy import DISPOSITIONS
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import STATE_NAMES
+from lazaretto.store.contract.records import STATE_NAMES
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: What an operator may decide on the message that blocks its session, and on a parked session.
 BLOCK_VERDICTS = ("retry", "move", "drop", "reject")

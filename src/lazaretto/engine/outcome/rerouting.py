@@ -26,8 +26,8 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import DeadLetterRecord, MessageRow, QueueRecord, Transit
+from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, QueueRecord, Transit
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
 

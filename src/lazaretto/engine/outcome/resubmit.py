@@ -33,8 +33,7 @@ from lazaretto.model.keys import (
     sequence_of,
 )
 from lazaretto.model.messages import DeadLetter, Message
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     FRESH,
     READY,
     SCHEDULED,
@@ -43,6 +42,7 @@ from lazaretto.store.records import (
     NewMessage,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: Returns the message to send instead of a dead letter, or None to send it back as it is.
 Edit = Callable[[DeadLetter], Message | None]

@@ -21,8 +21,8 @@ from lazaretto.model.policy import (
     charge,
     decide,
 )
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import MessageRow, QueueRecord
+from lazaretto.store.contract.records import MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -20,8 +20,7 @@ from lazaretto.model.headers import (
 )
 from lazaretto.model.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
 from lazaretto.model.policy import Counters
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     FRESH,
     READY,
     DeadLetterRecord,
@@ -30,6 +29,7 @@ from lazaretto.store.records import (
     QueueRecord,
     Transit,
 )
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 

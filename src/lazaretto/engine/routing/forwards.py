@@ -6,8 +6,8 @@ from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.model.checks import suggestion
 from lazaretto.model.entities import EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import first_key, last_key
-from lazaretto.store.contract import Transaction
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 
 def forwards(queue: QueueRecord) -> bool:

@@ -18,8 +18,8 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import first_key, last_key, main_key
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract import Again, Operation, Transaction
-from lazaretto.store.records import LeaseRecord, QueueRecord
+from lazaretto.store.contract.records import LeaseRecord, QueueRecord
+from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):

@@ -20,8 +20,8 @@ from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.failure import WORKER_CRASHED, Failure
 from lazaretto.model.keys import queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
-from lazaretto.store.contract import Operation, Transaction
-from lazaretto.store.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
+from lazaretto.store.contract.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bool) -> None:

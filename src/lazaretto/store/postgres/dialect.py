@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from lazaretto.store.queries import load_queries
+from lazaretto.store.sql.query_files import load_queries
 from lazaretto.store.sql.rows import Dialect
 
 # What may follow a table's name where a table is meant; its columns need no schema before them.

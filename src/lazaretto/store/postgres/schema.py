@@ -15,8 +15,8 @@ from lazaretto.model.checks import shown
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection, translating
 from lazaretto.store.postgres.dialect import dialect
-from lazaretto.store.queries import Migration, load_migrations
-from lazaretto.store.sql.copy import COPYING, unfinished
+from lazaretto.store.sql.copy_store import COPYING, unfinished
+from lazaretto.store.sql.query_files import Migration, load_migrations
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}\Z")
 #: The schema from which on every worker knows of range locks.

@@ -14,20 +14,20 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import Clock, SystemClock
-from lazaretto.store.contract import Transaction
-from lazaretto.store.group import Ticket
+from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import asking_for_locks, dialect
-from lazaretto.store.postgres.exclusive import PgExclusive
 from lazaretto.store.postgres.listener import Listener, ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.postgres.pipelined_transaction import DueMark, PgTransaction, Ranges
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
-from lazaretto.store.postgres.transaction import DueMark, PgTransaction, Ranges
-from lazaretto.store.sql.copy import Tables
+from lazaretto.store.postgres.user_sql import PgExclusive
+from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.store import Connection, SqlStore
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_store import Connection, SqlStore
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 
 from lazaretto.store.postgres.connection import PgConnection
-from lazaretto.store.sql.copy import Row, Table
+from lazaretto.store.sql.copy_store import Row, Table
 
 #: Columns that number themselves, by their tables.
 _NUMBERED = {

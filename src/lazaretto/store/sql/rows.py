@@ -10,9 +10,9 @@ import msgspec
 
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
-from lazaretto.store.dialogs import ConversationRecord
-from lazaretto.store.queries import with_rows
-from lazaretto.store.records import QueueRecord
+from lazaretto.store.contract.dialog_contract import ConversationRecord
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.sql.query_files import with_rows
 
 
 class Cursor(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from lazaretto.store.queries import load_queries
+from lazaretto.store.sql.query_files import load_queries
 from lazaretto.store.sql.rows import Dialect
 
 

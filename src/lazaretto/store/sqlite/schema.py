@@ -8,10 +8,10 @@ import uuid
 from pathlib import Path
 
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
-from lazaretto.store.queries import Migration, load_migrations
-from lazaretto.store.sql.copy import COPYING, unfinished
+from lazaretto.store.sql.copy_store import COPYING, unfinished
+from lazaretto.store.sql.query_files import Migration, load_migrations
 from lazaretto.store.sqlite.connection import connect, translating
-from lazaretto.store.sqlite.file import make
+from lazaretto.store.sqlite.store_file import make
 
 #: How long to wait before a file that another process is making a store is looked at again, in seconds.
 _NAP = 0.01

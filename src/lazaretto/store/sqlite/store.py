@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
 from lazaretto.model.clock import Clock
-from lazaretto.store.contract import Transaction
-from lazaretto.store.sql.copy import Tables
+from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.store import Closable, SqlStore
+from lazaretto.store.sql.sql_store import Closable, SqlStore
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
-from lazaretto.store.sqlite.exclusive import SqliteExclusive
-from lazaretto.store.sqlite.file import WatchedFile
-from lazaretto.store.sqlite.log import Log, has_reset_bug
 from lazaretto.store.sqlite.schema import prepare
+from lazaretto.store.sqlite.store_file import WatchedFile
 from lazaretto.store.sqlite.tables import SqliteTables
+from lazaretto.store.sqlite.user_sql import SqliteExclusive
+from lazaretto.store.sqlite.write_ahead_log import Log, has_reset_bug
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sql.copy import Row, Table
+from lazaretto.store.sql.copy_store import Row, Table
 
 #: Where a table's rows are kept elsewhere here than on a server: the table, and its columns.
 _ELSEWHERE: dict[str, tuple[str, dict[str, str], str]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.store.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.contract.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
 from lazaretto.store.sql.rows import Cursor
 
 

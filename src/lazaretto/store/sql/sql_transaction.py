@@ -13,7 +13,7 @@ import msgspec
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import LAST_SEQUENCE, first_key, in_main, last_key, queue_of, sequence_of
-from lazaretto.store.records import (
+from lazaretto.store.contract.records import (
     FRESH,
     READY,
     SCHEDULED,
@@ -24,14 +24,14 @@ from lazaretto.store.records import (
     QueueRecord,
     SessionRecord,
 )
-from lazaretto.store.sql.bodies import BodyTables
-from lazaretto.store.sql.claims import ClaimTables
-from lazaretto.store.sql.dialogs import DialogTables
-from lazaretto.store.sql.history import HistoryTables
-from lazaretto.store.sql.queues import QueueTables
+from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.claim_tables import ClaimTables
+from lazaretto.store.sql.dialog_tables import DialogTables
+from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Dialect, Memory
-from lazaretto.store.sql.topics import TopicTables
-from lazaretto.store.sql.workers import WorkerTables
+from lazaretto.store.sql.topic_tables import TopicTables
+from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: What update_rows stores of a message, besides its keys.
 _standing = operator.attrgetter(

@@ -10,8 +10,8 @@ import msgspec
 from lazaretto.model.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
 from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.model.keys import first_key
-from lazaretto.store.dialogs import ConversationRecord, Happening, NextGroup, OpenLane
-from lazaretto.store.records import SUSPECT, HandedRow
+from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
+from lazaretto.store.contract.records import SUSPECT, HandedRow
 from lazaretto.store.sql.rows import Cursor, Memory
 
 #: How many conversations are remembered between commits.

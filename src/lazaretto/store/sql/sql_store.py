@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
-from lazaretto.store.bell import Bell
-from lazaretto.store.contract import Again, Exclusive, Operation, Transaction
-from lazaretto.store.group import GroupCommit, Ticket
-from lazaretto.store.sql.copy import Tables
+from lazaretto.store.contract.transaction_contract import Again, Exclusive, Operation, Transaction
+from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
+from lazaretto.store.runtime.notifier import Bell
+from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
-from lazaretto.store.contract import Operation
+from lazaretto.store.contract.transaction_contract import Operation
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 256

@@ -12,19 +12,19 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.model.clock import Clock
-from lazaretto.store.claims import ClaimTransaction
-from lazaretto.store.dialogs import DialogTransaction
-from lazaretto.store.history import HistoryTransaction
-from lazaretto.store.queues import QueueTransaction
-from lazaretto.store.records import (
+from lazaretto.store.contract.claim_contract import ClaimTransaction
+from lazaretto.store.contract.dialog_contract import DialogTransaction
+from lazaretto.store.contract.history_contract import HistoryTransaction
+from lazaretto.store.contract.queue_contract import QueueTransaction
+from lazaretto.store.contract.records import (
     HandedRow,
     LeaseRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
 )
-from lazaretto.store.sessions import SessionTransaction
-from lazaretto.store.topics import TopicTransaction
+from lazaretto.store.contract.session_contract import SessionTransaction
+from lazaretto.store.contract.topic_contract import TopicTransaction
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.model.conversations import ConversationState
 from lazaretto.model.dialog_contracts import Definition, Definitions
-from lazaretto.store.records import HandedRow
+from lazaretto.store.contract.records import HandedRow
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):

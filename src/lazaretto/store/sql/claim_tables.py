@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.model.keys import first_key, last_key, queue_of
-from lazaretto.store.claims import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.records import FRESH
+from lazaretto.store.contract.claim_contract import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract.records import FRESH
 from lazaretto.store.sql.rows import Cursor, Memory
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.model.keys import LAST_QUEUE, first_key, queue_of
-from lazaretto.store.records import QueueRecord, Standing
+from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
 
 _COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract import Again, Operation
+from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lazaretto.store.records import QueueRecord, Transit
+from lazaretto.store.contract.records import QueueRecord, Transit
 
 
 class TopicTransaction(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lazaretto.store.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.contract.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
 
 
 class HistoryTransaction(Protocol):

@@ -10,8 +10,8 @@ from pathlib import Path
 from lazaretto.errors import InvalidOption, StoreError
 from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.clock import Clock, SystemClock
-from lazaretto.store.sql.copy import Copied, copy
-from lazaretto.store.sql.store import SqlStore
+from lazaretto.store.sql.copy_store import Copied, copy
+from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.store.sqlite.store import SqliteStore
 
 _SQLITE = "sqlite:///"

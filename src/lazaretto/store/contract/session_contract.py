@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lazaretto.store.records import MessageRow, SessionRecord
+from lazaretto.store.contract.records import MessageRow, SessionRecord
 
 
 class SessionTransaction(Protocol):

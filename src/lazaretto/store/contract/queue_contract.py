@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lazaretto.model.entities import EntityKind, QueueOptions
-from lazaretto.store.records import QueueRecord, Standing
+from lazaretto.store.contract.records import QueueRecord, Standing
 
 
 class QueueTransaction(Protocol):

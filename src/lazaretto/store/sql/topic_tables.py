@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.model.keys import first_key, queue_of, sequence_of
-from lazaretto.store.records import FRESH, SCHEDULED, QueueRecord, Transit
+from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, Transit
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory, queue_record
 
 

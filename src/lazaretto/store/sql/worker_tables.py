@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from lazaretto.model.keys import first_key
-from lazaretto.store.processes import Process, is_gone, this_process
-from lazaretto.store.records import LeaseRecord, MessageRow
+from lazaretto.store.contract.records import LeaseRecord, MessageRow
+from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.rows import Cursor, Memory
 
 #: How long a process that cannot be seen from here may be silent before it counts as dead, in microseconds.

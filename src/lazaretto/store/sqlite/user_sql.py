@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from lazaretto.errors import TransactionError
-from lazaretto.store.contract import Again, Operation
+from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sqlite.connection import translated
-from lazaretto.store.sqlite.file import WatchedFile
+from lazaretto.store.sqlite.store_file import WatchedFile
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lazaretto.model.keys import first_key, last_key, queue_of
-from lazaretto.store.dialogs import NextGroup, OpenLane
+from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
+from lazaretto.store.contract.records import HandedRow, MessageRow
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
-from lazaretto.store.records import HandedRow, MessageRow
-from lazaretto.store.sql.dialogs import in_order
+from lazaretto.store.sql.dialog_tables import in_order
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
-from lazaretto.store.sql.transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
 _COPIED = {

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.records import DEFERRED, LOCKED, READY, SUSPECT
+from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 
 Row = tuple[Any, ...]
 

@@ -31,10 +31,10 @@ from lazaretto.engine.entities.topics import (
     require_topic,
 )
 from lazaretto.engine.log import acting
+from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.keeper import look
 from lazaretto.model.checks import member, shown, text
 from lazaretto.model.entities import (
     STATUSES,

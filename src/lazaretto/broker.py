@@ -20,13 +20,13 @@ from lazaretto.engine.claims.settle_claims import RevokeClaims
 from lazaretto.engine.claims.take_claims import LONGEST_CONSUMER
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
+from lazaretto.engine.maintenance import Keeper, look
 from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
 from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.keeper import Keeper, look
 from lazaretto.model.checks import flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
 from lazaretto.model.entities import (

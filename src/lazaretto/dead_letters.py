@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lazaretto.engine.log import acting
+from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -29,7 +30,6 @@ from lazaretto.engine.outcome.rerouting import (
 )
 from lazaretto.engine.outcome.resubmit import Edit, Resubmit, ResubmitReport
 from lazaretto.errors import InvalidOption
-from lazaretto.keeper import look
 from lazaretto.model.checks import flag, function, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE

@@ -11,6 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
+from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
 from lazaretto.engine.messages.receive_by_number import ReceiveByNumber
 from lazaretto.engine.messages.sessions import (
@@ -31,7 +32,6 @@ from lazaretto.errors import (
     NotAllowed,
     SessionCannotBeLocked,
 )
-from lazaretto.keeper import look
 from lazaretto.model.checks import flag, seconds, shown, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath

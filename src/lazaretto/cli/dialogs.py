@@ -14,7 +14,7 @@ from lazaretto.cli import dialog_definitions, output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.model.conversations import dialog_of
-from lazaretto.signals import Ending
+from lazaretto.tools.signals import Ending
 
 app = typer.Typer(
     help="Dialogs between services: define them, look into conversations, decide, run readers.",

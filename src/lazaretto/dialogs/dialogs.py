@@ -30,7 +30,6 @@ from lazaretto.engine.dialogs.verbs import (
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
-from lazaretto.loading import load
 from lazaretto.model import dialog_contracts as contracts
 from lazaretto.model.checks import member, shown
 from lazaretto.model.conversations import (
@@ -44,6 +43,7 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.tools.loading import load
 
 STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}
 #: What an operator may decide on the poison message that holds a conversation.

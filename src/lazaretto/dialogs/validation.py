@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.dialog_contracts import MessageType, Validation
-from lazaretto.schemas import compile_schema
+from lazaretto.tools.schemas import compile_schema
 
 _decode_json = msgspec.json.Decoder().decode
 

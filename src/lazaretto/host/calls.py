@@ -18,7 +18,7 @@ from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
-from lazaretto.schemas import compile_schema
+from lazaretto.tools.schemas import compile_schema
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode

@@ -9,9 +9,9 @@ from typing import Any
 
 from lazaretto.errors import HandlerError, InvalidOption
 from lazaretto.host.options import HandlerOptions
-from lazaretto.loading import attribute, import_module, load
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.tools.loading import attribute, import_module, load
 
 HandlerFunction = Callable[..., Any]
 

@@ -25,7 +25,7 @@ from lazaretto.host.tally import HandlerReport, Tally
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.checks import seconds, shown
 from lazaretto.model.entities import QueueOptions, Subqueue
-from lazaretto.signals import Ending
+from lazaretto.tools.signals import Ending
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from lazaretto.isolation.memory import (
 )
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
 from lazaretto.model.failure import OUT_OF_MEMORY, Failure, failure_of
-from lazaretto.signals import ENDING
+from lazaretto.tools.signals import ENDING
 
 Function = Callable[[bytes], bytes | None]
 

@@ -22,7 +22,7 @@ from lazaretto.isolation.memory import Segment, create_file
 from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.verdict import Death, blame
 from lazaretto.model.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
-from lazaretto.signals import ENDING
+from lazaretto.tools.signals import ENDING
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")
 #: How long a process that is to be killed for its deadline gets to write its stack, in seconds.

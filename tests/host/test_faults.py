@@ -17,7 +17,8 @@ import pytest
 
 import lazaretto
 from lazaretto import Broker, Message, NotAllowed, PoisonPolicy, QueueOptions, ReceivedMessage
-from lazaretto.host import Handler, HandlerContext, ServiceHost, settling
+from lazaretto.host import Handler, HandlerContext, ServiceHost
+from lazaretto.host import settlements as settling
 
 from .serving import PATIENCE, send, wait_until, worked_off
 

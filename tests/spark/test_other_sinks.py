@@ -13,8 +13,8 @@ from lazaretto import Broker, ClaimFenced, InvalidOption, Message
 from lazaretto.claims import ClaimConsumer
 from lazaretto.spark import settle
 from lazaretto.spark.columns import STREAM
-from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.source import ClaimStreamReader
+from lazaretto.spark.source_options import SparkOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 

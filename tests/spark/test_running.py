@@ -12,7 +12,7 @@ import pytest
 
 from lazaretto import Broker, JavaNotFound, Message
 from lazaretto.spark import find_java
-from lazaretto.spark.doctor import examine
+from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
 
 PIPELINE = """\

@@ -12,11 +12,11 @@ import pytest
 
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
-from lazaretto.spark.calls import MOST_HELD, HandlerSetup
 from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of
-from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.results import ParquetResults, Results
-from lazaretto.spark.task import ShardTask, TaskSettings, bounded
+from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
+from lazaretto.spark.shard_task import ShardTask, TaskSettings, bounded
+from lazaretto.spark.source_options import SparkOptions
 from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
 
 MIB = 1024 * 1024

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, QueueOptions
-from lazaretto.spark.options import SparkOptions
+from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.writer import Staged, StreamWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 import lazaretto
 from lazaretto.cli import main
 from lazaretto.errors import InvalidOption
-from lazaretto.spark.options import parse
+from lazaretto.spark.source_options import parse
 from lazaretto.store.addresses import copy_store, migrate_store, without_password
 from lazaretto.store.postgres.address import parse_address
 

@@ -49,7 +49,7 @@ def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption =
 def examine(broker: Broker) -> dict[str, Any]:
     """Return all that is known of a store's health; "ok" says whether nothing is wrong."""
     import lazaretto
-    from lazaretto.spark.doctor import examine as examine_spark
+    from lazaretto.spark.requirements import examine as examine_spark
 
     facts = dict(broker.facts())
     damage = broker.check()

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from lazaretto.dialogs.dialog_transaction import DialogTransaction
 from lazaretto.dialogs.directory import Directory
-from lazaretto.dialogs.transaction import DialogTransaction
 from lazaretto.engine.log import note
 from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.model.conversations import priority_bounds

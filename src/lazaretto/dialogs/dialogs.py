@@ -16,8 +16,8 @@ from lazaretto.dialogs.description import (
     describe_conversation,
     timeline,
 )
+from lazaretto.dialogs.dialog_transaction import DialogTransaction, check_error
 from lazaretto.dialogs.directory import Directory
-from lazaretto.dialogs.transaction import DialogTransaction, check_error
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.engine.dialogs.definitions import ApplyDefinitions, Change, DropDefinition

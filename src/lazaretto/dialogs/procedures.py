@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from lazaretto.dialogs.activation import READER_WAIT, Procedure, Reader
-from lazaretto.dialogs.messages import DialogMessage
-from lazaretto.dialogs.transaction import DialogTransaction
+from lazaretto.dialogs.dialog_messages import DialogMessage
+from lazaretto.dialogs.dialog_transaction import DialogTransaction
 from lazaretto.model.conversations import DIALOG_TIMER
 
 _log = logging.getLogger("lazaretto.dialogs")

@@ -1,10 +1,10 @@
 """The service host: handlers in isolation; a message that fails, hangs or kills costs only itself."""
 
 from lazaretto.host.context import HandlerContext, LastError
+from lazaretto.host.handler_options import HandlerOptions, Isolation
+from lazaretto.host.handler_stats import HandlerReport, PoisonMessage
 from lazaretto.host.handlers import Handler, handler, load_function, load_handlers
 from lazaretto.host.host import ServiceHost
-from lazaretto.host.options import HandlerOptions, Isolation
-from lazaretto.host.tally import HandlerReport, PoisonMessage
 
 __all__ = [
     "Handler",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lazaretto.errors import HandlerError, InvalidOption
-from lazaretto.host.options import HandlerOptions
+from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.tools.loading import attribute, import_module, load

@@ -16,12 +16,12 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
+from lazaretto.host.handler_stats import HandlerReport, Tally
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
 from lazaretto.host.idle import work_left
 from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Shared
 from lazaretto.host.slots import Slot
-from lazaretto.host.tally import HandlerReport, Tally
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.checks import seconds, shown
 from lazaretto.model.entities import QueueOptions, Subqueue

@@ -7,7 +7,7 @@ import logging
 import threading
 
 from lazaretto.errors import EntityError, LazarettoError
-from lazaretto.host.tally import Tally
+from lazaretto.host.handler_stats import Tally
 
 _log = logging.getLogger(__name__)
 

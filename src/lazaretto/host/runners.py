@@ -11,9 +11,9 @@ from typing import Protocol
 
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.host.calls import Caller, DeadlineExceeded, SandboxSetup, pack
+from lazaretto.host.handler_calls import Caller, DeadlineExceeded, SandboxSetup, pack
+from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler
-from lazaretto.host.options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox
 from lazaretto.isolation.sandbox import to_stderr

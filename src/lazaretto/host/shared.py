@@ -6,8 +6,8 @@ import dataclasses
 import threading
 
 from lazaretto.host.gate import Gate
+from lazaretto.host.handler_stats import Tally
 from lazaretto.host.handlers import Handler
-from lazaretto.host.tally import Tally
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.store.contract.transaction_contract import Store
 

@@ -12,11 +12,11 @@ from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass
-from lazaretto.host.options import Isolation
+from lazaretto.host.handler_options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended
 from lazaretto.host.patience import Patience
 from lazaretto.host.runners import Runner
-from lazaretto.host.settling import Settling
+from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, Receiver

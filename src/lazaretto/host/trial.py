@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.broker import Broker
 from lazaretto.errors import MessageNotFound
-from lazaretto.host.calls import SandboxSetup, pack
+from lazaretto.host.handler_calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import ended_of
 from lazaretto.isolation import Sandbox

@@ -3,8 +3,8 @@
 Knows nothing of queues: items and results are bytes.
 """
 
-from lazaretto.isolation.options import SandboxOptions
 from lazaretto.isolation.sandbox import Sandbox
+from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import Status, Verdict
 
 __all__ = ["Sandbox", "SandboxOptions", "Status", "Verdict"]

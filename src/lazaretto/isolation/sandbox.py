@@ -32,7 +32,7 @@ from lazaretto.isolation.memory import (
     get_records,
     put_items,
 )
-from lazaretto.isolation.options import SandboxOptions
+from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, NOT_RUN, Death, Status, Verdict, blame
 from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown

@@ -11,8 +11,8 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import Failure, failure_of
-from lazaretto.spark.options import parse
-from lazaretto.spark.stores import broker_at
+from lazaretto.spark.source_options import parse
+from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
 from lazaretto.spark.columns import SHARDS, STREAM, schema_of
-from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.snapshot import SnapshotReader
 from lazaretto.spark.source import ClaimStreamReader
+from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.views import VIEWS
 from lazaretto.spark.writer import COLUMNS, StreamWriter, TableWriter
 

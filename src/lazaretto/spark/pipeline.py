@@ -17,16 +17,16 @@ from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import shown
-from lazaretto.spark.calls import HandlerSetup
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import STREAM
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.options import STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.results import ParquetResults, ResultOwner, ResultSink, owned
-from lazaretto.spark.shards import run_task
+from lazaretto.spark.run_task import run_task
+from lazaretto.spark.sandbox_handler import HandlerSetup
+from lazaretto.spark.shard_task import TOLD, TaskSettings
 from lazaretto.spark.sink import SETTLING, settling_into
-from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import TOLD, TaskSettings
+from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions, parse
+from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from lazaretto.spark.stores import is_open_here
+from lazaretto.spark.store_access import is_open_here
 from lazaretto.store.addresses import file_of, is_served, served_at
 from lazaretto.store.sql.query_files import load_queries
 

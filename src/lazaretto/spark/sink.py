@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import NotAllowed, SystemicFailure
 from lazaretto.spark.carried import Carried
-from lazaretto.spark.options import SparkOptions, parse
 from lazaretto.spark.results import ResultSink
-from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import OUTAGE
+from lazaretto.spark.shard_task import OUTAGE
+from lazaretto.spark.source_options import SparkOptions, parse
+from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED
 
 #: The name of the format.

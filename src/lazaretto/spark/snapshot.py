@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.model.entities import EntityPath
 from lazaretto.spark.columns import schema_of, selected
-from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.reading import SQL, select
-from lazaretto.spark.stores import broker_at
+from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.views import VIEWS, Condition, bounds, condition
 
 

@@ -22,8 +22,8 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
-from lazaretto.spark.options import SparkOptions
-from lazaretto.spark.stores import broker_at
+from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ import cloudpickle
 import pyarrow as pa
 
 from lazaretto.errors import HandlerError
-from lazaretto.host.calls import why_unsendable
+from lazaretto.host.handler_calls import why_unsendable
 from lazaretto.isolation import Sandbox, Status, Verdict
-from lazaretto.spark.calls import ADVICE
 from lazaretto.spark.columns import CLAIM
+from lazaretto.spark.sandbox_handler import ADVICE
 
 #: Messages that the function is given at once.
 MOST_ROWS = 10_000

@@ -19,8 +19,8 @@ from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message
-from lazaretto.spark.options import SparkOptions
-from lazaretto.spark.stores import broker_at
+from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.store_access import broker_at
 
 #: Columns that a message can be made of; the body is needed.
 COLUMNS = (

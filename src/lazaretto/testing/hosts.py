@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from lazaretto.errors import LazarettoError
+from lazaretto.host.handler_stats import HandlerReport
 from lazaretto.host.host import ServiceHost
-from lazaretto.host.tally import HandlerReport
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import MICROSECONDS, ManualClock, to_micros
 from lazaretto.model.entities import EntityPath, Subqueue

@@ -104,4 +104,4 @@ class _Finder:
 
 if _FOLDER:
     _install()
-    sys.meta_path[:0] = [_Finder("lazaretto.spark.source"), _Finder("lazaretto.spark.shards")]
+    sys.meta_path[:0] = [_Finder("lazaretto.spark.source"), _Finder("lazaretto.spark.run_task")]

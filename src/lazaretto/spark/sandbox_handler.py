@@ -9,8 +9,8 @@ from typing import Any
 
 from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import TransactionError
-from lazaretto.host.calls import SandboxSetup
 from lazaretto.host.context import Effects, decode_effects, encode_effects
+from lazaretto.host.handler_calls import SandboxSetup
 from lazaretto.model.messages import ReceivedMessage
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.

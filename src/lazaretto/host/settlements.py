@@ -26,10 +26,10 @@ from lazaretto.errors import (
 )
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass, store_fault
+from lazaretto.host.handler_stats import PoisonMessage, verdict_of
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.patience import Patience
 from lazaretto.host.shared import Shared
-from lazaretto.host.tally import PoisonMessage, verdict_of
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of

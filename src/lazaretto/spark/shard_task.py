@@ -20,10 +20,10 @@ from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
-from lazaretto.spark.calls import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
-from lazaretto.spark.options import SparkOptions
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
+from lazaretto.spark.sandbox_handler import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
+from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 
 _COMPLETED = Outcome.COMPLETED.value

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
-from lazaretto.spark.stores import broker_at
-from lazaretto.spark.task import TOLD, Outage, ShardTask, TaskSettings
+from lazaretto.spark.shard_task import TOLD, Outage, ShardTask, TaskSettings
+from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.transaction_contract import Store
 
 

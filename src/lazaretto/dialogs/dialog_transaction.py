@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.directory import Directory, Terms
-from lazaretto.dialogs.messages import DialogMessage
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.dialogs.conversation_ends import DialogError
 from lazaretto.engine.dialogs.receive_group import (

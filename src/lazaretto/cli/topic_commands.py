@@ -10,8 +10,8 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
+from lazaretto.cli.queue_commands import size_facts
 from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_options
-from lazaretto.cli.queues import size_facts
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
 from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.cli import dialog_definitions, output
+from lazaretto.cli import definition_commands as dialog_definitions
+from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.model.conversations import dialog_of

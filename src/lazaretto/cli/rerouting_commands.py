@@ -9,7 +9,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption, YesOption
-from lazaretto.cli.dead_letters import (
+from lazaretto.cli.dead_letter_commands import (
     AllOption,
     DryRunOption,
     ErrorTypeOption,

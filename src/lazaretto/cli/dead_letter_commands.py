@@ -333,7 +333,7 @@ def purge(
 
 def add_to(program: typer.Typer) -> None:
     """Add the commands to the command line."""
-    from lazaretto.cli import rerouting
+    from lazaretto.cli import rerouting_commands as rerouting
 
     rerouting.add_to(app)
     program.add_typer(app, name="dead-letters")

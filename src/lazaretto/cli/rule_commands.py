@@ -14,7 +14,7 @@ from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.json_lines import message_of
 from lazaretto.cli.parse import properties
-from lazaretto.cli.topics import NameArgument, TopicArgument, describe_rule
+from lazaretto.cli.topic_commands import NameArgument, TopicArgument, describe_rule
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
 from lazaretto.filters.judge import judge_of

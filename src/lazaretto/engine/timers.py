@@ -11,7 +11,7 @@ from lazaretto.engine.entities.topics import end_idle
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
 from lazaretto.engine.outcome.verdicts import fail
-from lazaretto.engine.routing.delivery import pass_all_on, pass_on_scheduled
+from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards
 from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityKind

@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt
 from lazaretto.engine.outcome.dispositions import remove
-from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.errors import ConversationError, ConversationNotFound
 from lazaretto.model.conversations import (
     END_DIALOG,

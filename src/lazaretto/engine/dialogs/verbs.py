@@ -28,7 +28,7 @@ from lazaretto.engine.messages.prepare import check_size
 from lazaretto.engine.messages.sessions import held_decoder
 from lazaretto.engine.outcome.dispositions import HeldRecord
 from lazaretto.engine.outcome.held_sessions import ResumeSession
-from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
 from lazaretto.model.conversations import (

@@ -13,7 +13,7 @@ from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.sessions import held_error, require_session
 from lazaretto.engine.outcome.attempts import note_cleared, note_commit
 from lazaretto.engine.outcome.verdicts import carry_out
-from lazaretto.engine.routing.delivery import resolve
+from lazaretto.engine.routing.deliver import resolve
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed

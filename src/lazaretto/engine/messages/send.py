@@ -10,7 +10,7 @@ from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
 from lazaretto.engine.messages.prepare import check_size
 from lazaretto.engine.outcome.dispositions import keeps_rejected, remove
-from lazaretto.engine.routing.delivery import deliver
+from lazaretto.engine.routing.deliver import deliver
 from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.engine.routing.router import remember_id
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded

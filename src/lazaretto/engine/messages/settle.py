@@ -15,7 +15,7 @@ from lazaretto.engine.messages.sessions import require_session
 from lazaretto.engine.outcome.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import reject, remove, set_aside
 from lazaretto.engine.outcome.verdicts import fail
-from lazaretto.engine.routing.delivery import dead_letter
+from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue

@@ -13,7 +13,7 @@ import msgspec
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.messages.receive import STATES
-from lazaretto.engine.routing.delivery import resolve
+from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.checks import option_set, shown, text
 from lazaretto.model.clock import to_datetime, to_micros

@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
-from lazaretto.engine.routing.delivery import dead_letter, release_sessions, resolve
+from lazaretto.engine.routing.deliver import dead_letter, release_sessions, resolve
 from lazaretto.engine.routing.forwards import active_due, touch
 from lazaretto.engine.routing.router import refusal
 from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT

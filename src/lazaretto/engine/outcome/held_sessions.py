@@ -12,7 +12,7 @@ from lazaretto.engine.log import audit
 from lazaretto.engine.messages.sessions import held_decoder
 from lazaretto.engine.outcome.dispositions import dispose
 from lazaretto.engine.outcome.resubmit import Resubmit
-from lazaretto.engine.routing.delivery import release_sessions
+from lazaretto.engine.routing.deliver import release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue

@@ -14,8 +14,8 @@ from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
 from lazaretto.engine.entities.topics import require_topic
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import Skipped, hindrance, name_numbers
-from lazaretto.engine.routing.delivery import finish, release_sessions, resolve, revived
-from lazaretto.engine.routing.router import Delivery
+from lazaretto.engine.routing.deliver import finish, release_sessions, resolve, revived
+from lazaretto.engine.routing.router import Router
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
 from lazaretto.model.headers import (
@@ -86,7 +86,7 @@ class MoveDeadLetters(Operation[MoveReport]):
 
     def run(self, tx: Transaction) -> MoveReport:
         source, target = require_queue(tx, self.path), check_target(tx, self.path, self.to)
-        report, delivery = MoveReport({}, []), Delivery(tx)
+        report, delivery = MoveReport({}, []), Router(tx)
         taken: list[MessageRow] = []
         for row, record in _letters(tx, source, self.path, self.sequence_numbers, report.skipped):
             transit = _with_reason(revived(tx, row), record, source)
@@ -132,7 +132,7 @@ class Republish(Operation[RepublishReport]):
     def run(self, tx: Transaction) -> RepublishReport:
         source, topic = require_queue(tx, self.path), find_topic(tx, self.path, self.topic)
         refuse_sending(topic)
-        delivery, report = Delivery(tx), RepublishReport(topic.path, {}, {}, [])
+        delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
         rows = []
         for row, transit in _published(tx, source, topic, self, delivery, report):
             key = tx.take_key(topic.queue_id)
@@ -157,7 +157,7 @@ def count_republished(
     refuse_sending(topic)
     report = RepublishReport(topic.path, {}, {}, [])
     asked = Republish(path, numbers, to, "", {})
-    for _ in _published(tx, source, topic, asked, Delivery(tx), report):
+    for _ in _published(tx, source, topic, asked, Router(tx), report):
         pass
     return report
 
@@ -222,7 +222,7 @@ def _published(
     source: QueueRecord,
     topic: QueueRecord,
     asked: Republish,
-    delivery: Delivery,
+    delivery: Router,
     report: RepublishReport,
 ) -> Iterator[tuple[MessageRow, Transit]]:
     """Yield what a topic takes; note in the report how many copies go where, and what it does not take."""
@@ -251,7 +251,7 @@ def _with_reason(transit: Transit, record: DeadLetterRecord, source: QueueRecord
     return transit
 
 
-def _go(tx: Transaction, delivery: Delivery, rows: Sequence[MessageRow]) -> None:
+def _go(tx: Transaction, delivery: Router, rows: Sequence[MessageRow]) -> None:
     """Store messages where they have come to rest, and remove them from where they were."""
     tx.delete_messages([row.key for row in rows])
     finish(tx, delivery)

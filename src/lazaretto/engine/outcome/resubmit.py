@@ -20,7 +20,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     messages_of,
     name_numbers,
 )
-from lazaretto.engine.routing.delivery import pass_on, release_sessions
+from lazaretto.engine.routing.deliver import pass_on, release_sessions
 from lazaretto.engine.routing.forwards import forwards
 from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
 from lazaretto.model.conversations import place_of_lane

@@ -35,7 +35,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _replace = msgspec.structs.replace
 
 
-class Delivery:
+class Router:
     """The messages of one commit on their way, and where they come to rest: by entity, in order."""
 
     def __init__(self, tx: Transaction) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.log import note
-from lazaretto.engine.routing.router import Delivery, with_hops
+from lazaretto.engine.routing.router import Router, with_hops
 from lazaretto.engine.routing.undeliverable import MOST_HOPS, Trouble
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.failure import LONGEST_TEXT, Failure, shorten
@@ -123,8 +123,8 @@ def _forward_dead_letter(
         note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
         return
     transit = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
-    delivery = Delivery(tx)
-    trouble = delivery.hindrance(destination, transit)
+    router = Router(tx)
+    trouble = router.hindrance(destination, transit)
     if trouble is not None:
         text = f"{trouble.text} It was a dead letter before: {record.reason}: {record.description}"
         place = place_of(trouble.subqueue)
@@ -134,7 +134,7 @@ def _forward_dead_letter(
         note(tx, "dead_lettered", queue, sequence_of(row.key), reason=trouble.reason, error_type=None,
              subqueue=trouble.subqueue.value)  # fmt: skip
         return
-    _hand_on(tx, delivery, queue, row, destination, transit)
+    _hand_on(tx, router, queue, row, destination, transit)
     resolve(tx, [record.key], "forwarded")
 
 
@@ -168,7 +168,7 @@ def transit_of(
 
 def _hand_on(
     tx: Transaction,
-    delivery: Delivery,
+    router: Router,
     queue: QueueRecord,
     row: MessageRow,
     destination: str | None,
@@ -177,17 +177,17 @@ def _hand_on(
     """Let a stored message go on, to a destination or as its entity says, and remove it from where it was."""
     tx.delete_messages([row.key])
     if destination is None:
-        delivery.enter(queue, transit)
+        router.enter(queue, transit)
     else:
-        delivery.forward(queue, destination, transit)
-    finish(tx, delivery)
+        router.forward(queue, destination, transit)
+    finish(tx, router)
     if row.body_id is not None:
         tx.delete_bodies([row.body_id])
 
 
 def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     """Let an active message go on from the forwarding queue that it is in."""
-    _hand_on(tx, Delivery(tx), queue, row, None, transit_of(tx, row))
+    _hand_on(tx, Router(tx), queue, row, None, transit_of(tx, row))
     if row.deliveries:
         tx.delete_attempts([row.key])
 
@@ -207,12 +207,12 @@ def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> N
     key = tx.take_key(topic.queue_id)
     tx.keep_sequence(key)
     transit = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
-    _hand_on(tx, Delivery(tx), topic, row, None, transit)
+    _hand_on(tx, Router(tx), topic, row, None, transit)
 
 
-def finish(tx: Transaction, delivery: Delivery) -> None:
+def finish(tx: Transaction, router: Router) -> None:
     """Store what came to rest, and set aside what could not."""
-    for queue, transit, trouble in delivery.commit():
+    for queue, transit, trouble in router.commit():
         _set_aside(tx, queue, transit, trouble)
 
 
@@ -255,9 +255,9 @@ def deliver(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
 ) -> list[int]:
     """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
-    delivery = Delivery(tx)
+    router = Router(tx)
     first = tx.take_key(queue.queue_id, len(messages))
     for key, message in enumerate(messages, first):
-        delivery.accept(queue, key, message, destination)
-    finish(tx, delivery)
+        router.accept(queue, key, message, destination)
+    finish(tx, router)
     return [sequence_of(key) for key in range(first, first + len(messages))]

@@ -26,7 +26,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
-from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, QueueRecord, Transit
+from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, QueueRecord, RoutedMessage
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
@@ -89,12 +89,12 @@ class MoveDeadLetters(Operation[MoveReport]):
         report, delivery = MoveReport({}, []), Router(tx)
         taken: list[MessageRow] = []
         for row, record in _letters(tx, source, self.path, self.sequence_numbers, report.skipped):
-            transit = _with_reason(revived(tx, row), record, source)
-            trouble = delivery.hindrance(target.path, transit)
-            if trouble is None and target.options.requires_session and transit.session_id is None:
+            routed = _with_reason(revived(tx, row), record, source)
+            trouble = delivery.hindrance(target.path, routed)
+            if trouble is None and target.options.requires_session and routed.session_id is None:
                 text = f"Queue {target.path!r} requires sessions, and the message has no session id."
             elif trouble is None:
-                delivery.admit(target, transit)
+                delivery.admit(target, routed)
                 taken.append(row)
                 continue
             else:
@@ -134,10 +134,10 @@ class Republish(Operation[RepublishReport]):
         refuse_sending(topic)
         delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
         rows = []
-        for row, transit in _published(tx, source, topic, self, delivery, report):
+        for row, routed in _published(tx, source, topic, self, delivery, report):
             key = tx.take_key(topic.queue_id)
             tx.keep_sequence(key)
-            delivery.admit(topic, _replace(transit, origin=sequence_of(key)))
+            delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
             rows.append(row)
         _go(tx, delivery, rows)
         if rows:
@@ -224,31 +224,31 @@ def _published(
     asked: Republish,
     delivery: Router,
     report: RepublishReport,
-) -> Iterator[tuple[MessageRow, Transit]]:
+) -> Iterator[tuple[MessageRow, RoutedMessage]]:
     """Yield what a topic takes; note in the report how many copies go where, and what it does not take."""
     for row, _ in _letters(tx, source, asked.path, asked.sequence_numbers, report.skipped):
-        transit = revived(tx, row)
-        trouble = delivery.hindrance(topic.path, transit)
+        routed = revived(tx, row)
+        trouble = delivery.hindrance(topic.path, routed)
         if trouble is not None:
             report.skipped.append(Skipped(sequence_of(row.key), trouble.text))
             continue
-        counts = Counter(queue.path for queue in delivery.recipients(topic, transit))
+        counts = Counter(queue.path for queue in delivery.recipients(topic, routed))
         report.published[sequence_of(row.key)] = counts.total()
         for path, count in counts.items():
             report.subscriptions[path] = report.subscriptions.get(path, 0) + count
-        yield row, transit
+        yield row, routed
 
 
-def _with_reason(transit: Transit, record: DeadLetterRecord, source: QueueRecord) -> Transit:
+def _with_reason(routed: RoutedMessage, record: DeadLetterRecord, source: QueueRecord) -> RoutedMessage:
     """Return a message that says which entity's dead letter it was and why, if that has room in it."""
-    headers = decode_headers(transit.headers)
+    headers = decode_headers(routed.headers)
     why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
     properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
     for told in ({"properties": properties}, {}):
         encoded = encode_headers(_replace(headers, dead_letter_source=source.path, **told))
         if len(encoded) <= MAX_HEADERS_SIZE:
-            return _replace(transit, headers=encoded)
-    return transit
+            return _replace(routed, headers=encoded)
+    return routed
 
 
 def _go(tx: Transaction, delivery: Router, rows: Sequence[MessageRow]) -> None:

@@ -27,7 +27,7 @@ from lazaretto.store.contract.records import (
     MessageRow,
     NewMessage,
     QueueRecord,
-    Transit,
+    RoutedMessage,
 )
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -122,9 +122,9 @@ def _forward_dead_letter(
         # It is a dead letter already, and this is the place for those that go no further.
         note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
         return
-    transit = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
+    routed = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
     router = Router(tx)
-    trouble = router.hindrance(destination, transit)
+    trouble = router.hindrance(destination, routed)
     if trouble is not None:
         text = f"{trouble.text} It was a dead letter before: {record.reason}: {record.description}"
         place = place_of(trouble.subqueue)
@@ -134,7 +134,7 @@ def _forward_dead_letter(
         note(tx, "dead_lettered", queue, sequence_of(row.key), reason=trouble.reason, error_type=None,
              subqueue=trouble.subqueue.value)  # fmt: skip
         return
-    _hand_on(tx, router, queue, row, destination, transit)
+    _hand_on(tx, router, queue, row, destination, routed)
     resolve(tx, [record.key], "forwarded")
 
 
@@ -143,12 +143,12 @@ def _forward_dead_letter(
 
 def transit_of(
     tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
-) -> Transit:
+) -> RoutedMessage:
     """Return a message that is stored as one that goes on from where it is."""
     headers = decode_headers(row.headers)
     body = tx.body(row.key)
     before = resubmitted_from or row.resubmitted_from
-    return Transit(
+    return RoutedMessage(
         body=body if row.body_id is None else None,
         body_id=row.body_id,
         size=len(body),
@@ -172,14 +172,14 @@ def _hand_on(
     queue: QueueRecord,
     row: MessageRow,
     destination: str | None,
-    transit: Transit,
+    routed: RoutedMessage,
 ) -> None:
     """Let a stored message go on, to a destination or as its entity says, and remove it from where it was."""
     tx.delete_messages([row.key])
     if destination is None:
-        router.enter(queue, transit)
+        router.enter(queue, routed)
     else:
-        router.forward(queue, destination, transit)
+        router.forward(queue, destination, routed)
     finish(tx, router)
     if row.body_id is not None:
         tx.delete_bodies([row.body_id])
@@ -206,43 +206,43 @@ def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> N
     """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
     key = tx.take_key(topic.queue_id)
     tx.keep_sequence(key)
-    transit = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
-    _hand_on(tx, Router(tx), topic, row, None, transit)
+    routed = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
+    _hand_on(tx, Router(tx), topic, row, None, routed)
 
 
 def finish(tx: Transaction, router: Router) -> None:
     """Store what came to rest, and set aside what could not."""
-    for queue, transit, trouble in router.commit():
-        _set_aside(tx, queue, transit, trouble)
+    for queue, routed, trouble in router.commit():
+        _set_aside(tx, queue, routed, trouble)
 
 
-def _set_aside(tx: Transaction, queue: QueueRecord, transit: Transit, trouble: Trouble) -> None:
-    home = transit.home
+def _set_aside(tx: Transaction, queue: QueueRecord, routed: RoutedMessage, trouble: Trouble) -> None:
+    home = routed.home
     if home is not None and queue_of(home) == queue.queue_id:
         key = main_key(home)
-        submitted_here = transit.origin == sequence_of(key)
+        submitted_here = routed.origin == sequence_of(key)
     else:
         key, submitted_here = tx.take_key(queue.queue_id), False
     counters = Counters()._asdict()
     row = MessageRow(
-        key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=transit.message_id,
+        key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=routed.message_id,
         session_id=None, lock_token=None, locked_at=None, locked_by=None, **counters,
-        generation=transit.generation, deferred=0,
-        enqueued_sequence_number=None if submitted_here else transit.origin,
-        resubmitted_from=transit.resubmitted_from,
-        headers=with_hops(transit) or transit.headers, body_id=transit.body_id,
+        generation=routed.generation, deferred=0,
+        enqueued_sequence_number=None if submitted_here else routed.origin,
+        resubmitted_from=routed.resubmitted_from,
+        headers=with_hops(routed) or routed.headers, body_id=routed.body_id,
     )  # fmt: skip
-    tx.insert_row(row, transit.body)
+    tx.insert_row(row, routed.body)
     dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
 
 
-def revived(tx: Transaction, row: MessageRow) -> Transit:
+def revived(tx: Transaction, row: MessageRow) -> RoutedMessage:
     """Return a dead letter as a message of a new generation, which goes elsewhere than back."""
-    transit = transit_of(tx, row, origin=sequence_of(row.key), resubmitted_from=main_key(row.key))
+    routed = transit_of(tx, row, origin=sequence_of(row.key), resubmitted_from=main_key(row.key))
     headers = decode_headers(row.headers)
     life = headers.time_to_live
     return _replace(
-        transit,
+        routed,
         expires=None if life is None else tx.now + life,
         headers=encode_headers(_replace(headers, hops=0)),
         home=None,

@@ -29,7 +29,7 @@ from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of
-from lazaretto.store.contract.records import NewMessage, QueueRecord, Transit
+from lazaretto.store.contract.records import NewMessage, QueueRecord, RoutedMessage
 from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
@@ -40,10 +40,10 @@ class Router:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._resting: dict[int, tuple[tuple[QueueRecord, ...], list[Transit]]] = {}
+        self._resting: dict[int, tuple[tuple[QueueRecord, ...], list[RoutedMessage]]] = {}
         self._bodies: dict[int, bytes] = {}
         self._uses: dict[int, int] = {}
-        self._troubles: list[tuple[QueueRecord, Transit, Trouble]] = []
+        self._troubles: list[tuple[QueueRecord, RoutedMessage, Trouble]] = []
         self._used: dict[int, int] = {}
         self._subscribers: dict[int, Subscribers] = {}
         self._unmatched: dict[int, int] = {}
@@ -58,107 +58,107 @@ class Router:
         tx = self._tx
         self._used[queue.queue_id] = key
         body, life = message.body, message.time_to_live
-        transit = Transit(
+        routed = RoutedMessage(
             body, None, len(body), message.message_id or tx.new_message_id(), message.session_id,
             None if life is None else tx.now + life, message.headers, sequence_of(key), key, 0,
             message.scheduled, message.partition_key,
         )  # fmt: skip
         if destination is None:
-            self.enter(queue, transit)
+            self.enter(queue, routed)
         else:
-            self.forward(queue, destination, transit)
+            self.forward(queue, destination, routed)
 
-    def enter(self, queue: QueueRecord, transit: Transit) -> None:
+    def enter(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         """Let a message enter an entity: it rests there, is published, or goes on."""
-        later = transit.scheduled is not None and transit.scheduled > self._tx.now
+        later = routed.scheduled is not None and routed.scheduled > self._tx.now
         if queue.kind is EntityKind.TOPIC and not later:
-            self._publish(queue, transit)
+            self._publish(queue, routed)
         elif not later and forwards(queue):
             assert queue.options.forward_to is not None
-            self.forward(queue, queue.options.forward_to, transit)
+            self.forward(queue, queue.options.forward_to, routed)
         else:
-            self._rest(queue, transit)
+            self._rest(queue, routed)
 
-    def forward(self, source: QueueRecord, destination: str, transit: Transit) -> None:
+    def forward(self, source: QueueRecord, destination: str, routed: RoutedMessage) -> None:
         """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
-        transit = self._shortened(source, transit)
-        trouble = self.hindrance(destination, transit) if transit.hops < MOST_HOPS else TOO_FAR
+        routed = self._shortened(source, routed)
+        trouble = self.hindrance(destination, routed) if routed.hops < MOST_HOPS else TOO_FAR
         if trouble is not None:
-            self._troubles.append((source, transit, trouble))
+            self._troubles.append((source, routed, trouble))
             return
         queue = self._tx.queue(destination.lower())
         assert queue is not None
-        detects = queue.options.requires_duplicate_detection and not transit.set_aside
-        if detects and self._is_duplicate(queue, transit):
+        detects = queue.options.requires_duplicate_detection and not routed.set_aside
+        if detects and self._is_duplicate(queue, routed):
             return
-        self._let_in(queue, _replace(transit, hops=transit.hops + 1, home=None))
+        self._let_in(queue, _replace(routed, hops=routed.hops + 1, home=None))
 
-    def admit(self, queue: QueueRecord, transit: Transit) -> None:
+    def admit(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         """Let a message enter that was set aside elsewhere, and never is a duplicate."""
         if queue.options.requires_duplicate_detection:
             # What is sent under its id from now on is.
-            self._is_duplicate(queue, transit)
-        self._let_in(queue, transit)
+            self._is_duplicate(queue, routed)
+        self._let_in(queue, routed)
 
-    def _let_in(self, queue: QueueRecord, transit: Transit) -> None:
+    def _let_in(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         touch(self._tx, queue)
         owner = self._tx.sized(queue.queue_id)
         if owner is not None:
-            self._growth[owner] = self._growth.get(owner, 0) + _size(transit)
-        self.enter(queue, transit)
+            self._growth[owner] = self._growth.get(owner, 0) + _size(routed)
+        self.enter(queue, routed)
 
-    def hindrance(self, destination: str, transit: Transit) -> Trouble | None:
+    def hindrance(self, destination: str, routed: RoutedMessage) -> Trouble | None:
         """Return what stands against a message going to a destination."""
         queue = self._tx.queue(destination.lower())
         growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
-        trouble = refusal(self._tx, destination, _size(transit), growth)
-        if trouble is None and transit.set_aside and queue is not None and queue.kind is EntityKind.TOPIC:
+        trouble = refusal(self._tx, destination, _size(routed), growth)
+        if trouble is None and routed.set_aside and queue is not None and queue.kind is EntityKind.TOPIC:
             known = self._subscribers_of(queue)
-            if not known.everyone and not self._wanted(known, transit)[0]:
+            if not known.everyone and not self._wanted(known, routed)[0]:
                 # A topic drops what nobody wants, which is not for what was set aside.
                 return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
         return trouble
 
-    def _is_duplicate(self, queue: QueueRecord, transit: Transit) -> bool:
-        partition = transit.partition_key or ""
-        if self._tx.known_message_id(queue.queue_id, transit.message_id, partition) is not None:
+    def _is_duplicate(self, queue: QueueRecord, routed: RoutedMessage) -> bool:
+        partition = routed.partition_key or ""
+        if self._tx.known_message_id(queue.queue_id, routed.message_id, partition) is not None:
             return True
-        remember_id(self._tx, queue, transit.message_id, partition, transit.origin)
+        remember_id(self._tx, queue, routed.message_id, partition, routed.origin)
         return False
 
     # -- topics ---------------------------------------------------------------------------------
 
-    def _publish(self, topic: QueueRecord, transit: Transit) -> None:
+    def _publish(self, topic: QueueRecord, routed: RoutedMessage) -> None:
         known = self._subscribers_of(topic)
-        wanted, ignored = self._wanted(known, transit)
+        wanted, ignored = self._wanted(known, routed)
         for queue, error in ignored:
-            note(self._tx, "filter_failed", queue, transit.origin, error=str(error))
+            note(self._tx, "filter_failed", queue, routed.origin, error=str(error))
         number = len(known.everyone) + len(wanted)
         if not number:
             self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
             return
-        transit = self._shortened(topic, transit)
-        if number > 1 and transit.body is not None:
+        routed = self._shortened(topic, routed)
+        if number > 1 and routed.body is not None:
             # One body for all of them, however many there are.
             body_id = self._tx.take_body_id()
-            self._bodies[body_id] = transit.body
-            transit = _replace(transit, body=None, body_id=body_id)
+            self._bodies[body_id] = routed.body
+            routed = _replace(routed, body=None, body_id=body_id)
         if known.everyone:
             # Under a number that no queue has, because they are all of it.
-            self._rest_in(-topic.queue_id, known.everyone, transit)
+            self._rest_in(-topic.queue_id, known.everyone, routed)
         for queue, copy, failed in wanted:
             if failed is not None:
                 trouble = Trouble(FILTER_REASON, str(failed), failure=failure_of(failed))
-                self._troubles.append((queue, transit, trouble))
+                self._troubles.append((queue, routed, trouble))
             elif copy is not None and copy.changed is not None:
-                self._enter_changed(queue, transit, copy.changed)
+                self._enter_changed(queue, routed, copy.changed)
             else:
-                self.enter(queue, transit)
+                self.enter(queue, routed)
 
-    def recipients(self, topic: QueueRecord, transit: Transit) -> list[QueueRecord]:
+    def recipients(self, topic: QueueRecord, routed: RoutedMessage) -> list[QueueRecord]:
         """Return the subscriptions that get a message by their rules, each once for every copy."""
         known = self._subscribers_of(topic)
-        return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, transit)[0])]
+        return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, routed)[0])]
 
     def _subscribers_of(self, topic: QueueRecord) -> Subscribers:
         known = self._subscribers.get(topic.queue_id)
@@ -167,7 +167,7 @@ class Router:
         return known
 
     def _wanted(
-        self, known: Subscribers, transit: Transit
+        self, known: Subscribers, routed: RoutedMessage
     ) -> tuple[
         list[tuple[QueueRecord, Copy | None, FilterError | None]], list[tuple[QueueRecord, FilterError]]
     ]:
@@ -179,8 +179,8 @@ class Router:
         ignored: list[tuple[QueueRecord, FilterError]] = []
         if not known.asks:
             return wanted, ignored
-        headers = decode_headers(transit.headers)
-        view = MessageView(headers, transit.message_id, enqueued=self._tx.now, size=transit.size)
+        headers = decode_headers(routed.headers)
+        view = MessageView(headers, routed.message_id, enqueued=self._tx.now, size=routed.size)
         for queue, rules in known.concerned(view):
             try:
                 wanted += [(queue, copy, None) for copy in rules.copies(view)]
@@ -191,11 +191,11 @@ class Router:
                     ignored.append((queue, error))
         return wanted, ignored
 
-    def _enter_changed(self, queue: QueueRecord, transit: Transit, changed: MessageView) -> None:
+    def _enter_changed(self, queue: QueueRecord, routed: RoutedMessage, changed: MessageView) -> None:
         encoded = encode_headers(changed.headers)
         if len(encoded) > MAX_HEADERS_SIZE:
             # As it was before the action, so that it can be kept at all.
-            self._troubles.append((queue, transit, LARGE_HEADERS))
+            self._troubles.append((queue, routed, LARGE_HEADERS))
             return
         headers = changed.headers
         changes = {
@@ -203,61 +203,61 @@ class Router:
             "session_id": headers.session_id,
             "partition_key": headers.partition_key,
         }
-        self.enter(queue, _replace(transit, message_id=changed.message_id or transit.message_id, **changes))
+        self.enter(queue, _replace(routed, message_id=changed.message_id or routed.message_id, **changes))
 
     # -- coming to rest -------------------------------------------------------------------------
 
-    def _shortened(self, queue: QueueRecord, transit: Transit) -> Transit:
+    def _shortened(self, queue: QueueRecord, routed: RoutedMessage) -> RoutedMessage:
         """Return the message with no more life left than an entity on its way allows."""
         longest = queue.options.default_time_to_live
         if longest is None:
-            return transit
+            return routed
         end = self._tx.now + round(longest * 1_000_000)
-        return _replace(transit, expires=end if transit.expires is None else min(end, transit.expires))
+        return _replace(routed, expires=end if routed.expires is None else min(end, routed.expires))
 
-    def _rest(self, queue: QueueRecord, transit: Transit) -> None:
+    def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         if queue.options.dialogs:
-            self._troubles.append((queue, transit, NO_DIALOG))
-        elif queue.options.requires_session and transit.session_id is None:
-            self._troubles.append((queue, transit, NO_SESSION))
+            self._troubles.append((queue, routed, NO_DIALOG))
+        elif queue.options.requires_session and routed.session_id is None:
+            self._troubles.append((queue, routed, NO_SESSION))
         else:
-            self._rest_in(queue.queue_id, (queue,), self._shortened(queue, transit))
+            self._rest_in(queue.queue_id, (queue,), self._shortened(queue, routed))
 
-    def _rest_in(self, place: int, queues: tuple[QueueRecord, ...], transit: Transit) -> None:
+    def _rest_in(self, place: int, queues: tuple[QueueRecord, ...], routed: RoutedMessage) -> None:
         """Let a message come to rest in queues that take it as it is, for a place always the same ones."""
-        if transit.hops:
-            encoded = with_hops(transit)
+        if routed.hops:
+            encoded = with_hops(routed)
             if encoded is None:
-                self._troubles += [(queue, transit, LARGE_HEADERS) for queue in queues]
+                self._troubles += [(queue, routed, LARGE_HEADERS) for queue in queues]
                 return
-            transit = _replace(transit, headers=encoded)
-        if transit.body_id is not None:
-            self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + len(queues)
+            routed = _replace(routed, headers=encoded)
+        if routed.body_id is not None:
+            self._uses[routed.body_id] = self._uses.get(routed.body_id, 0) + len(queues)
         resting = self._resting.get(place)
         if resting is None:
             resting = self._resting[place] = (queues, [])
-        resting[1].append(transit)
+        resting[1].append(routed)
 
-    def commit(self) -> list[tuple[QueueRecord, Transit, Trouble]]:
+    def commit(self) -> list[tuple[QueueRecord, RoutedMessage, Trouble]]:
         """Insert all that came to rest; return what cannot go where it should, and is to be set aside."""
         tx = self._tx
         for key in self._used.values():
             tx.keep_sequence(key)
         for queue_id, count in self._unmatched.items():
             tx.count_discarded(queue_id, dropped=count)
-        for _, transit, _ in self._troubles:
-            if transit.body_id is not None:
-                self._uses[transit.body_id] = self._uses.get(transit.body_id, 0) + 1
+        for _, routed, _ in self._troubles:
+            if routed.body_id is not None:
+                self._uses[routed.body_id] = self._uses.get(routed.body_id, 0) + 1
         self._keep_bodies()
-        for queues, transits in self._resting.values():
-            keys = tx.insert_transits(queues[0], transits)
+        for queues, routed_messages in self._resting.values():
+            keys = tx.insert_routed(queues[0], routed_messages)
             first = keys[0]
-            if transits[0].set_aside:
+            if routed_messages[0].set_aside:
                 self.rested.update(
-                    (one.resubmitted_from, key) for one, key in zip(transits, keys, strict=True)
+                    (one.resubmitted_from, key) for one, key in zip(routed_messages, keys, strict=True)
                 )
             for queue in queues[1:]:
-                tx.repeat_transits(queue, first, len(transits))
+                tx.repeat_routed(queue, first, len(routed_messages))
         return self._troubles
 
     def _keep_bodies(self) -> None:
@@ -301,14 +301,14 @@ def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition:
     tx.remember_message_id(queue.queue_id, message_id, partition, forget_after, number)
 
 
-def _size(transit: Transit) -> int:
-    return transit.size + len(transit.headers or b"")
+def _size(routed: RoutedMessage) -> int:
+    return routed.size + len(routed.headers or b"")
 
 
-def with_hops(transit: Transit) -> bytes | None:
+def with_hops(routed: RoutedMessage) -> bytes | None:
     """Return the headers with the number of hops in them; None if they are too large then."""
-    headers = decode_headers(transit.headers)
-    if headers.hops == transit.hops:
-        return transit.headers
-    encoded = encode_headers(_replace(headers, hops=transit.hops))
+    headers = decode_headers(routed.headers)
+    if headers.hops == routed.hops:
+        return routed.headers
+    encoded = encode_headers(_replace(headers, hops=routed.hops))
     return encoded if len(encoded) <= MAX_HEADERS_SIZE else None

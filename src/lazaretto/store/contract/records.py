@@ -127,7 +127,7 @@ class NewMessage(msgspec.Struct, frozen=True):
     headers: bytes | None
 
 
-class Transit(msgspec.Struct, frozen=True):
+class RoutedMessage(msgspec.Struct, frozen=True):
     """A message on its way through topics and forwarding queues. Times in microseconds.
 
     `body`: None if it stands by itself, under `body_id`. `size`: bytes of the body. `origin`: the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lazaretto.store.contract.records import QueueRecord, Transit
+from lazaretto.store.contract.records import QueueRecord, RoutedMessage
 
 
 class TopicTransaction(Protocol):
@@ -31,12 +31,12 @@ class TopicTransaction(Protocol):
         """Note that so many more messages have a body, by its id, than the one that has it anyway."""
         ...
 
-    def insert_transits(self, queue: QueueRecord, transits: Sequence[Transit]) -> list[int]:
+    def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
         """Add messages that come to rest at a queue's end; return their keys."""
         ...
 
-    def repeat_transits(self, queue: QueueRecord, first: int, count: int) -> None:
-        """Add the same at another queue's end that `insert_transits` has put behind a key."""
+    def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
+        """Add the same at another queue's end that `insert_routed` has put behind a key."""
         ...
 
     def keep_sequence(self, key: int) -> None:

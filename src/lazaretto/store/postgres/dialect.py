@@ -32,7 +32,7 @@ _OF_NO_LOCK = {
     "next_session_id",
     "open_lane",
     "peek_delayed",
-    "repeat_transits",
+    "repeat_routed",
     "select_body",
     "select_claimable_ready",
     "select_dead_letter_keys",

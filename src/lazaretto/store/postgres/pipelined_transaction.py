@@ -34,7 +34,7 @@ _RANGED = 1
 
 _KEY = operator.itemgetter(2)
 
-#: Where the time at which it is due stands among what insert_transits inserts.
+#: Where the time at which it is due stands among what insert_routed inserts.
 _TRANSIT_DUE = 2
 
 #: How far one process's time may be behind another's without that a timer is overlooked until the next full
@@ -175,7 +175,7 @@ class PgTransaction(SqlTransaction):
             self._mark.lower(due)
 
     def _insert(self, name: str, values: list[Any], count: int) -> None:
-        if name == "insert_transits":
+        if name == "insert_routed":
             for due in values[_TRANSIT_DUE :: len(values) // count]:
                 self._note_due(due)
         if count < _COPY_FROM or name not in _COPIED:

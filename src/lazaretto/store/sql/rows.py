@@ -63,7 +63,7 @@ class Inserts:
 _INSERTS = (
     "insert_queues",
     "insert_messages",
-    "insert_transits",
+    "insert_routed",
     "insert_bodies",
     "insert_events",
     "add_uses",

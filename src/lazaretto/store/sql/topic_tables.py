@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.model.keys import first_key, queue_of, sequence_of
-from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, Transit
+from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory, queue_record
 
 
@@ -32,12 +32,12 @@ class TopicTables:
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
-    def insert_transits(self, queue: QueueRecord, transits: Sequence[Transit]) -> list[int]:
-        count = len(transits)
+    def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
+        count = len(routed_messages)
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         sessions, now = queue.options.requires_session, self.now
         values: list[Any] = []
-        for number, one in enumerate(transits, key):
+        for number, one in enumerate(routed_messages, key):
             state, due, body, body_id = FRESH, one.expires, one.body, one.body_id
             if one.scheduled is not None and one.scheduled > now:
                 state = SCHEDULED
@@ -48,17 +48,17 @@ class TopicTables:
                 number, state, due, one.expires, now, one.message_id, one.session_id if sessions else None,
                 one.headers, body_id, body, one.origin, one.generation, one.resubmitted_from,
             )  # fmt: skip
-        self._insert("insert_transits", values, count)
+        self._insert("insert_routed", values, count)
         sized = self.sized(queue.queue_id)
         if sized is not None:
-            self.grow(sized, sum(one.size + len(one.headers or b"") for one in transits))
+            self.grow(sized, sum(one.size + len(one.headers or b"") for one in routed_messages))
         self.wake(key)
         return list(range(key, key + count))
 
-    def repeat_transits(self, queue: QueueRecord, first: int, count: int) -> None:
+    def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
         key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
-        self._x(self._q["repeat_transits"], values)
+        self._x(self._q["repeat_routed"], values)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, self.sum_range(key, key + count - 1))

@@ -202,14 +202,14 @@ INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: insert_transits
+-- name: insert_routed
 -- Messages that come to rest in a queue, from a topic or another queue.
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
      enqueued_sequence_number, generation, resubmitted_from)
 VALUES [rows] (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: repeat_transits
+-- name: repeat_routed
 -- The messages that one subscription has just got, for another one.
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,

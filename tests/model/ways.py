@@ -210,7 +210,7 @@ class Ways:
         else:
             self._rested.append((entity, way))
 
-    def _hindrance(self, destination: str, one: One) -> str | None:
+    def _find_obstacle(self, destination: str, one: One) -> str | None:
         found = self.entities.get(destination)
         if found is None:
             return MISSING
@@ -220,7 +220,7 @@ class Ways:
         return UNWANTED if one.set_aside and not wanted else None
 
     def _forward(self, entity: Entity, destination: str, way: _Way) -> None:
-        reason = HOPS if way.hops >= MOST_HOPS else self._hindrance(destination, way.one)
+        reason = HOPS if way.hops >= MOST_HOPS else self._find_obstacle(destination, way.one)
         if reason is not None:
             self._troubled.append((entity, way, reason, reason != HOPS))
             return
@@ -267,7 +267,7 @@ class Ways:
             self._sorted(entity.dead, one)
             return
         dead = one.afresh(set_aside=True)
-        reason = self._hindrance(entity.forward_dead, dead)
+        reason = self._find_obstacle(entity.forward_dead, dead)
         if reason is not None:
             one.reason = reason
             self._sorted(entity.transfer, one)

@@ -56,9 +56,9 @@ class ReceiveByNumber(Operation[Chosen]):
             if stopped is not None:
                 return stopped
             for key in keys:
-                hindrance = self._hindrance(tx, queue, key, alone=len(keys) == 1)
-                if hindrance is not None:
-                    return hindrance if caught_up else AGAIN
+                obstacle = self._find_obstacle(tx, queue, key, alone=len(keys) == 1)
+                if obstacle is not None:
+                    return obstacle if caught_up else AGAIN
             rows = _active(tx, keys)
             if not dispose_of_exhausted(tx, queue, rows):
                 break
@@ -79,7 +79,7 @@ class ReceiveByNumber(Operation[Chosen]):
         held_by = record.held_by
         return None if held_by is None else held_error(queue, self.session.session_id, held_by)
 
-    def _hindrance(
+    def _find_obstacle(
         self, tx: Transaction, queue: QueueRecord, key: int, *, alone: bool
     ) -> LazarettoError | None:
         """Return why a message cannot be handed over, None if it can."""

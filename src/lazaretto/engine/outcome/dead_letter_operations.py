@@ -258,7 +258,7 @@ def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def hindrance(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
+def find_obstacle(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
     """Return why nothing can be done with a dead letter, None if something can."""
     if record is None:
         return "not found"
@@ -284,7 +284,7 @@ class Purge(Operation[list[int]]):
         purged = {
             key: row
             for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
-            if row is not None and hindrance(row, records.get(key)) is None
+            if row is not None and find_obstacle(row, records.get(key)) is None
         }
         numbers = [sequence_of(key) for key in purged]
         if purged:

@@ -13,7 +13,7 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
 from lazaretto.engine.entities.topics import require_topic
 from lazaretto.engine.log import audit, note_all
-from lazaretto.engine.outcome.dead_letter_operations import Skipped, hindrance, name_numbers
+from lazaretto.engine.outcome.dead_letter_operations import Skipped, find_obstacle, name_numbers
 from lazaretto.engine.routing.deliver import finish, release_sessions, resolve, revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.errors import NotAllowed
@@ -90,7 +90,7 @@ class MoveDeadLetters(Operation[MoveReport]):
         taken: list[MessageRow] = []
         for row, record in _letters(tx, source, self.path, self.sequence_numbers, report.skipped):
             routed = _with_reason(revived(tx, row), record, source)
-            trouble = delivery.hindrance(target.path, routed)
+            trouble = delivery.find_obstacle(target.path, routed)
             if trouble is None and target.options.requires_session and routed.session_id is None:
                 text = f"Queue {target.path!r} requires sessions, and the message has no session id."
             elif trouble is None:
@@ -206,7 +206,7 @@ def _letters(
     records = tx.some_dead_letters(keys)
     for key in keys:
         row, record = rows.get(dead_key(key, path.subqueue)), records.get(key)
-        why = hindrance(row, record)
+        why = find_obstacle(row, record)
         if why is None and source.options.dialogs:
             why = "it belongs to a dialog"
         if why is not None:
@@ -228,7 +228,7 @@ def _published(
     """Yield what a topic takes; note in the report how many copies go where, and what it does not take."""
     for row, _ in _letters(tx, source, asked.path, asked.sequence_numbers, report.skipped):
         routed = revived(tx, row)
-        trouble = delivery.hindrance(topic.path, routed)
+        trouble = delivery.find_obstacle(topic.path, routed)
         if trouble is not None:
             report.skipped.append(Skipped(sequence_of(row.key), trouble.text))
             continue

@@ -14,7 +14,7 @@ from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.messages.prepare import check_size, prepare
 from lazaretto.engine.outcome.dead_letter_operations import (
     Skipped,
-    hindrance,
+    find_obstacle,
     holder,
     letter_of,
     messages_of,
@@ -82,7 +82,7 @@ class Resubmit(Operation[ResubmitReport]):
         plain: dict[int, MessageRow] = {}
         for key in keys:
             row, record = rows.get(dead_key(key, self.path.subqueue)), records.get(key)
-            why = hindrance(row, record)
+            why = find_obstacle(row, record)
             if why is None:
                 assert row is not None
                 assert record is not None

@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.log import note
 from lazaretto.engine.routing.router import Router, with_hops
-from lazaretto.engine.routing.undeliverable import MOST_HOPS, Trouble
+from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.failure import LONGEST_TEXT, Failure, shorten
 from lazaretto.model.headers import (
@@ -124,15 +124,15 @@ def _forward_dead_letter(
         return
     routed = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
     router = Router(tx)
-    trouble = router.hindrance(destination, routed)
-    if trouble is not None:
-        text = f"{trouble.text} It was a dead letter before: {record.reason}: {record.description}"
-        place = place_of(trouble.subqueue)
+    undeliverable = router.find_obstacle(destination, routed)
+    if undeliverable is not None:
+        text = f"{undeliverable.text} It was a dead letter before: {record.reason}: {record.description}"
+        place = place_of(undeliverable.subqueue)
         text = shorten(text, LONGEST_TEXT)
-        tx.insert_dead_letter(_replace(record, reason=trouble.reason, description=text, subqueue=place))
-        tx.save_row(_replace(row, headers=encoded), dead_key(row.key, trouble.subqueue))
-        note(tx, "dead_lettered", queue, sequence_of(row.key), reason=trouble.reason, error_type=None,
-             subqueue=trouble.subqueue.value)  # fmt: skip
+        tx.insert_dead_letter(_replace(record, reason=undeliverable.reason, description=text, subqueue=place))
+        tx.save_row(_replace(row, headers=encoded), dead_key(row.key, undeliverable.subqueue))
+        note(tx, "dead_lettered", queue, sequence_of(row.key), reason=undeliverable.reason, error_type=None,
+             subqueue=undeliverable.subqueue.value)  # fmt: skip
         return
     _hand_on(tx, router, queue, row, destination, routed)
     resolve(tx, [record.key], "forwarded")
@@ -212,11 +212,13 @@ def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> N
 
 def finish(tx: Transaction, router: Router) -> None:
     """Store what came to rest, and set aside what could not."""
-    for queue, routed, trouble in router.commit():
-        _set_aside(tx, queue, routed, trouble)
+    for queue, routed, undeliverable in router.commit():
+        _set_aside(tx, queue, routed, undeliverable)
 
 
-def _set_aside(tx: Transaction, queue: QueueRecord, routed: RoutedMessage, trouble: Trouble) -> None:
+def _set_aside(
+    tx: Transaction, queue: QueueRecord, routed: RoutedMessage, undeliverable: Undeliverable
+) -> None:
     home = routed.home
     if home is not None and queue_of(home) == queue.queue_id:
         key = main_key(home)
@@ -233,7 +235,15 @@ def _set_aside(tx: Transaction, queue: QueueRecord, routed: RoutedMessage, troub
         headers=with_hops(routed) or routed.headers, body_id=routed.body_id,
     )  # fmt: skip
     tx.insert_row(row, routed.body)
-    dead_letter(tx, queue, row, trouble.reason, trouble.text, trouble.failure, trouble.subqueue)
+    dead_letter(
+        tx,
+        queue,
+        row,
+        undeliverable.reason,
+        undeliverable.text,
+        undeliverable.failure,
+        undeliverable.subqueue,
+    )
 
 
 def revived(tx: Transaction, row: MessageRow) -> RoutedMessage:

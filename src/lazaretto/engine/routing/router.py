@@ -19,7 +19,7 @@ from lazaretto.engine.routing.undeliverable import (
     SIZE_REASON,
     TOO_FAR,
     UNMATCHED_REASON,
-    Trouble,
+    Undeliverable,
     not_taken,
 )
 from lazaretto.errors import FilterError
@@ -43,7 +43,7 @@ class Router:
         self._resting: dict[int, tuple[tuple[QueueRecord, ...], list[RoutedMessage]]] = {}
         self._bodies: dict[int, bytes] = {}
         self._uses: dict[int, int] = {}
-        self._troubles: list[tuple[QueueRecord, RoutedMessage, Trouble]] = []
+        self._undelivered: list[tuple[QueueRecord, RoutedMessage, Undeliverable]] = []
         self._used: dict[int, int] = {}
         self._subscribers: dict[int, Subscribers] = {}
         self._unmatched: dict[int, int] = {}
@@ -82,9 +82,9 @@ class Router:
     def forward(self, source: QueueRecord, destination: str, routed: RoutedMessage) -> None:
         """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
         routed = self._shortened(source, routed)
-        trouble = self.hindrance(destination, routed) if routed.hops < MOST_HOPS else TOO_FAR
-        if trouble is not None:
-            self._troubles.append((source, routed, trouble))
+        undeliverable = self.find_obstacle(destination, routed) if routed.hops < MOST_HOPS else TOO_FAR
+        if undeliverable is not None:
+            self._undelivered.append((source, routed, undeliverable))
             return
         queue = self._tx.queue(destination.lower())
         assert queue is not None
@@ -107,17 +107,22 @@ class Router:
             self._growth[owner] = self._growth.get(owner, 0) + _size(routed)
         self.enter(queue, routed)
 
-    def hindrance(self, destination: str, routed: RoutedMessage) -> Trouble | None:
+    def find_obstacle(self, destination: str, routed: RoutedMessage) -> Undeliverable | None:
         """Return what stands against a message going to a destination."""
         queue = self._tx.queue(destination.lower())
         growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
-        trouble = refusal(self._tx, destination, _size(routed), growth)
-        if trouble is None and routed.set_aside and queue is not None and queue.kind is EntityKind.TOPIC:
+        undeliverable = refusal(self._tx, destination, _size(routed), growth)
+        if (
+            undeliverable is None
+            and routed.set_aside
+            and queue is not None
+            and queue.kind is EntityKind.TOPIC
+        ):
             known = self._subscribers_of(queue)
             if not known.everyone and not self._wanted(known, routed)[0]:
                 # A topic drops what nobody wants, which is not for what was set aside.
                 return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
-        return trouble
+        return undeliverable
 
     def _is_duplicate(self, queue: QueueRecord, routed: RoutedMessage) -> bool:
         partition = routed.partition_key or ""
@@ -148,8 +153,8 @@ class Router:
             self._rest_in(-topic.queue_id, known.everyone, routed)
         for queue, copy, failed in wanted:
             if failed is not None:
-                trouble = Trouble(FILTER_REASON, str(failed), failure=failure_of(failed))
-                self._troubles.append((queue, routed, trouble))
+                undeliverable = Undeliverable(FILTER_REASON, str(failed), failure=failure_of(failed))
+                self._undelivered.append((queue, routed, undeliverable))
             elif copy is not None and copy.changed is not None:
                 self._enter_changed(queue, routed, copy.changed)
             else:
@@ -195,7 +200,7 @@ class Router:
         encoded = encode_headers(changed.headers)
         if len(encoded) > MAX_HEADERS_SIZE:
             # As it was before the action, so that it can be kept at all.
-            self._troubles.append((queue, routed, LARGE_HEADERS))
+            self._undelivered.append((queue, routed, LARGE_HEADERS))
             return
         headers = changed.headers
         changes = {
@@ -217,9 +222,9 @@ class Router:
 
     def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         if queue.options.dialogs:
-            self._troubles.append((queue, routed, NO_DIALOG))
+            self._undelivered.append((queue, routed, NO_DIALOG))
         elif queue.options.requires_session and routed.session_id is None:
-            self._troubles.append((queue, routed, NO_SESSION))
+            self._undelivered.append((queue, routed, NO_SESSION))
         else:
             self._rest_in(queue.queue_id, (queue,), self._shortened(queue, routed))
 
@@ -228,7 +233,7 @@ class Router:
         if routed.hops:
             encoded = with_hops(routed)
             if encoded is None:
-                self._troubles += [(queue, routed, LARGE_HEADERS) for queue in queues]
+                self._undelivered += [(queue, routed, LARGE_HEADERS) for queue in queues]
                 return
             routed = _replace(routed, headers=encoded)
         if routed.body_id is not None:
@@ -238,14 +243,14 @@ class Router:
             resting = self._resting[place] = (queues, [])
         resting[1].append(routed)
 
-    def commit(self) -> list[tuple[QueueRecord, RoutedMessage, Trouble]]:
+    def commit(self) -> list[tuple[QueueRecord, RoutedMessage, Undeliverable]]:
         """Insert all that came to rest; return what cannot go where it should, and is to be set aside."""
         tx = self._tx
         for key in self._used.values():
             tx.keep_sequence(key)
         for queue_id, count in self._unmatched.items():
             tx.count_discarded(queue_id, dropped=count)
-        for _, routed, _ in self._troubles:
+        for _, routed, _ in self._undelivered:
             if routed.body_id is not None:
                 self._uses[routed.body_id] = self._uses.get(routed.body_id, 0) + 1
         self._keep_bodies()
@@ -258,7 +263,7 @@ class Router:
                 )
             for queue in queues[1:]:
                 tx.repeat_routed(queue, first, len(routed_messages))
-        return self._troubles
+        return self._undelivered
 
     def _keep_bodies(self) -> None:
         """Insert the bodies that messages of this commit have, and note which have several."""
@@ -273,7 +278,7 @@ class Router:
             self._tx.add_uses(shared)
 
 
-def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Trouble | None:
+def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Undeliverable | None:
     """Return why an entity takes no message of so many bytes, None if it does.
 
     `growth`: bytes that this commit is going to add to it before.

@@ -29,7 +29,7 @@ SIZE_REASON = "MessageSizeExceeded"
 UNMATCHED_REASON = "NoMatchingSubscription"
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class Undeliverable(msgspec.Struct, frozen=True):
     """Why a message is set aside instead of going where it should, and in which subqueue."""
 
     reason: str
@@ -38,12 +38,12 @@ class Trouble(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-NO_DIALOG = Trouble("NotADialog", "A service's queue takes messages of dialogs alone.")
-NO_SESSION = Trouble(SESSION_REASON, SESSION_TEXT)
-LARGE_HEADERS = Trouble(HEADERS_REASON, HEADERS_TEXT)
-TOO_FAR = Trouble(HOPS_REASON, HOPS_TEXT)
+NO_DIALOG = Undeliverable("NotADialog", "A service's queue takes messages of dialogs alone.")
+NO_SESSION = Undeliverable(SESSION_REASON, SESSION_TEXT)
+LARGE_HEADERS = Undeliverable(HEADERS_REASON, HEADERS_TEXT)
+TOO_FAR = Undeliverable(HOPS_REASON, HOPS_TEXT)
 
 
-def not_taken(reason: str, text: str) -> Trouble:
-    """Return the trouble of a message that its destination does not take."""
-    return Trouble(reason, text, Subqueue.TRANSFER_DEAD_LETTER)
+def not_taken(reason: str, text: str) -> Undeliverable:
+    """Return the undeliverable of a message that its destination does not take."""
+    return Undeliverable(reason, text, Subqueue.TRANSFER_DEAD_LETTER)

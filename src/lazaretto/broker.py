@@ -20,7 +20,7 @@ from lazaretto.engine.claims.settle_claims import RevokeClaims
 from lazaretto.engine.claims.take_claims import LONGEST_CONSUMER
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
-from lazaretto.engine.maintenance import Keeper, look
+from lazaretto.engine.maintenance import Maintenance, look
 from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
@@ -101,7 +101,7 @@ class Broker(Administration, DeadLetterDesk):
         except BaseException:
             store.close()
             raise
-        self._keeper = Keeper(store, store.clock)
+        self._maintenance = Maintenance(store, store.clock)
         #: Dialogs between services: contracts, conversations, and what operators do with them.
         self.dialogs = Dialogs(store)
 
@@ -295,7 +295,7 @@ class Broker(Administration, DeadLetterDesk):
 
     def close(self) -> None:
         """Close the broker. Callers that wait get BrokerClosed. What was answered is safe."""
-        self._keeper.stop()
+        self._maintenance.stop()
         # Should it fail, others find out that this process is gone.
         with contextlib.suppress(LazarettoError):
             if self._store.read(lambda tx: tx.beating()):

@@ -33,7 +33,7 @@ _BEAT_EVERY = 10.0
 _BURY_EVERY = 1.0
 
 
-class KeptStore(Store, Protocol):
+class MaintainedStore(Store, Protocol):
     """What the keeper needs of a store besides the contract."""
 
     bell: Bell
@@ -64,10 +64,10 @@ def look(store: Store, query: Callable[[Transaction], T]) -> T:
     return store.read(query)
 
 
-class Keeper:
+class Maintenance:
     """Runs until `stop`. It survives every error of the store: the next round tries again."""
 
-    def __init__(self, store: KeptStore, clock: Clock) -> None:
+    def __init__(self, store: MaintainedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._awake = threading.Event()
@@ -75,7 +75,7 @@ class Keeper:
         self._seen: tuple[int, int] | None = None
         self._next_due: int | None = 0
         self._beat_at = self._bury_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="lazaretto-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lazaretto-maintenance", daemon=True)
         store.on_waiting(self._awake.set)
         self._thread.start()
 

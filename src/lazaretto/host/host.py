@@ -85,7 +85,7 @@ class ServiceHost:
         self._ending = Ending()
         self._stop = threading.Event()
         self._ended = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._renewal: threading.Thread | None = None
         self._renew_at = 0.0
 
     # -- starting -------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class ServiceHost:
             for number, slot in enumerate(self._slots):
                 thread = threading.Thread(target=slot.run, name=f"lazaretto-slot-{number}", daemon=True)
                 self._threads.append(thread)
-            self._keeper = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
-            for thread in [*self._threads, self._keeper]:
+            self._renewal = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
+            for thread in [*self._threads, self._renewal]:
                 thread.start()
 
     def _prepare_all(self) -> bool:
@@ -229,8 +229,8 @@ class ServiceHost:
                 raise
             finally:
                 self._ended.set()
-                if self._keeper is not None:
-                    self._keeper.join(10.0)
+                if self._renewal is not None:
+                    self._renewal.join(10.0)
                 self._close_runners()
 
     def _await_slots(self, grace: float) -> None:

@@ -11,7 +11,7 @@ from cli_program import Program
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlFilter
 
-#: Colour, the window's title, a bell, a carriage return, a C1 escape, text that runs backwards, markup.
+#: Colour, the window's title, a notifier, a carriage return, a C1 escape, text that runs backwards, markup.
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\x9b\u202e\u2066[red]\u200f"
 #: What is a sequence of the command's own drawing on a terminal, and needs no look.
 _OWN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r\n")

@@ -369,7 +369,7 @@ class TestProcessesAndSignals:
             import lazaretto
             broker = lazaretto.connect(sys.argv[1])
             def interrupt():
-                while not broker._store.bell.waiting:
+                while not broker._store.notifier.waiting:
                     time.sleep(0.001)
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             thread = threading.Thread(target=interrupt)

@@ -130,7 +130,7 @@ def test_a_receiver_that_waits_is_told(path: Path, harm: Callable[[Path], None])
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not broker._store.bell.waiting:
+    while not broker._store.notifier.waiting:
         assert thread.is_alive()
     harm(path)
     thread.join(30)

@@ -205,7 +205,7 @@ def test_a_lost_session_changes_nothing(tmp_path: Path) -> None:
 def waiting(broker: Broker, threads: int = 1) -> None:
     """Wait until so many threads wait for something to receive."""
     end = time.monotonic() + 60
-    while broker._store.bell.waiting < threads:
+    while broker._store.notifier.waiting < threads:
         assert time.monotonic() < end
         time.sleep(0.001)
 

@@ -131,7 +131,7 @@ class TestWaiting:
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         end = time.monotonic() + 30
-        while not broker._store.bell.waiting and time.monotonic() < end:
+        while not broker._store.notifier.waiting and time.monotonic() < end:
             time.sleep(0.001)
         broker.close()
         thread.join(30)

@@ -259,7 +259,7 @@ class TestWaiting:
         thread = threading.Thread(target=lambda: found.extend(receiver.receive(5, 30)), daemon=True)
         thread.start()
         end = time.monotonic() + 30
-        while not broker._store.bell.waiting:
+        while not broker._store.notifier.waiting:
             assert time.monotonic() < end
             time.sleep(0.001)
         return thread, found
@@ -311,7 +311,7 @@ class TestWaiting:
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        while not broker._store.bell.waiting:
+        while not broker._store.notifier.waiting:
             time.sleep(0.001)
         broker.close()
         thread.join(10)

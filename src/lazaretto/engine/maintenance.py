@@ -14,7 +14,7 @@ from lazaretto.engine.workers.workers import Beat, BuryWorkers
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.contract.transaction_contract import Store, Transaction
-from lazaretto.store.runtime.notifier import Bell
+from lazaretto.store.runtime.notifier import Notifier
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ _BURY_EVERY = 1.0
 class MaintainedStore(Store, Protocol):
     """What the keeper needs of a store besides the contract."""
 
-    bell: Bell
+    notifier: Notifier
 
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
@@ -119,7 +119,7 @@ class Maintenance:
                     _log.error("timers are not looked after: %s", error)
                 # Whoever waits finds out by itself.
                 gone = True
-                self._store.bell.ring_all()
+                self._store.notifier.notify_all()
                 self._awake.wait(_REST)
             except LazarettoError as error:
                 _log.warning("timers: %s", error)
@@ -130,7 +130,7 @@ class Maintenance:
     def _look(self, version: Callable[[], tuple[int, int]]) -> None:
         seen, before = version(), self._seen
         if before is None or seen[0] != before[0]:
-            self._store.bell.ring_all()
+            self._store.notifier.notify_all()
         if seen != before:
             self._seen = seen
             self._next_due = self._store.read(lambda tx: tx.next_due())
@@ -153,7 +153,7 @@ class Maintenance:
                 self._store.run(BuryWorkers())
 
     def _pause(self) -> float:
-        pause = _POLL if self._store.bell.waiting else _REST
+        pause = _POLL if self._store.notifier.waiting else _REST
         if self._next_due is not None and self._clock.ticks:
             pause = min(pause, max(0.0, (self._next_due - self._clock.now()) / MICROSECONDS))
         return pause

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from lazaretto.errors import BrokerClosed
 
 
-class Bell:
+class Notifier:
     """Counts what may be news for each subqueue, and lets threads wait for the count to change."""
 
     def __init__(self, first_waiter: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class Bell:
         """Return a number that changes when there may be news."""
         return self._counts.get(place, 0) + self._everywhere
 
-    def ring(self, places: Mapping[int, int]) -> None:
+    def notify(self, places: Mapping[int, int]) -> None:
         """There may be news in these places: so many messages."""
         counts = self._counts
         for place in places:
@@ -43,7 +43,7 @@ class Bell:
                 for place, messages in places.items():
                     self._wake(place, messages)
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """There may be news anywhere: another process has written."""
         with self._lock:
             self._everywhere += 1

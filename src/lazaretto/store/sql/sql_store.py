@@ -17,7 +17,7 @@ from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.store.contract.transaction_contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
-from lazaretto.store.runtime.notifier import Bell
+from lazaretto.store.runtime.notifier import Notifier
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
@@ -94,7 +94,7 @@ class SqlStore(ABC):
         self._closed = threading.Event()
         self._monitor: Callable[[], None] = lambda: None
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
-        self.bell = Bell(self._wake_monitor)
+        self.notifier = Notifier(self._wake_monitor)
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         return SqlTransaction(connection.execute, self.dialect, memory, self.worker, self._prefix)
@@ -173,7 +173,7 @@ class SqlStore(ABC):
         if tx.registers:
             self._memory.registered = True
         if tx.woken:
-            self.bell.ring(tx.woken)
+            self.notifier.notify(tx.woken)
 
     def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
         """Run all operations and commit; return False if one failed and left something half done."""
@@ -261,13 +261,13 @@ class SqlStore(ABC):
     # -- waiting --------------------------------------------------------------------------------
 
     def changes(self, key: int) -> int:
-        return self.bell.count(key >> 42)
+        return self.notifier.count(key >> 42)
 
     def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
-        return self.bell.wait(key >> 42, seen, seconds, alike)
+        return self.notifier.wait(key >> 42, seen, seconds, alike)
 
     def pass_on(self, key: int, alike: str | None) -> None:
-        self.bell.pass_on(key >> 42, alike)
+        self.notifier.pass_on(key >> 42, alike)
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a thread starts to wait and none did before."""
@@ -279,7 +279,7 @@ class SqlStore(ABC):
     def _end_exclusive(self, woken: Mapping[int, int]) -> None:
         self._group.let_go()
         if woken:
-            self.bell.ring(woken)
+            self.notifier.notify(woken)
 
     @abstractmethod
     def read(self, query: Callable[[Transaction], T]) -> T: ...
@@ -322,7 +322,7 @@ class SqlStore(ABC):
             return
         self._closed.set()
         self._group.closed = True
-        self.bell.close()
+        self.notifier.close()
         if self._pid != os.getpid():
             return
         self._group.hold()

@@ -247,21 +247,21 @@ class TestHolding:
     def test_others_wait_and_are_answered_afterwards(self) -> None:
         commits = Commits()
         group = GroupCommit(commits)
-        group.hold()
+        group.acquire()
         others = Callers(group, [[n] for n in range(5)])
         _wait_until(lambda: group.waiting == 5)
         assert commits.groups == []
-        group.let_go()
+        group.release()
         assert others.join() == {n: 2 * n for n in range(5)}
 
     def test_the_holder_cannot_run_an_operation_or_hold_again(self) -> None:
         group = GroupCommit(Commits())
-        group.hold()
+        group.acquire()
         with pytest.raises(TransactionError, match="holds the store"):
             group.run(Number(1))
         with pytest.raises(TransactionError, match="end it first"):
-            group.hold()
-        group.let_go()
+            group.acquire()
+        group.release()
         assert group.run(Number(1)) == 2
 
     def test_busy_callers_do_not_keep_the_holder_out(self) -> None:
@@ -277,8 +277,8 @@ class TestHolding:
 
         def holder() -> None:
             for _ in range(20):
-                group.hold()
-                group.let_go()
+                group.acquire()
+                group.release()
             held.set()
 
         threads = [threading.Thread(target=busy, daemon=True) for _ in range(4)]
@@ -305,10 +305,10 @@ def test_those_who_wait_for_the_holder_learn_that_it_closed() -> None:
     """They came while it was open, and get their turn when nothing is left to write to."""
     commits = Commits()
     group = GroupCommit(commits)
-    group.hold()
+    group.acquire()
     callers = Callers(group, [[n] for n in range(8)])
     _wait_until(lambda: group.waiting == 8)
     group.closed = True
-    group.let_go()
+    group.release()
     assert {type(outcome) for outcome in callers.join().values()} == {BrokerClosed}
     assert not commits.groups

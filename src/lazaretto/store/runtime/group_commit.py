@@ -94,13 +94,13 @@ class GroupCommit:
             raise ticket.error
         return ticket.answer
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """Keep all others from writing until `let_go`."""
         self._refuse_holder()
         self._writing.acquire()
         self._holder = threading.get_ident()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let others write again."""
         try:
             self._holder = None

@@ -277,7 +277,7 @@ class SqlStore(ABC):
         self._monitor()
 
     def _end_exclusive(self, woken: Mapping[int, int]) -> None:
-        self._group.let_go()
+        self._group.release()
         if woken:
             self.notifier.notify(woken)
 
@@ -286,7 +286,7 @@ class SqlStore(ABC):
 
     def exclusive(self) -> Exclusive:
         self._refuse_fork()
-        self._group.hold()
+        self._group.acquire()
         try:
             self._refuse_closed()
             # Cursors only ever move on, so the writer's are good enough to start from.
@@ -294,7 +294,7 @@ class SqlStore(ABC):
             memory.cursors.update(self._memory.cursors)
             return self._open_exclusive(memory)
         except BaseException:
-            self._group.let_go()
+            self._group.release()
             raise
 
     @abstractmethod
@@ -325,10 +325,10 @@ class SqlStore(ABC):
         self.notifier.close()
         if self._pid != os.getpid():
             return
-        self._group.hold()
+        self._group.acquire()
         try:
             for connection in self._connections():
                 connection.close()
         finally:
             # Those who wait learn from it that the store is closed.
-            self._group.let_go()
+            self._group.release()

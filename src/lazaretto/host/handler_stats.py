@@ -76,7 +76,7 @@ class HandlerReport:
     waiting: str | None
 
 
-class Tally:
+class HandlerStats:
     """Counts; threads share it."""
 
     def __init__(self, queue: str, handler: str) -> None:

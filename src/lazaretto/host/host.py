@@ -16,7 +16,7 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
-from lazaretto.host.handler_stats import HandlerReport, Tally
+from lazaretto.host.handler_stats import HandlerReport, HandlerStats
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
 from lazaretto.host.idle import work_left
 from lazaretto.host.runners import runner_of
@@ -135,9 +135,9 @@ class ServiceHost:
         queue: QueueOptions = self._store.read(lambda tx: require_queue(tx, path)).options
         main = path.subqueue is Subqueue.MAIN
         window = BreakerWindow(queue.breaker) if main and queue.breaker is not None else None
-        tally = Tally(str(path), handler.__name__)
+        stats = HandlerStats(str(path), handler.__name__)
         for_ever = queue.policy_of(path.subqueue) is None
-        shared = Shared(handler, self._store, tally, self._gate, window, for_ever)
+        shared = Shared(handler, self._store, stats, self._gate, window, for_ever)
         self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
         for _ in range(options.concurrency):
@@ -182,7 +182,7 @@ class ServiceHost:
 
     def reports(self) -> list[HandlerReport]:
         """Return how each handler stands."""
-        return [shared.tally.report() for shared in self._shared]
+        return [shared.stats.report() for shared in self._shared]
 
     def idle(self) -> list[EntityError] | None:
         """Return None while there is anything to do; else why what is left cannot be handed out.
@@ -191,7 +191,7 @@ class ServiceHost:
         """
         why: list[EntityError] = []
         for shared in self._shared:
-            path, failing = shared.handler.path, shared.tally.report().failing
+            path, failing = shared.handler.path, shared.stats.report().failing
             found = self._store.read(lambda tx, path=path, failing=failing: work_left(tx, path, failing))  # type: ignore[misc]
             if found is True:
                 return None

@@ -7,7 +7,7 @@ import logging
 import threading
 
 from lazaretto.errors import EntityError, LazarettoError
-from lazaretto.host.handler_stats import Tally
+from lazaretto.host.handler_stats import HandlerStats
 
 _log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ _REST = 0.5
 class Patience:
     """A slot's rests between its tries, which end when it is told to stop."""
 
-    def __init__(self, tally: Tally, path: str, stopping: threading.Event) -> None:
-        self._tally = tally
+    def __init__(self, stats: HandlerStats, path: str, stopping: threading.Event) -> None:
+        self._stats = stats
         self._path = path
         self._stopping = stopping
         self._next = _FIRST
@@ -32,7 +32,7 @@ class Patience:
             seconds = _REST
         else:
             seconds, self._next = self._next, min(2 * self._next, _LONGEST)
-        if self._tally.waiting(str(error) or type(error).__name__):
+        if self._stats.waiting(str(error) or type(error).__name__):
             expected = isinstance(error, LazarettoError | OSError)
             # Whoever reads the log may be gone, which is no reason to stop.
             with contextlib.suppress(Exception):
@@ -48,4 +48,4 @@ class Patience:
     def well(self) -> None:
         """Note that all went well: the next rest is a short one."""
         self._next = _FIRST
-        self._tally.waiting(None)
+        self._stats.waiting(None)

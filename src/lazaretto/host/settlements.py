@@ -93,7 +93,7 @@ class Settling:
         try:
             finished = self._store_all(entries, token, following)
         except (BrokerClosed, SessionLockLost) as error:
-            self._shared.tally.lost(len(entries))
+            self._shared.stats.lost(len(entries))
             if isinstance(error, BrokerClosed):
                 raise
         except MessageLockLost:
@@ -103,7 +103,7 @@ class Settling:
                 )
             )
             left = [(m, e) for m, e in entries if m.key in held]
-            self._shared.tally.lost(len(entries) - len(left))
+            self._shared.stats.lost(len(entries) - len(left))
             if len(left) < len(entries):
                 self.commit(left, token, following)
         except Exception as error:
@@ -118,7 +118,7 @@ class Settling:
             self._report(entries, finished.finals)
             if self._shared.retries_for_ever:
                 tried = [(m.key, e.settlement.failure is not None) for m, e in entries if e is not RELEASED]
-                self._shared.tally.tried_for_ever(tried)
+                self._shared.stats.tried_for_ever(tried)
 
     def _ask(self, entries: list[tuple[ReceivedMessage, Ended]]) -> list[tuple[ReceivedMessage, Ended]]:
         """Tell the error handlers of each message that has had its last attempt; what they return counts."""
@@ -291,8 +291,8 @@ class Settling:
     def _report(
         self, entries: Sequence[tuple[ReceivedMessage, Ended]], finals: Sequence[tuple[int, Final]]
     ) -> None:
-        tally = self._shared.tally
-        tally.count([e.settlement.outcome for _, e in entries], len(finals))
+        stats = self._shared.stats
+        stats.count([e.settlement.outcome for _, e in entries], len(finals))
         if not finals:
             return
         by_key = {m.key: (m, e) for m, e in entries}

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 
 from lazaretto.host.gate import Gate
-from lazaretto.host.handler_stats import Tally
+from lazaretto.host.handler_stats import HandlerStats
 from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.store.contract.transaction_contract import Store
@@ -18,7 +18,7 @@ class Shared:
 
     handler: Handler
     store: Store
-    tally: Tally
+    stats: HandlerStats
     gate: Gate
     window: BreakerWindow | None
     #: Whether no policy ends the attempts on these messages, as in a dead-letter subqueue without one.

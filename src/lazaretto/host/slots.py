@@ -65,7 +65,7 @@ class Slot:
         self._most_bytes = options.batch_bytes
         self._size = BatchSize(options.batch_size)
         self._stopping = threading.Event()
-        self._patience = Patience(shared.tally, str(self._path), self._stopping)
+        self._patience = Patience(shared.stats, str(self._path), self._stopping)
         whole = sessions is PoisonSession.WHOLE
         self._settling = Settling(shared, self._size, self._patience, self._stopping, whole=whole)
         #: What is held now, by lease: at most the hand-over at work and the one behind it.
@@ -152,7 +152,7 @@ class Slot:
                 handover = self._work(handover, None if self._inline else receiver)
 
     def _work_session(self) -> None:
-        rotation = self._shared.tally.rotation
+        rotation = self._shared.stats.rotation
         receiver = Receiver(self._store, self._path, session=NEXT_SESSION, rotation=rotation)
         # Closed by `_give_back`, which does that again should it fail.
         self._receiver = receiver

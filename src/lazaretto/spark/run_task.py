@@ -61,13 +61,13 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
             staged = task.work(batches)
             if staged is not None:
                 consumer.stage(task.stage, staged)
-            return task.told()
+            return task.report()
     # Arrow's driver must not meet another SQLite in this process: the broker is closed meanwhile.
     staged = task.work(batches)
     if staged is not None:
         with broker_at(url) as broker:
             _consumer(settings, broker._store, epoch).stage(task.stage, staged)
-    return task.told()
+    return task.report()
 
 
 def _run_messages(
@@ -94,7 +94,7 @@ def _run_messages(
         # Not raised: Spark would only try the task again.
         for task in tasks.values():
             task.end_as_outage(outage)
-    return [*(task.told() for task in tasks.values()), *ended]
+    return [*(task.report() for task in tasks.values()), *ended]
 
 
 def _by_shard(

@@ -297,7 +297,7 @@ class ShardTask:
         """Have the sink told of an outage instead of outcomes."""
         self.stage = f"{OUTAGE}{outage}"
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return what the sink is told of the shard."""
         return {
             "claim": self.claim,

@@ -25,7 +25,7 @@ from lazaretto.store.contract.claim_contract import REVOKED
 SETTLING = "lazaretto-settle"
 
 
-class Told(WriterCommitMessage):
+class ShardReport(WriterCommitMessage):
     """What a task staged: claim, epoch, shard and stage. Names and numbers, never outcomes."""
 
     def __init__(self, shards: Sequence[tuple[int, int, int | None, str | None]]) -> None:
@@ -45,10 +45,10 @@ class SettlingWriter(DataSourceStreamArrowWriter):
             for batch in iterator
             for row in batch.to_pylist()
         ]
-        return Told(found)
+        return ShardReport(found)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        told = [shard for message in messages if isinstance(message, Told) for shard in message.shards]
+        told = [shard for message in messages if isinstance(message, ShardReport) for shard in message.shards]
         if not told:
             return
         # All tasks of a batch work for one driver.

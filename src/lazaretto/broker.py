@@ -298,7 +298,7 @@ class Broker(Administration, DeadLetterDesk):
         self._maintenance.stop()
         # Should it fail, others find out that this process is gone.
         with contextlib.suppress(LazarettoError):
-            if self._store.read(lambda tx: tx.beating()):
+            if self._store.read(lambda tx: tx.needs_heartbeat()):
                 self._store.run(Leave())
         self._store.close()
 

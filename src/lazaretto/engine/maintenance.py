@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 from lazaretto.engine.timers import CleanUp, Sweep
-from lazaretto.engine.workers.workers import Beat, BuryWorkers
+from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.contract.transaction_contract import Store, Transaction
@@ -144,8 +144,8 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_EVERY
-            if self._store.read(lambda tx: tx.beating()):
-                self._store.run(Beat())
+            if self._store.read(lambda tx: tx.needs_heartbeat()):
+                self._store.run(Heartbeat())
         self._store.tidy()
         if now >= self._bury_at:
             self._bury_at = now + _BURY_EVERY

@@ -107,7 +107,7 @@ class BuryWorkers(Operation[None]):
             bury(tx, worker)
 
 
-class Beat(Operation[None]):
+class Heartbeat(Operation[None]):
     """Give a sign of life."""
 
     __slots__ = ()
@@ -115,7 +115,7 @@ class Beat(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        tx.beat()
+        tx.write_heartbeat()
 
 
 class Leave(Operation[None]):

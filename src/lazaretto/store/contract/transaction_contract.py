@@ -225,11 +225,11 @@ class Transaction(
         """Note that a worker has died."""
         ...
 
-    def beating(self) -> bool:
+    def needs_heartbeat(self) -> bool:
         """Return whether this process is known as a worker."""
         ...
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         """Note that this process lives, if it is known as a worker."""
         ...
 

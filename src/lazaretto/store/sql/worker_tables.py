@@ -46,10 +46,10 @@ class WorkerTables:
     def bury_worker(self, worker: str) -> None:
         self._x(self._q["bury_worker"], {"worker": worker, "now": self.now})
 
-    def beating(self) -> bool:
+    def needs_heartbeat(self) -> bool:
         return self._x(self._q["select_worker"], (self.worker,)).fetchone() is not None
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         self._x(self._q["beat"], {"worker": self.worker, "now": self.now})
 
     def delete_worker(self) -> None:

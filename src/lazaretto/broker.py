@@ -37,7 +37,7 @@ from lazaretto.model.entities import (
     Subqueue,
 )
 from lazaretto.model.headers import LONGEST_ID
-from lazaretto.model.keys import LAST_SEQUENCE, first_key
+from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
 from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
@@ -236,10 +236,10 @@ class Broker(Administration, DeadLetterDesk):
 
         def find(tx: Any) -> tuple[Attempt, ...]:
             queue = require_queue(tx, parsed)
-            key = first_key(queue.queue_id) + number
+            key = lower_bound(queue.queue_id) + number
             found = history(tx, key)
             parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER)
-            known = any(tx.row(first_key(queue.queue_id, part) + number) for part in parts)
+            known = any(tx.row(lower_bound(queue.queue_id, part) + number) for part in parts)
             if not found and not known and tx.dead_letter(key) is None:
                 raise MessageNotFound(f"no message {number} in {queue.path!r}")
             return found

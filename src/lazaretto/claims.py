@@ -35,7 +35,7 @@ from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
-from lazaretto.model.keys import first_key, sequence_of
+from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
 from lazaretto.store.contract.transaction_contract import Store, Transaction
@@ -185,7 +185,7 @@ class ClaimConsumer:
 
     def base_key(self) -> int:
         """Return the key that sequence numbers of the queue are added to."""
-        return self._store.read(lambda tx: first_key(require_claims(tx, self.path).queue_id))
+        return self._store.read(lambda tx: lower_bound(require_claims(tx, self.path).queue_id))
 
     def last_sequence(self) -> int:
         """Return the highest sequence number there is in the queue now."""

@@ -37,7 +37,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import failure_of, kept
 from lazaretto.model.headers import PropertyValue, check_properties
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.transaction_contract import Store
@@ -124,7 +124,7 @@ def settle(store: Store, entries: Sequence[Settled]) -> None:
 def place_of_path(store: Store, path: EntityPath) -> int | None:
     """Return a key that lies in a subqueue, by which to wait for it; None if there is no such queue."""
     queue = store.read(lambda tx: tx.queue(path.key))
-    return None if queue is None else first_key(queue.queue_id, path.subqueue) + 1
+    return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
 
 
 def wait_for(

@@ -12,12 +12,12 @@ from lazaretto.model.keys import (
     LAST_QUEUE,
     LAST_SEQUENCE,
     dead_key,
-    first_key,
     in_main,
-    last_key,
+    lower_bound,
     main_key,
     queue_of,
     sequence_of,
+    upper_bound,
 )
 
 QUEUES = st.integers(1, LAST_QUEUE)
@@ -26,17 +26,17 @@ SEQUENCES = st.integers(1, LAST_SEQUENCE)
 
 @given(queue=QUEUES, number=SEQUENCES, subqueue=st.sampled_from(list(Subqueue)))
 def test_the_parts_come_back(queue: int, number: int, subqueue: Subqueue) -> None:
-    key = first_key(queue, subqueue) + number
+    key = lower_bound(queue, subqueue) + number
     assert (queue_of(key), sequence_of(key)) == (queue, number)
-    assert first_key(queue, subqueue) < key <= last_key(queue, subqueue)
+    assert lower_bound(queue, subqueue) < key <= upper_bound(queue, subqueue)
     assert in_main(key) is (subqueue in (Subqueue.MAIN, Subqueue.RETRY))
 
 
 @given(queue=QUEUES, number=SEQUENCES)
 def test_a_dead_letter_keeps_its_number(queue: int, number: int) -> None:
-    key = first_key(queue) + number
+    key = lower_bound(queue) + number
     dead = dead_key(key)
-    assert dead == first_key(queue, Subqueue.DEAD_LETTER) + number
+    assert dead == lower_bound(queue, Subqueue.DEAD_LETTER) + number
     assert (sequence_of(dead), main_key(dead), in_main(dead)) == (number, key, False)
 
 
@@ -44,13 +44,13 @@ def test_a_dead_letter_keeps_its_number(queue: int, number: int) -> None:
 def test_subqueues_and_queues_do_not_overlap(queue: int) -> None:
     parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
     for part, following in itertools.pairwise(parts):
-        assert last_key(queue, part) < first_key(queue, following) + 1
-    assert last_key(queue, parts[-1]) < first_key(queue + 1)
+        assert upper_bound(queue, part) < lower_bound(queue, following) + 1
+    assert upper_bound(queue, parts[-1]) < lower_bound(queue + 1)
 
 
 def test_the_highest_key_fits_in_64_bits() -> None:
-    assert last_key(LAST_QUEUE, Subqueue.TRANSFER_DEAD_LETTER) < 1 << 63
+    assert upper_bound(LAST_QUEUE, Subqueue.TRANSFER_DEAD_LETTER) < 1 << 63
 
 
 def test_messages_that_wait_for_a_retry_stay_in_their_place() -> None:
-    assert first_key(5, Subqueue.RETRY) == first_key(5)
+    assert lower_bound(5, Subqueue.RETRY) == lower_bound(5)

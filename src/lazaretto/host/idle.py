@@ -9,7 +9,7 @@ from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.errors import EntityError, QueueDisabled
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath, QueueDescription, Subqueue
-from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import DEFERRED, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -48,7 +48,9 @@ def _kept_back(
         )
     if not found.held_sessions or _has_open_session(tx, queue):
         return None
-    ((session_id, held_by), *_) = tx.held_sessions(first_key(queue.queue_id), last_key(queue.queue_id), 1)
+    ((session_id, held_by), *_) = tx.held_sessions(
+        lower_bound(queue.queue_id), upper_bound(queue.queue_id), 1
+    )
     return held_error(queue, session_id, held_by)
 
 

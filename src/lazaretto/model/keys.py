@@ -20,14 +20,14 @@ _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueu
 _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-def first_key(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
+def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the key just before a subqueue's first message."""
     return (queue_id << _SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
 
 
-def last_key(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
+def upper_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the highest key a subqueue's messages can have."""
-    return first_key(queue_id, subqueue) | LAST_SEQUENCE
+    return lower_bound(queue_id, subqueue) | LAST_SEQUENCE
 
 
 def sequence_of(key: int) -> int:

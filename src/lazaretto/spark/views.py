@@ -13,7 +13,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
 from lazaretto.store.contract.records import LOCKED, STATE_NAMES
 
@@ -106,7 +106,7 @@ def bounds(view: str, queue_id: int, path: EntityPath) -> tuple[int, int]:
         raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {shown(str(path))}")
     dead = view == "dead_letters" or (view == "messages" and path.subqueue is Subqueue.DEAD_LETTER)
     subqueue = Subqueue.DEAD_LETTER if dead else Subqueue.MAIN
-    return first_key(queue_id, subqueue), last_key(queue_id, subqueue)
+    return lower_bound(queue_id, subqueue), upper_bound(queue_id, subqueue)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import first_key, last_key, queue_of
+from lazaretto.model.keys import lower_bound, queue_of, upper_bound
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
@@ -273,8 +273,8 @@ class _Taker:
         self._queue = queue
         self._token = token
         self._wanted = wanted
-        self._first = first_key(queue.queue_id)
-        self._last = last_key(queue.queue_id) if wanted.last is None else self._first + wanted.last
+        self._first = lower_bound(queue.queue_id)
+        self._last = upper_bound(queue.queue_id) if wanted.last is None else self._first + wanted.last
 
     def take(self) -> list[tuple[ShardRecord, int]]:
         """Return the shards, each with its bytes."""
@@ -383,7 +383,7 @@ class _Taker:
         tx, queue_id = self._tx, self._queue.queue_id
         if not self._is_free(name):
             return []
-        before = tx.first_delayed(queue_id, name) or last_key(queue_id)
+        before = tx.first_delayed(queue_id, name) or upper_bound(queue_id)
         suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
         if suspect:
             before = suspect[0][0]

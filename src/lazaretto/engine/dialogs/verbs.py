@@ -49,7 +49,7 @@ from lazaretto.model.conversations import (
 )
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.contract.records import DEFERRED, READY, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
@@ -246,7 +246,7 @@ class MoveConversation(Operation[None]):
         tx.save_conversation(_replace(record, group_id=self.group))
         tx.happened(self.handle, "moved", text=f"to group {self.group}")
         leave_group(tx, record)
-        tx.wake(first_key(record.queue_id))
+        tx.wake(lower_bound(record.queue_id))
 
 
 def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> None:
@@ -308,7 +308,7 @@ class ResumeConversation(Operation[None]):
             _audit(tx, self.actor, "end_conversation", record)
 
     def _decide(self, tx: Transaction, queue: QueueRecord, session_id: str, held: HeldRecord) -> None:
-        row = tx.row(first_key(queue.queue_id) + held.sequence_number)
+        row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
         type_ = None if row is None else decode_headers(row.headers).subject
         ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
         for key, state in tx.session_keys(queue.queue_id, session_id):

@@ -31,7 +31,7 @@ from lazaretto.model.entities import (
     names_subscription,
     refuse_for_subscription,
 )
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
@@ -204,7 +204,7 @@ def change_options(
         start_forwarding(tx, record)
         note(tx, "queue_updated", record, changed=changed)
         audit(tx, actor, "update", record.path, changed=changed)
-        tx.wake(first_key(record.queue_id))
+        tx.wake(lower_bound(record.queue_id))
     return record
 
 
@@ -233,4 +233,4 @@ def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
     note(tx, "queue_deleted", record)
     audit(tx, actor, "delete", record.path)
     tx.delete_queue(record)
-    tx.wake(first_key(record.queue_id))
+    tx.wake(lower_bound(record.queue_id))

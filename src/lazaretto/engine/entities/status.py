@@ -27,7 +27,7 @@ from lazaretto.model.entities import (
     QueueStatus,
     Subqueue,
 )
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.model.policy import DISPOSITIONS, RETRY
 from lazaretto.store.contract.records import LOCKED, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
@@ -129,7 +129,7 @@ class SetStatus(Operation[QueueStatus]):
             note(tx, "status_set", record, status=status.value)
             audit(tx, self.actor, "status", record.path, status=status.value)
             start_forwarding(tx, record)
-            tx.wake(first_key(record.queue_id))
+            tx.wake(lower_bound(record.queue_id))
         return record.status
 
     def _check(self, record: QueueRecord) -> None:
@@ -182,14 +182,14 @@ class ResumeQueue(Operation[QueueDescription]):
         note(tx, "queue_resumed", record, number, verdict=self.verdict)
         audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
         start_forwarding(tx, record)
-        tx.wake(first_key(record.queue_id, self.path.subqueue))
+        tx.wake(lower_bound(record.queue_id, self.path.subqueue))
         return describe(tx, tx.queue_by_id(record.queue_id) or record)
 
     def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
         dead = self.path.subqueue is Subqueue.DEAD_LETTER
         if dead and self.verdict == "move":
             raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
-        row = tx.row(first_key(record.queue_id, self.path.subqueue) + culprit.sequence_number)
+        row = tx.row(lower_bound(record.queue_id, self.path.subqueue) + culprit.sequence_number)
         # The culprit may be gone: its time to live may have run out meanwhile.
         if row is None or row.state == LOCKED:
             return

@@ -18,7 +18,7 @@ from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
 from lazaretto.model.entities import EntityPath, MessageState, Subqueue
-from lazaretto.model.keys import first_key, in_main, last_key, main_key, subqueue_of
+from lazaretto.model.keys import in_main, lower_bound, main_key, subqueue_of, upper_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Outcome, Retry, decide
 from lazaretto.store.contract.records import (
@@ -133,7 +133,7 @@ class Receive(Operation[Found]):
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[HandedRow] | EntityError:
-        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
         first = max(first, self.after)
         while True:
             # Suspects keep their place: what stands before them goes first, what is behind waits.
@@ -174,7 +174,7 @@ class Receive(Operation[Found]):
     def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
         """Return the next messages of a session, or a suspect alone."""
         # A message that waits for its retry holds back the rest of its session.
-        before = tx.first_delayed(queue.queue_id, session_id) or last_key(queue.queue_id)
+        before = tx.first_delayed(queue.queue_id, session_id) or upper_bound(queue.queue_id)
         suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
         if suspect:
             before = suspect[0][0]
@@ -187,7 +187,7 @@ class Receive(Operation[Found]):
 
     def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
         """Return all messages of a session that is one unit, once none of them waits or is held."""
-        queue_id, last = queue.queue_id, last_key(queue.queue_id)
+        queue_id, last = queue.queue_id, upper_bound(queue.queue_id)
         if tx.first_delayed(queue_id, session_id) is not None or tx.session_held(queue_id, session_id):
             return []
         rows: list[HandedRow] = []
@@ -301,7 +301,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
-        first = first_key(queue.queue_id, self.path.subqueue)
+        first = lower_bound(queue.queue_id, self.path.subqueue)
         keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
         while True:
             rows = tx.select_messages(keys, DEFERRED)
@@ -403,8 +403,8 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")
-    first = first_key(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
-    last = last_key(queue.queue_id, path.subqueue)
+    first = lower_bound(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
+    last = upper_bound(queue.queue_id, path.subqueue)
     if first > last:
         return []
     rows = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)

@@ -11,7 +11,7 @@ from lazaretto.engine.timers import catch_up
 from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.store.contract.records import (
     DEFERRED,
@@ -49,7 +49,7 @@ class ReceiveByNumber(Operation[Chosen]):
                 "no message of one can be received by itself"
             )
         caught_up = catch_up(tx)
-        first = first_key(queue.queue_id, self.path.subqueue)
+        first = lower_bound(queue.queue_id, self.path.subqueue)
         keys = sorted({first + number for number in self.sequence_numbers})
         while True:
             stopped = look_again(tx, self.path) or self._held_session(tx, queue)

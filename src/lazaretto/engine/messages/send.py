@@ -16,7 +16,7 @@ from lazaretto.engine.routing.router import remember_id
 from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import first_key, sequence_of
+from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.store.contract.records import SCHEDULED, NewMessage, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -154,7 +154,7 @@ class CancelScheduled(Operation[None]):
         queue = require_queue(tx, self.path)
         rows = []
         for number in self.sequence_numbers:
-            row = tx.row(first_key(queue.queue_id) + number)
+            row = tx.row(lower_bound(queue.queue_id) + number)
             if row is None or row.state != SCHEDULED:
                 raise MessageNotFound(
                     f"no scheduled message {number} in {queue.path!r}; it may be active now"

@@ -16,7 +16,7 @@ from lazaretto.model.checks import suggestion
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import BreakerDescription, EntityPath
 from lazaretto.model.failure import shorten
-from lazaretto.model.keys import dead_key, first_key
+from lazaretto.model.keys import dead_key, lower_bound
 from lazaretto.store.contract.records import DELAYED, LOCKED, READY, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -52,7 +52,7 @@ def save_breaker(tx: Transaction, queue: QueueRecord, state: BreakerState | None
     current = tx.queue_by_id(queue.queue_id)
     if current is not None and current.breaker != encoded:
         tx.save_queue(dataclasses.replace(current, breaker=encoded))
-        tx.wake(first_key(queue.queue_id))
+        tx.wake(lower_bound(queue.queue_id))
 
 
 @dataclasses.dataclass(slots=True)
@@ -158,5 +158,5 @@ class SetBreaker(Operation[BreakerDescription]):
         save_breaker(tx, queue, None if status is None else BreakerState(status, tx.now))
         note(tx, "breaker_set", queue, verb=self.verb)
         audit(tx, self.actor, "breaker", queue.path, verb=self.verb)
-        tx.wake(first_key(queue.queue_id))
+        tx.wake(lower_bound(queue.queue_id))
         return describe_breaker(require_queue(tx, self.path))

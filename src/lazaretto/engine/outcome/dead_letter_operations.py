@@ -22,12 +22,12 @@ from lazaretto.model.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
     dead_key,
-    first_key,
-    last_key,
+    lower_bound,
     main_key,
     place_of,
     queue_of,
     sequence_of,
+    upper_bound,
 )
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.policy import Counters, Outcome
@@ -86,11 +86,11 @@ class DeadLetterFilter:
 
     def criteria(self, queue: QueueRecord, subqueue: Subqueue, after: int = 0) -> DeadLetterCriteria:
         """Return this filter as the store takes it, for sequence numbers above `after`."""
-        first = first_key(queue.queue_id)
+        first = lower_bound(queue.queue_id)
         numbers = self.sequence_numbers
         return DeadLetterCriteria(
             first=first + after,
-            last=last_key(queue.queue_id),
+            last=upper_bound(queue.queue_id),
             subqueue=place_of(subqueue),
             reason=self.reason,
             error_type=self.error_type,
@@ -206,7 +206,7 @@ def list_dead_letters(
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
     """Return one dead letter with its history, or what became of it."""
     queue = holder(tx, path)
-    record = tx.dead_letter(first_key(queue.queue_id) + number)
+    record = tx.dead_letter(lower_bound(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
     found = letter_of(queue, record, messages_of(tx, [record]).get(record.key))
@@ -219,7 +219,7 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
 def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
     """Return the dead letters that wait in a queue, counted by reason and error type."""
     queue = holder(tx, path)
-    bounds = first_key(queue.queue_id), last_key(queue.queue_id)
+    bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
     groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
     return [
         DeadLetterGroup(reason, kind, count, to_datetime(first), to_datetime(last), sequence_of(key))
@@ -278,7 +278,7 @@ class Purge(Operation[list[int]]):
 
     def run(self, tx: Transaction) -> list[int]:
         queue = holder(tx, self.path)
-        keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
         records = tx.some_dead_letters(keys)
         purged = {

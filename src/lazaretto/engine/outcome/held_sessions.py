@@ -16,7 +16,7 @@ from lazaretto.engine.routing.deliver import release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
-from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import DISPOSITIONS
 from lazaretto.store.contract.records import STATE_NAMES
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
@@ -36,7 +36,7 @@ def held_session(session_id: str, held_by: str) -> HeldSession:
 def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSession]:
     """Return the sessions of a queue that are held back, by the place of their poison message."""
     queue = require_queue(tx, path)
-    bounds = first_key(queue.queue_id), last_key(queue.queue_id)
+    bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
     return [held_session(*row) for row in tx.held_sessions(*bounds, limit)]
 
 
@@ -81,7 +81,7 @@ class ResumeSession(Operation[None]):
                 f"expected a verdict on a session in mode {held.mode.value} of {', '.join(allowed)}, "
                 f"got {self.verdict!r}"
             )
-        key = first_key(queue.queue_id) + held.sequence_number
+        key = lower_bound(queue.queue_id) + held.sequence_number
         if held.mode is PoisonSession.BLOCK:
             row = tx.row(key)
             release_sessions(tx, [key])

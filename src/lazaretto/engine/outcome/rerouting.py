@@ -25,7 +25,7 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import dead_key, first_key, main_key, sequence_of
+from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
 from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, QueueRecord, RoutedMessage
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -201,7 +201,7 @@ def _letters(
     skipped: list[Skipped],
 ) -> Iterator[tuple[MessageRow, DeadLetterRecord]]:
     """Yield the dead letters that can go elsewhere; name those that cannot, and why."""
-    keys = [first_key(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
+    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
     rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
     records = tx.some_dead_letters(keys)
     for key in keys:

@@ -28,7 +28,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import Headers, decode_headers, encode_headers
 from lazaretto.model.keys import (
     dead_key,
-    first_key,
+    lower_bound,
     main_key,
     sequence_of,
 )
@@ -73,7 +73,7 @@ class Resubmit(Operation[ResubmitReport]):
     def run(self, tx: Transaction) -> ResubmitReport:
         queue = holder(tx, self.path)
         refuse_sending(queue)
-        keys = [first_key(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
         records = tx.some_dead_letters(keys)
         held = tx.sessions_held_by(keys) if queue.options.requires_session else {}

@@ -18,7 +18,7 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import dead_key, first_key, in_main, main_key, place_of, queue_of, sequence_of
+from lazaretto.model.keys import dead_key, in_main, lower_bound, main_key, place_of, queue_of, sequence_of
 from lazaretto.model.policy import Counters
 from lazaretto.store.contract.records import (
     FRESH,
@@ -194,7 +194,7 @@ def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
 
 def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
     """Let the first active messages of a forwarding queue go on; return how many, and call for the rest."""
-    first, last = first_key(queue.queue_id), first_key(queue.queue_id, Subqueue.DEAD_LETTER)
+    first, last = lower_bound(queue.queue_id), lower_bound(queue.queue_id, Subqueue.DEAD_LETTER)
     rows = tx.active(first, last, limit)
     for row in rows:
         pass_on(tx, queue, row)

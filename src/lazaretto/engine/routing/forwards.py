@@ -5,7 +5,7 @@ from __future__ import annotations
 from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.model.checks import suggestion
 from lazaretto.model.entities import EntityKind, EntityPath, QueueOptions, names_subscription
-from lazaretto.model.keys import first_key, last_key
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -24,7 +24,7 @@ def active_due(tx: Transaction, queue_id: int, expires: int | None) -> int | Non
 def start_forwarding(tx: Transaction, queue: QueueRecord) -> None:
     """Let the messages that an entity holds already go on too, if it forwards."""
     if forwards(queue):
-        tx.make_due(first_key(queue.queue_id), last_key(queue.queue_id))
+        tx.make_due(lower_bound(queue.queue_id), upper_bound(queue.queue_id))
 
 
 def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions) -> None:

@@ -15,7 +15,7 @@ from lazaretto.engine.outcome.breakers import breaker_of, save_breaker
 from lazaretto.errors import EntityError, SessionLockLost
 from lazaretto.model.breaker import BreakerStatus, probing
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import first_key, last_key, main_key
+from lazaretto.model.keys import lower_bound, main_key, upper_bound
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import LeaseRecord, QueueRecord
@@ -104,7 +104,7 @@ class Take(Operation[Handover | EntityError | None]):
             return limit
         if self.session is not None and self.session.session_id is not None:
             return tx.count_fitting_of_session(queue.queue_id, self.session.session_id, limit, most)
-        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (first_key, last_key))
+        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
         return tx.count_fitting(first, last, limit, most)
 
 

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lazaretto.model.keys import first_key, last_key, queue_of
+from lazaretto.model.keys import lower_bound, queue_of, upper_bound
 from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
 from lazaretto.store.contract.records import HandedRow, MessageRow
 from lazaretto.store.postgres.connection import PgConnection
@@ -201,7 +201,7 @@ class PgTransaction(SqlTransaction):
 
     def _ask_ahead(self, queue_id: int, limit: int) -> None:
         """Ask at once what is asked one after the other where not just the next fresh messages are taken."""
-        first, last, now = first_key(queue_id), last_key(queue_id), self.now
+        first, last, now = lower_bound(queue_id), upper_bound(queue_id), self.now
         self._asked = {}
         for name, values in (
             ("anything_due", self._by_now()),
@@ -254,7 +254,7 @@ class PgTransaction(SqlTransaction):
         `look`: unless something else comes first. What is returned gives the messages under a token, or None
         if something does.
         """
-        first, times, memory = first_key(queue_id), self._by_now(), self._memory
+        first, times, memory = lower_bound(queue_id), self._by_now(), self._memory
         ranged = bool(tokens[0] & _RANGED)
         memory.ranges |= ranged
         sent = self._x(
@@ -263,7 +263,7 @@ class PgTransaction(SqlTransaction):
                 **times,
                 "look": look,
                 "first": first,
-                "last": last_key(queue_id),
+                "last": upper_bound(queue_id),
                 "start": self.cursors.get(queue_id) or memory.cursors.get(queue_id) or first,
                 "limit": limit,
                 "token": tokens[0],

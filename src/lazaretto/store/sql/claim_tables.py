@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.model.keys import first_key, last_key, queue_of
+from lazaretto.model.keys import lower_bound, queue_of, upper_bound
 from lazaretto.store.contract.claim_contract import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract.records import FRESH
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -90,7 +90,7 @@ class ClaimTables:
     def claimable(
         self, queue_id: int, last: int, limit: int
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        first = first_key(queue_id)
+        first = lower_bound(queue_id)
         ready = self._x(self._q["select_claimable_ready"], (first, last, self.now, limit)).fetchall()
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
         left = limit - len(ready)
@@ -124,7 +124,7 @@ class ClaimTables:
         self._x(self._q["save_writer"], (writer, batch, self.now))
 
     def last_message(self, queue_id: int) -> int | None:
-        row = self._x(self._q["select_last_key"], (first_key(queue_id), last_key(queue_id))).fetchone()
+        row = self._x(self._q["select_last_key"], (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
@@ -154,7 +154,7 @@ class ClaimTables:
         for session_id in sessions:
             self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
         if sessions:
-            self.wake(first_key(queue_id))
+            self.wake(lower_bound(queue_id))
         return sessions
 
 

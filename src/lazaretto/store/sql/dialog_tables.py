@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.model.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
 from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
 from lazaretto.store.contract.records import SUSPECT, HandedRow
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -141,7 +141,7 @@ class DialogTables:
         values = {"queue_id": queue_id, "session_id": session_id, "token": token}
         self._x(self._q["forget_group_lock"], values)
         self._x(self._q["free_group_lock"], values)
-        self.wake(first_key(queue_id))
+        self.wake(lower_bound(queue_id))
 
     def next_group(
         self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
-from lazaretto.model.keys import LAST_QUEUE, first_key, queue_of
+from lazaretto.model.keys import LAST_QUEUE, lower_bound, queue_of
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
 
@@ -105,7 +105,7 @@ class QueueTables:
         sized = self.sized(record.queue_id)
         if sized is not None and record.kind is EntityKind.SUBSCRIPTION:
             # What its topic holds is less by that.
-            bounds = {"first": first_key(record.queue_id), "last": first_key(record.queue_id + 1)}
+            bounds = {"first": lower_bound(record.queue_id), "last": lower_bound(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
         self._x(self._q["delete_queue"], {"queue_id": record.queue_id})
         self.delete_consumers(record.queue_id)
@@ -117,7 +117,7 @@ class QueueTables:
         if row is None:
             return False
         (queue_id,) = row
-        first, last = first_key(queue_id), first_key(queue_id + 1)
+        first, last = lower_bound(queue_id), lower_bound(queue_id + 1)
         found = self._x(self._q["select_some_keys"], (first, last, limit)).fetchall()
         if found:
             self._x(self._q["delete_messages"], (self._ids(key for key, _ in found),))

@@ -12,7 +12,7 @@ import msgspec
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import LAST_SEQUENCE, first_key, in_main, last_key, queue_of, sequence_of
+from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of, upper_bound
 from lazaretto.store.contract.records import (
     FRESH,
     READY,
@@ -103,7 +103,7 @@ class SqlTransaction(
             last = row[0] if row else 0
             for place in _PLACES:
                 # What is below was seen before; many that are gone may stand there.
-                bounds = (first_key(queue_id, place) + last, last_key(queue_id, place))
+                bounds = (lower_bound(queue_id, place) + last, upper_bound(queue_id, place))
                 row = self._x(self._q["select_last_key"], bounds).fetchone()
                 if row:
                     last = max(last, sequence_of(row[0]))
@@ -119,13 +119,13 @@ class SqlTransaction(
         return last + 1
 
     def take_key(self, queue_id: int, count: int = 1) -> int:
-        return first_key(queue_id) + self._take_sequences(queue_id, count)
+        return lower_bound(queue_id) + self._take_sequences(queue_id, count)
 
     def insert_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
         count = len(messages)
-        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        key = lower_bound(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         keys = list(range(key, key + count))
         now, sessions = self.now, queue.options.requires_session
         longest = queue.options.default_time_to_live
@@ -177,7 +177,7 @@ class SqlTransaction(
         self.wake(row.key)
 
     def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
-        first, last = first_key(queue_id), last_key(queue_id)
+        first, last = lower_bound(queue_id), upper_bound(queue_id)
         if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
             return None
         return self.take_fresh(queue_id, limit, token, until)
@@ -188,8 +188,8 @@ class SqlTransaction(
         return None
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
-        last, now = last_key(queue_id), self.now
-        start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first_key(queue_id)
+        last, now = upper_bound(queue_id), self.now
+        start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or lower_bound(queue_id)
         rows = self._x(self._q["select_fresh"], (start, last, now, limit)).fetchall()
         if rows:
             self.cursors[queue_id] = rows[-1][0]
@@ -380,7 +380,7 @@ class SqlTransaction(
         values = {"queue_id": queue_id, "session_id": session_id}
         self._x(self._q["unlock_session"], values)
         self._x(self._q["delete_idle_session"], values)
-        self.wake(first_key(queue_id))
+        self.wake(lower_bound(queue_id))
 
     def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
@@ -390,7 +390,7 @@ class SqlTransaction(
         released = self._x(self._q["release_sessions"], (self._ids(keys),)).fetchall()
         for queue_id, session_id in released:
             self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
-            self.wake(first_key(queue_id))
+            self.wake(lower_bound(queue_id))
         return released
 
     def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:

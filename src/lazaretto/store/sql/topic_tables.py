@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.model.keys import first_key, queue_of, sequence_of
+from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory, queue_record
 
@@ -34,7 +34,7 @@ class TopicTables:
 
     def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
         count = len(routed_messages)
-        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        key = lower_bound(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         sessions, now = queue.options.requires_session, self.now
         values: list[Any] = []
         for number, one in enumerate(routed_messages, key):
@@ -56,7 +56,7 @@ class TopicTables:
         return list(range(key, key + count))
 
     def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
-        key = first_key(queue.queue_id) + self._take_sequences(queue.queue_id, count)
+        key = lower_bound(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
         self._x(self._q["repeat_routed"], values)
         sized = self.sized(queue.queue_id)

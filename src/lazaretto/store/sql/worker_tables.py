@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lazaretto.model.keys import first_key
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import LeaseRecord, MessageRow
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -60,7 +60,7 @@ class WorkerTables:
         return self.now - seen > SILENCE if gone is None else gone
 
     def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
-        bounds = {"first": first_key(queue_id), "end": first_key(queue_id + 1)}
+        bounds = {"first": lower_bound(queue_id), "end": lower_bound(queue_id + 1)}
         rows = self._x(self._q["select_locked_by"], {"worker": worker, "until": until, **bounds})
         return [MessageRow(*row) for row in rows]
 

@@ -28,12 +28,12 @@ _AGAIN = 1.0
 
 @dataclasses.dataclass(slots=True)
 class ConsumeReport:
-    """What a consumer did: attempts by how they ended. `lost`: whose lock ran out meanwhile."""
+    """What a consumer did: attempts by how they ended. `locks_lost`: messages whose lock expired first."""
 
     completed: int = 0
     failed: int = 0
     invalid: int = 0
-    lost: int = 0
+    locks_lost: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -177,7 +177,7 @@ class Consumer:
             except MessageLockLost as error:
                 lost = set(error.sequence_numbers)
                 left = [e for e in entries if e.message.sequence_number not in lost]
-                self.report.lost += len(entries) - len(left)
+                self.report.locks_lost += len(entries) - len(left)
                 if len(left) == len(entries):
                     raise
                 entries = left

@@ -62,7 +62,7 @@ class NextSession(enum.Enum):
 NEXT_SESSION: Final = NextSession.NEXT_SESSION
 
 
-def failed(
+def failed_settlement(
     error: BaseException | str | None,
     delay: float | None,
     properties: Mapping[str, PropertyValue] | None,
@@ -215,7 +215,7 @@ class Receiver:
         operation = (Receive if self._mode == "peek_lock" else ReceiveAndDelete)(
             self._path, max_messages, self._lock
         )
-        return self._wait_for(lambda: raised(self._store.run(operation)), end) or []
+        return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end) or []
 
     def take(
         self, max_messages: int, max_wait: float, *, started: bool = True, most_bytes: int | None = None
@@ -234,7 +234,7 @@ class Receiver:
             return None
         operation = Take(self._path, max_messages, self._lock, started, most_bytes)
         try:
-            return self._wait_for(lambda: raised(self._store.run(operation)), end)
+            return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end)
         except CommitUnknown:
             self.in_doubt = operation.handed
             raise
@@ -253,7 +253,11 @@ class Receiver:
         if self._mode != "peek_lock":
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
-        return raised(self._store.run(ReceiveDeferred(self._path, numbers, self._lock))) if numbers else []
+        return (
+            return_or_raise(self._store.run(ReceiveDeferred(self._path, numbers, self._lock)))
+            if numbers
+            else []
+        )
 
     def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return active messages by sequence number, out of turn, locked: all of them, or none.
@@ -267,7 +271,11 @@ class Receiver:
         numbers = check_numbers(sequence_numbers)
         if self._wanted is not None and self._lock is None:
             raise NotAllowed("this receiver has no session yet: name one, or receive first")
-        return raised(self._store.run(ReceiveByNumber(self._path, numbers, self._lock))) if numbers else []
+        return (
+            return_or_raise(self._store.run(ReceiveByNumber(self._path, numbers, self._lock)))
+            if numbers
+            else []
+        )
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages as they stand, in every state, without locking or charging anything."""
@@ -297,7 +305,7 @@ class Receiver:
         `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
         `properties`: application properties that the messages have from now on, beside those they had.
         """
-        self._settle(messages, failed(error, delay, properties))
+        self._settle(messages, failed_settlement(error, delay, properties))
 
     def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
         """The messages can never be processed: no retries, the policy's `on_invalid` at once."""
@@ -391,7 +399,7 @@ class Receiver:
     def _try_accept(self, wanted: str | None) -> Lock | None:
         operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
         try:
-            return raised(self._store.run(operation))
+            return return_or_raise(self._store.run(operation))
         except CommitUnknown:
             self._maybe_locked = operation.locked
             raise
@@ -436,7 +444,7 @@ class Receiver:
         self.close()
 
 
-def raised(found: T | Exception) -> T:
+def return_or_raise(found: T | Exception) -> T:
     """Return what an operation found, or raise the error it answered with."""
     if isinstance(found, Exception):
         raise found

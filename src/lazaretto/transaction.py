@@ -15,7 +15,7 @@ from lazaretto.model.failure import failure_of
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed, settlements
+from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed_settlement, settlements
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
 from lazaretto.store.contract.transaction_contract import Exclusive, Operation, Savepoint, Store
 
@@ -124,7 +124,7 @@ class BrokerTransaction:
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
         """Let messages fail by the commit: the poison policy decides what becomes of them."""
-        self._settle(messages, failed(error, delay, properties))
+        self._settle(messages, failed_settlement(error, delay, properties))
 
     def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
         """Defer messages by the commit."""

@@ -197,6 +197,6 @@ def test_the_quickstart_runs_twice(tmp_path: Path) -> None:
         output = run_example("examples.quickstart", tmp_path).splitlines()
         assert output[:3] == [
             "shipping 12 boxes",
-            "ConsumeReport(completed=1, failed=3, invalid=0, lost=0)",
+            "ConsumeReport(completed=1, failed=3, invalid=0, locks_lost=0)",
             "1 MaxDeliveryCountExceeded invalid literal for int() with base 10: b'a dozen'",
         ]

@@ -391,7 +391,7 @@ class TestConsume:
     def test_done_failed_and_invalid(self, broker: Broker) -> None:
         handled: list[bytes] = []
         report = broker.consume("q", self._handler(handled), stop_when_idle=True)
-        assert (report.completed, report.failed, report.invalid, report.lost) == (2, 2, 1, 0)
+        assert (report.completed, report.failed, report.invalid, report.locks_lost) == (2, 2, 1, 0)
         assert sorted(handled) == [b"bad", b"bad", b"fine", b"good", b"never"]
         assert [(d.reason, d.error_type) for d in broker.dead_letters("q")] == [
             ("MaxDeliveryCountExceeded", "KeyError"),
@@ -419,5 +419,5 @@ class TestConsume:
                 clock.advance(61)
 
         report = broker.consume("q", handle, batch_size=1, stop_when_idle=True)
-        assert (report.completed, report.lost) == (5, 1)
+        assert (report.completed, report.locks_lost) == (5, 1)
         assert broker.queue("q").counts.total == 0

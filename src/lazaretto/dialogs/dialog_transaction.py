@@ -39,7 +39,7 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Lock
-from lazaretto.receiver import MOST_MESSAGES, raised, wait_for
+from lazaretto.receiver import MOST_MESSAGES, return_or_raise, wait_for
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
 
@@ -174,7 +174,7 @@ class DialogTransaction:
         found = wait_for(
             self._store,
             self._directory.place(path),
-            lambda: raised(self._store.run(operation)),
+            lambda: return_or_raise(self._store.run(operation)),
             end,
         )
         if found is None:

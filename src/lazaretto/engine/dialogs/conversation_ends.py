@@ -270,7 +270,7 @@ def retain(tx: Transaction, keys: Sequence[int]) -> None:
         tx.save_row(_replace(row, state=DEFERRED, due=None, session_id=lane))
 
 
-def failed(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
+def record_failure(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
     """Note that an attempt at a message of a dialog failed."""
     if row.session_id is not None:
         error = "" if failure is None else f": {failure.type}: {failure.message or ''}"[:500]
@@ -285,7 +285,7 @@ def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, ove
     return handle
 
 
-def went_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str | None) -> None:
+def record_dead_letter(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str | None) -> None:
     """Note that a message of a dialog was set aside, and the conversation goes on without it."""
     if row.session_id is None:
         return

@@ -10,7 +10,7 @@ from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.engine.dialogs.verbs import refuse_locked
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving
-from lazaretto.engine.messages.receive import dispose_of_exhausted, handed, look_again
+from lazaretto.engine.messages.receive import build_received, dispose_of_exhausted, look_again
 from lazaretto.engine.messages.sessions import RenewSession, SetSessionState
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import SWEEP, sweep
@@ -205,7 +205,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             if not rows:
                 break
             tx.lock([row[0] for row in rows], self.token, lock.until)
-            taken += [(message, lane) for message in handed(tx, rows, lock)]
+            taken += [(message, lane) for message in build_received(tx, rows, lock)]
             if alone:
                 break
         return taken

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.sessions import held_error, require_session
@@ -74,7 +74,7 @@ class Receive(Operation[Found]):
         if self._takes_at_once(queue):
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
             if taken is not None:
-                return handed(tx, taken, Lock(self.path, token, until))
+                return build_received(tx, taken, Lock(self.path, token, until))
         caught_up = catch_up(tx)
         halted = look_again(tx, self.path)
         if halted is not None:
@@ -88,7 +88,7 @@ class Receive(Operation[Found]):
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
         if isinstance(rows, EntityError):
             return rows
-        return handed(tx, rows, lock) if rows or caught_up else AGAIN
+        return build_received(tx, rows, lock) if rows or caught_up else AGAIN
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         return self.start_all(tx, [self])[0]
@@ -213,7 +213,7 @@ def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
 
 
-def handed(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+def build_received(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
     """Return messages that were locked as their receiver gets them."""
     if not rows:
         return []
@@ -262,7 +262,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     if retained:
         if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
             return False
-        conversations.retain(tx, [message.key for message in messages])
+        conversation_ends.retain(tx, [message.key for message in messages])
     elif not tx.delete_held(held):
         return False
     for message in messages:
@@ -272,7 +272,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
         tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
     if of_dialog:
-        conversations.completed(tx, messages)
+        conversation_ends.completed(tx, messages)
     return True
 
 

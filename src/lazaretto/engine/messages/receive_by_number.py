@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lazaretto.engine.messages.receive import STATES, dispose_of_exhausted, handed, look_again, receivable
+from lazaretto.engine.messages.receive import (
+    STATES,
+    build_received,
+    dispose_of_exhausted,
+    look_again,
+    receivable,
+)
 from lazaretto.engine.messages.sessions import held_error, require_session
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import LazarettoError, MessageNotFound, MessageNotReceivable, NotAllowed
@@ -70,7 +76,7 @@ class ReceiveByNumber(Operation[Chosen]):
             until = require_session(tx, queue, self.session).locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return handed(tx, rows, lock)
+        return build_received(tx, rows, lock)
 
     def _held_session(self, tx: Transaction, queue: QueueRecord) -> LazarettoError | None:
         if self.session is None or self.session.session_id is None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.receive import delete_completed
 from lazaretto.engine.messages.sessions import require_session
@@ -117,7 +117,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
         for queue, messages in heard:
             # Not before everything is settled: what ends with this takes along what is left.
-            conversations.end_heard(tx, queue, messages)
+            conversation_ends.end_heard(tx, queue, messages)
         self._note_consecutive(tx, watched)
         return finals
 
@@ -230,7 +230,7 @@ def settle_row(
             row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
             _set_aside(tx, queue, row, settlement)
             if queue.options.dialogs:
-                conversations.went_aside(tx, queue, row, settlement.reason)
+                conversation_ends.record_dead_letter(tx, queue, row, settlement.reason)
         case outcome:
             return fail(tx, queue, row, outcome, settlement.failure, settlement.delay, settlement.poison)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lazaretto.engine.dialogs import conversation_ends as conversations
+from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.dispositions import conclude, hold_session
 from lazaretto.model.entities import PoisonSession
@@ -52,7 +52,7 @@ def fail(
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
     if queue.options.dialogs:
-        conversations.failed(tx, row, outcome, failure)
+        conversation_ends.record_failure(tx, row, outcome, failure)
     verdict = decide(policy, row.counters, outcome, tx.random_fraction(), _reason(failure))
     if isinstance(verdict, Final) and poison is not None and allowed(poison, row.key):
         return _overrule(tx, queue, row, verdict, poison, failure, delay)
@@ -130,7 +130,7 @@ def _finish(
     """
     mode = queue.options.on_poison_session
     in_session = row.session_id is not None and in_main(row.key)
-    if in_session and queue.options.dialogs and verdict.reason == conversations.INVALID_REASON:
+    if in_session and queue.options.dialogs and verdict.reason == conversation_ends.INVALID_REASON:
         # What can never be processed is answered at once, however poison is dealt with.
         mode = PoisonSession.END
     blocks = mode is PoisonSession.BLOCK and not decided
@@ -146,6 +146,6 @@ def _finish(
         if tx.row(dead_key(row.key)) is not None:
             hold_session(tx, queue, row, mode, verdict.reason)
     elif mode is PoisonSession.END:
-        conversations.end_poisoned(tx, queue, row, verdict)
+        conversation_ends.end_poisoned(tx, queue, row, verdict)
     elif queue.options.dialogs:
-        conversations.went_aside(tx, queue, row, verdict.reason)
+        conversation_ends.record_dead_letter(tx, queue, row, verdict.reason)

@@ -8,7 +8,6 @@ charged for every death it had a part in.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -132,15 +131,3 @@ class Leave(Operation[None]):
                 put_back(tx, row)
             tx.delete_lease(lease.token)
         tx.delete_worker()
-
-
-@dataclasses.dataclass(slots=True)
-class StartLease(Operation[None]):
-    """Note that the handlers of a hand-over are started: from here on it counts as tried."""
-
-    token: int
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        tx.start_lease(self.token)

@@ -168,7 +168,6 @@ class Broker(Administration, DeadLetterDesk):
         not held back.
         """
         wanted = text("session_id", session_id, LONGEST_ID)
-        text("verdict", verdict, 64)
         self._store.run(ResumeSession(EntityPath.parse(path), wanted, verdict, acting(actor)))
 
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import lazaretto
 from lazaretto import Broker, Message, PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 
-from .serving import serve, wait_until
+from .serving import send, serve, wait_until
 
 SESSIONS, EACH, BAD = 20, 6, b"2"
 
@@ -138,3 +140,37 @@ def test_one_that_never_ends_does_not_starve_the_others(broker: Broker, isolatio
     with ServiceHost(broker, Handler("turns", go_on, isolation=isolation)):
         wait_until(lambda: broker.queue("out").counts.active == 20)
     assert broker.queue("turns").counts.active == 200
+
+
+@pytest.mark.parametrize("grace", [0.0, 30.0])
+def test_a_session_that_is_one_unit_is_not_completed_in_part_by_a_stop(
+    broker: Broker, tmp_path: Path, isolation: str, grace: float
+) -> None:
+    """The host is stopped while the handler is at work on the second of three messages."""
+    broker.create_queue("unit", QueueOptions(requires_session=True, on_poison_session=PoisonSession.WHOLE))
+    send(broker, "unit", b"1", b"2", b"3", session_id="s")
+    begun, go_on = tmp_path / "begun", tmp_path / "go_on"
+
+    def act_slowly(message: ReceivedMessage, context: HandlerContext) -> None:
+        context.send("out", Message(message.body))
+        if message.body == b"2":
+            begun.touch()
+            while not go_on.exists():
+                time.sleep(0.005)
+
+    host = ServiceHost(broker, Handler("unit", act_slowly, isolation=isolation), on_output=lambda text: None)
+    with host:
+        wait_until(begun.exists)
+        stopper = threading.Thread(target=host.stop, args=(grace,))
+        stopper.start()
+        wait_until(lambda: host._slots[0]._stopping.is_set())
+        if grace:
+            go_on.touch()
+        stopper.join(60.0)
+        go_on.touch()
+    counts = broker.queue("unit").counts
+    assert (counts.active, counts.locked, counts.dead_letter) == (3, 0, 0)
+    assert broker.queue("out").counts.total == 0
+    serve(broker, Handler("unit", act_slowly, isolation=isolation))
+    assert broker.queue("unit").counts.total == 0
+    assert broker.queue("out").counts.active == 3

@@ -122,8 +122,8 @@ class TestBlock:
             with pytest.raises(SessionHeld):
                 receiver.receive()
 
-    @pytest.mark.parametrize("verdict", ["skip", "explode", ""])
-    def test_a_verdict_that_is_none_changes_nothing(self, broker: Broker, verdict: str) -> None:
+    @pytest.mark.parametrize("verdict", ["skip", "explode", "", None, 7, ["retry"], "\ud800", "x" * 10_000])
+    def test_a_verdict_that_is_none_changes_nothing(self, broker: Broker, verdict: Any) -> None:
         self._blocked(broker)
         with pytest.raises(InvalidOption, match="retry, move, drop, reject"):
             broker.resume_session(QUEUE, "a", verdict)

@@ -14,6 +14,7 @@ from lazaretto.engine.outcome.dispositions import dispose
 from lazaretto.engine.outcome.resubmit import Resubmit
 from lazaretto.engine.routing.deliver import release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
+from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
@@ -76,20 +77,21 @@ class ResumeSession(Operation[None]):
             raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held back")
         held = held_decoder.decode(record.held_by)
         allowed = BLOCK_VERDICTS if held.mode is PoisonSession.BLOCK else PARK_VERDICTS
-        if self.verdict not in allowed:
+        verdict = next((one for one in allowed if one == self.verdict), None)
+        if verdict is None:
             raise InvalidOption(
                 f"expected a verdict on a session in mode {held.mode.value} of {', '.join(allowed)}, "
-                f"got {self.verdict!r}"
+                f"got {shown(self.verdict)}"
             )
         key = lower_bound(queue.queue_id) + held.sequence_number
         if held.mode is PoisonSession.BLOCK:
             row = tx.row(key)
             release_sessions(tx, [key])
-            if row is not None and self.verdict == "retry":
+            if row is not None and verdict == "retry":
                 tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
             elif row is not None:
-                dispose(tx, queue, row, DISPOSITIONS[self.verdict], held.reason)
-        elif self.verdict == "retry":
+                dispose(tx, queue, row, DISPOSITIONS[verdict], held.reason)
+        elif verdict == "retry":
             dead = EntityPath(self.path.queue, Subqueue.DEAD_LETTER)
             report = Resubmit(dead, [held.sequence_number], self.actor, {}).run(tx)
             if report.skipped:
@@ -98,4 +100,4 @@ class ResumeSession(Operation[None]):
                 )
         else:
             release_sessions(tx, [key])
-        audit(tx, self.actor, "resume_session", queue.path, session=self.session_id, verdict=self.verdict)
+        audit(tx, self.actor, "resume_session", queue.path, session=self.session_id, verdict=verdict)

@@ -226,6 +226,7 @@ class Broker(Administration, DeadLetterDesk):
                 on_batch,
                 roams=isinstance(session, NextSession),
                 retries_for_ever=options.policy_of(parsed.subqueue) is None,
+                whole=options.whole_sessions and parsed.subqueue is Subqueue.MAIN,
             ).run()
 
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lazaretto.engine.messages.settle import COMPLETE, Settled, Settlement
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement, as_unit
 from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
@@ -17,7 +17,6 @@ from lazaretto.store.contract.transaction_contract import Store
 
 Handler = Callable[[ReceivedMessage], object]
 
-_RELEASE = Settlement(Outcome.RELEASED)
 #: How long a wait lasts before it is looked whether to stop, in seconds.
 _LOOK_UP = 0.5
 #: How long a session is worked on while others may wait, in seconds.
@@ -41,7 +40,7 @@ class Consumer:
     """Calls a handler for each message of a receiver until it is told to stop.
 
     `roams`: the receiver takes one session after the other. `retries_for_ever`: no policy ends the attempts
-    on these messages, as in a dead-letter subqueue without one.
+    on these messages, as in a dead-letter subqueue without one. `whole`: each session is one unit.
     """
 
     store: Store
@@ -55,6 +54,7 @@ class Consumer:
     on_batch: Callable[[ConsumeReport], object] | None = None
     roams: bool = False
     retries_for_ever: bool = False
+    whole: bool = False
     report: ConsumeReport = dataclasses.field(default_factory=ConsumeReport)
     #: What failed and would come again at once, by number: held until all others were tried.
     _aside: dict[int, Settled] = dataclasses.field(default_factory=dict)
@@ -98,7 +98,10 @@ class Consumer:
             aside.update((m.sequence_number, Settled(m, aside[m.sequence_number].settlement)) for m in again)
             batch = [m for m in batch if m not in again]
         if batch:
-            self._handle(batch)
+            if self.whole:
+                self._handle_unit(batch)
+            else:
+                self._handle(batch)
             if self.on_batch is not None:
                 self.on_batch(self.report)
         return bool(batch)
@@ -117,10 +120,28 @@ class Consumer:
                 done.append(Settled(message, self._call(message)))
         except BaseException:
             # Told to stop in the middle: what is done is done, the rest was never tried.
-            done += [Settled(message, _RELEASE) for message in batch[len(done) :]]
+            done += [Settled(message, RELEASE) for message in batch[len(done) :]]
             raise
         finally:
             self._settle(self._without_failed(done))
+
+    def _handle_unit(self, unit: list[ReceivedMessage]) -> None:
+        """Handle all messages of a session, up to the first that fails: all are completed, or none."""
+        found: list[Settlement] = []
+        renew_at = self._half_time(unit)
+        try:
+            for message in unit:
+                if time.monotonic() >= renew_at:
+                    self._renew(unit)
+                    renew_at = self._half_time(unit)
+                found.append(self._call(message))
+                if found[-1].failure is not None:
+                    break
+        finally:
+            settlements = as_unit([*found, *[RELEASE] * (len(unit) - len(found))])
+            undone = sum(one is COMPLETE for one in found) - sum(one is COMPLETE for one in settlements)
+            self.report.completed -= undone
+            self._settle([Settled(message, one) for message, one in zip(unit, settlements, strict=True)])
 
     def _without_failed(self, done: list[Settled]) -> list[Settled]:
         """Keep those aside that failed, if they would come again at once and for ever."""

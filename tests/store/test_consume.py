@@ -100,3 +100,40 @@ def test_dead_letters_that_fail_are_tried_once(broker: Broker, batch_size: int) 
     assert seen[5:] == [b"0", b"3"]
     attempts = broker.attempts("q", 1)
     assert [a.error_type for a in attempts if a.outcome.value == "failed"] == ["ValueError"] * 2
+
+
+class TestSessionsThatAreOneUnit:
+    @pytest.fixture(autouse=True)
+    def unit(self, broker: Broker) -> None:
+        options = QueueOptions(
+            requires_session=True,
+            on_poison_session=PoisonSession.WHOLE,
+            policy=PoisonPolicy(receive_retry_count=0),
+        )
+        broker.create_queue("unit", options)
+        broker.sender("unit").send([Message(b"%d" % n, session_id="a") for n in range(3)])
+
+    def test_a_failure_is_charged_and_nothing_is_completed(self, broker: Broker) -> None:
+        seen: list[bytes] = []
+
+        def refuse(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+            if message.body == b"1":
+                raise ValueError("poison")
+
+        report = broker.consume("unit", refuse, session=NEXT_SESSION, stop_when_idle=True)
+        assert (report.completed, report.failed) == (0, 1)
+        assert seen == [b"0", b"1"]
+        reasons = [letter.reason for letter in broker.dead_letters("unit")]
+        assert reasons == ["SessionPoisoned", "MaxDeliveryCountExceeded", "SessionPoisoned"]
+
+    def test_one_that_is_interrupted_completes_nothing_and_says_so(self, broker: Broker) -> None:
+        def interrupt(message: ReceivedMessage) -> None:
+            if message.body == b"1":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            broker.consume("unit", interrupt, session=NEXT_SESSION, stop_when_idle=True)
+        assert broker.queue("unit").counts.active == 3
+        report = broker.consume("unit", lambda m: None, session=NEXT_SESSION, stop_when_idle=True)
+        assert (report.completed, broker.queue("unit").counts.total) == (3, 0)

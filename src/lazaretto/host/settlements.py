@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, held_of
+from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
 from lazaretto.engine.outcome.breakers import NoteProbe, OpenBreaker
 from lazaretto.engine.outcome.verdicts import allowed, foretell
 from lazaretto.engine.unit_of_work import Finished, FinishHandover
@@ -82,10 +82,10 @@ class Settling:
 
     def _as_unit(self, handover: Handover, ended: Sequence[Ended]) -> Sequence[Ended]:
         """A session that is one unit completes as one: nothing is kept if any failed or was set aside."""
-        kept = (Outcome.COMPLETED, Outcome.DEFERRED)
-        if not self._whole or all(e.settlement.outcome in kept for e in ended):
+        if not self._whole:
             return ended
-        return [RELEASED if e.settlement.outcome in kept else e for e in ended]
+        unit = as_unit(e.settlement for e in ended)
+        return [e if one is e.settlement else RELEASED for e, one in zip(ended, unit, strict=True)]
 
     def commit(self, entries: list[tuple[ReceivedMessage, Ended]], token: int, following: int | None) -> None:
         """Settle messages of a hand-over, as they are; start on the following one."""

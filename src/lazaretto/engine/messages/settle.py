@@ -53,6 +53,8 @@ class Settlement(msgspec.Struct, frozen=True):
     poison: PoisonVerdict | None = None
 
 
+#: Outcomes that a session which is one unit may end with as a whole: any other undoes its completions.
+_KEPT = (Outcome.COMPLETED, Outcome.DEFERRED)
 #: Outcomes that are a rolled-back receive to the automatic detection.
 _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED}
 
@@ -74,6 +76,14 @@ class Settled(msgspec.Struct, frozen=True):
                 f"message {self.message.sequence_number} was received and deleted; there is nothing to settle"
             )
         return lock
+
+
+def as_unit(settlements: Iterable[Settlement]) -> list[Settlement]:
+    """Return how the messages of a session that is one unit are settled: none is completed unless all are."""
+    given = list(settlements)
+    if all(one.outcome in _KEPT for one in given):
+        return given
+    return [RELEASE if one.outcome in _KEPT else one for one in given]
 
 
 @dataclasses.dataclass(slots=True)
@@ -258,7 +268,7 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
     left = [
         s for _, s in tx.session_keys(queue.queue_id, session_id) if s not in (FRESH, DEFERRED, SCHEDULED)
     ]
-    others = [e for e in entries if e.settlement.outcome not in (Outcome.COMPLETED, Outcome.DEFERRED)]
+    others = [e for e in entries if e.settlement.outcome not in _KEPT]
     if left or others:
         raise NotAllowed(
             f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole): "

@@ -249,7 +249,7 @@ class TestResubmit:
         assert bodies(receiver.receive()) == [b"x"]
 
     def test_from_the_systems_queue_it_stays_there(self, broker: Broker) -> None:
-        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=0, on_poison="reject"))  # type: ignore[arg-type]
+        broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=0, on_poison="reject"))
         send(broker, b"x")
         fail(broker)
         set_aside_there = broker.receiver("$system/deadletter")

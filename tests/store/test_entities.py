@@ -56,12 +56,12 @@ def test_all_options_survive_a_restart(connect: Connect) -> None:
             receive_retry_count=1,
             max_retry_cycles=2,
             retry_cycle_delay=Backoff(initial=3, growth=Growth.LINEAR, maximum=9, jitter=0.5),
-            on_poison="reject",  # type: ignore[arg-type]
-            on_invalid="drop",  # type: ignore[arg-type]
+            on_poison="reject",
+            on_invalid="drop",
             max_worker_deaths=4,
             disable_after_rollbacks=5,
         ),
-        dead_letter_policy=PoisonPolicy(on_poison="fault", on_invalid="drop"),  # type: ignore[arg-type]
+        dead_letter_policy=PoisonPolicy(on_poison="fault", on_invalid="drop"),
     )
     first = connect()
     first.create_queue("q", options)

@@ -223,7 +223,7 @@ class TestPark:
         assert broker.queue(QUEUE).held_sessions == 0
 
     def test_nothing_waits_for_what_was_dropped(self, broker: Broker) -> None:
-        make(broker, "park", policy=PoisonPolicy(receive_retry_count=0, on_poison="drop"))  # type: ignore[arg-type]
+        make(broker, "park", policy=PoisonPolicy(receive_retry_count=0, on_poison="drop"))
         send(broker, "a", b"1", b"2")
         assert work_off(broker, b"1") == [b"2"]
 
@@ -239,7 +239,7 @@ class TestPark:
 
 def test_a_queue_without_sessions_takes_no_mode(broker: Broker) -> None:
     with pytest.raises(InvalidOption, match="needs a queue with requires_session"):
-        QueueOptions(on_poison_session="park")  # type: ignore[arg-type]
+        QueueOptions(on_poison_session="park")
     with pytest.raises(InvalidOption, match="skip, block, park, whole"):
         QueueOptions(requires_session=True, on_poison_session="wait")  # type: ignore[arg-type]
 

@@ -180,7 +180,7 @@ class TestRetry:
     ) -> None:
         broker.create_queue(
             QUEUE,
-            QueueOptions(requires_session=True, on_poison_session="whole", policy=PoisonPolicy.wcf()),  # type: ignore[arg-type]
+            QueueOptions(requires_session=True, on_poison_session="whole", policy=PoisonPolicy.wcf()),
         )
         send(broker, "a", b"0", b"bad", b"2")
         tries = 0

@@ -92,7 +92,7 @@ class TestQueueOptions:
     """A queue's options are checked in one place."""
 
     def test_durations_are_seconds_or_timedeltas(self) -> None:
-        options = QueueOptions(lock_duration=timedelta(minutes=1), default_time_to_live=timedelta(days=1))  # type: ignore[arg-type]
+        options = QueueOptions(lock_duration=timedelta(minutes=1), default_time_to_live=timedelta(days=1))
         assert (options.lock_duration, options.default_time_to_live) == (60.0, 86_400.0)
         assert options == QueueOptions(lock_duration=60, default_time_to_live=86_400)
 

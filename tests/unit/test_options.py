@@ -11,7 +11,6 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import (
     flag,
     member,
-    option_set,
     refuse_unknown,
     seconds,
     shown,
@@ -19,6 +18,7 @@ from lazaretto.model.checks import (
     text,
     whole,
 )
+from lazaretto.model.options import option_set
 
 
 def test_a_long_value_is_cut_to_what_one_can_read() -> None:

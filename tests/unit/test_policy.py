@@ -277,7 +277,7 @@ class TestOptions:
     """What a policy refuses."""
 
     def test_a_disposition_may_be_named(self) -> None:
-        assert PoisonPolicy(on_poison="drop").on_poison is Disposition.DROP  # type: ignore[arg-type]
+        assert PoisonPolicy(on_poison="drop").on_poison is Disposition.DROP
 
     @pytest.mark.parametrize(
         "options",

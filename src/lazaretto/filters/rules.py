@@ -12,8 +12,9 @@ import msgspec
 from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.filters.values import KINDS, Value
 from lazaretto.filters.view import MessageView
-from lazaretto.model.checks import option_set, shown, text
+from lazaretto.model.checks import shown, text
 from lazaretto.model.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, check_properties
+from lazaretto.model.options import option_set
 
 if TYPE_CHECKING:
     from lazaretto.filters.nodes import Action

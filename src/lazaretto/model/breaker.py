@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from lazaretto.model.checks import option_set, seconds, whole
 from lazaretto.model.clock import MICROSECONDS
+from lazaretto.model.options import Duration, duration, fraction, integer, option, option_set
 
 _replace = msgspec.structs.replace
 
@@ -42,26 +42,21 @@ class BreakerStatus(enum.Enum):
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
-    """When a queue's failures are an outage, and how it is found to be over.
+    """When a queue's failures are an outage, and how its end is noticed.
 
-    `messages`: so many different messages must fail with one fingerprint, among the latest twice as
-    many, within `window` seconds, and be at least `share` of them (0 to 1). `probe_interval`:
-    seconds to the first probe; each further one waits half as long again, up to
-    `longest_probe_interval`.
+    Options:
+        messages: Different messages that must fail alike, among twice as many, to open the breaker.
+        share: Share of those messages that must fail alike.
+        window: Period in which failures belong to one outage.
+        probe_interval: Time to the first probe; each further probe waits half as long again.
+        longest_probe_interval: Longest time between two probes.
     """
 
-    messages: int = 10
-    share: float = 0.8
-    window: float = 60.0
-    probe_interval: float = 1.0
-    longest_probe_interval: float = 5.0
-
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        whole("messages", self.messages, 2, 10_000)
-        set_(self, "share", seconds("share", self.share, 0.01, 1.0))
-        for name in ("window", "probe_interval", "longest_probe_interval"):
-            set_(self, name, seconds(name, getattr(self, name), 0.001))
+    messages: int = option(10, integer(2, 10_000))
+    share: float = option(0.8, fraction(0.01))
+    window: Duration = option(60.0, duration(0.001))
+    probe_interval: Duration = option(1.0, duration(0.001))
+    longest_probe_interval: Duration = option(5.0, duration(0.001))
 
 
 class BreakerState(msgspec.Struct, frozen=True):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from lazaretto.errors import InvalidOption
 
@@ -40,19 +39,6 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
     for name in given:
         if name not in names:
             raise InvalidOption(f"unknown option {name!r} of {what}{suggestion(name, names)}")
-
-
-def option_set(cls: type[T]) -> type[T]:
-    """Make a dataclass refuse unknown option names with InvalidOption and a suggestion."""
-    create: Callable[..., None] = cls.__init__
-
-    @functools.wraps(create)
-    def checked(self: T, *args: Any, **options: Any) -> None:
-        refuse_unknown(options, cls.__dataclass_fields__, cls.__name__)  # type: ignore[attr-defined]
-        create(self, *args, **options)
-
-    cls.__init__ = checked  # type: ignore[assignment]
-    return cls
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:

@@ -6,11 +6,27 @@ import dataclasses
 import enum
 import re
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption, InvalidPath
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
-from lazaretto.model.checks import exact, flag, member, option_set, seconds, shown, whole
+from lazaretto.model.checks import exact, shown
+from lazaretto.model.options import (
+    Converted,
+    Duration,
+    OptionalDuration,
+    choice,
+    duration,
+    flag,
+    instance,
+    option,
+    option_set,
+    optional,
+    options_of,
+    same_option,
+    size,
+    words,
+)
 from lazaretto.model.policy import PoisonPolicy
 
 #: Where messages go that their receiver rejected, unless the sender named another queue or none.
@@ -183,6 +199,9 @@ STATUSES = {status.value: status for status in QueueStatus if status is not Queu
 
 POISON_SESSIONS = {mode.value: mode for mode in PoisonSession}
 
+#: A mode as it may be given.
+GivenPoisonSession = PoisonSession | Literal["skip", "block", "park", "whole", "end"]
+
 
 class MessageState(enum.Enum):
     """Where a message stands within its queue or subqueue."""
@@ -204,86 +223,81 @@ MAX_MESSAGE_SIZE = 104_857_600
 SHORTEST_IDLE = 300.0
 
 
+def _destination(name: str, value: object) -> str:
+    """Return the path of a queue or topic that messages can go on to. Raises InvalidPath, InvalidOption."""
+    path = EntityPath.parse(value)  # type: ignore[arg-type]
+    system = path.key == SYSTEM_DEAD_LETTER_QUEUE
+    if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
+        raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(value)}")
+    return path.queue
+
+
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
     """Everything that can be set on a queue. Durations are seconds or timedeltas.
 
-    `lock_duration`: how long a peek-lock holds, 1 s to 1 day. `default_time_to_live`: the most any message
-    lives (None: for ever); `dead_letter_on_expiration`: expired messages are dead-lettered, else discarded
-    and counted. `requires_session`: messages are received by session, in order.
-    `requires_duplicate_detection`: a message whose id was sent within `duplicate_detection_window` (1 s to
-    7 days) is accepted and dropped. `max_message_size`: bytes of body and headers together, up to 100 MiB.
-    `policy`: the poison policy. `dead_letter_policy`: a policy for reading the dead-letter subqueue (its
-    cycles are ignored, `move` is refused); None counts nothing there, as Service Bus does. `breaker`: when
-    service hosts take failures for an outage (None: never). `on_poison_session`: what becomes of a session
-    with a poison message: skip, block, park or whole. `dead_letter_on_filter_errors`: of a subscription,
-    what becomes of a message that its rules cannot be evaluated on: a dead letter, else it is left out.
-    `forward_to`: the queue or topic that its messages go on to, in the commit that brings them; nothing is
-    received from it then. `forward_dead_lettered_messages_to`: the same for its dead letters. `max_size`:
-    bytes of bodies and headers of all its messages, dead letters too (None: no limit); of a topic, of all
-    its subscriptions. `auto_delete_on_idle`: it is deleted when nothing was sent to it or received from it
-    for so long, 5 min at least (None: never), unless it holds dead letters or scheduled messages.
-    `dialogs`: it is the queue of a service, and its messages come and go by dialogs alone; `retention`:
-    those received and sent are kept until their conversation ends. Whether a queue requires sessions,
-    detects duplicates or holds dialogs cannot change after it is created.
+    Options:
+        lock_duration: How long a peek-lock holds a message.
+        default_time_to_live: Maximum time to live of a message.
+        dead_letter_on_expiration: Dead-letter expired messages; otherwise discard and count them.
+        requires_session: Messages are received by session, in order.
+        requires_duplicate_detection: Drop a message whose ID was sent lately; its send succeeds.
+        duplicate_detection_window: How long message IDs are remembered.
+        max_message_size: Maximum size of a message, body and headers.
+        policy: When a message is poison, and what happens to it.
+        dead_letter_policy: Poison policy for reading the dead-letter subqueue. Its cycles are
+            ignored, and `move` is refused. Without it nothing is counted there, as in Service Bus.
+        breaker: When service hosts pause the queue because of an outage.
+        on_poison_session: What happens to a session with a poison message; `end` is for dialogs.
+        dead_letter_on_filter_errors: Subscriptions only: dead-letter messages whose rules raise an
+            error, otherwise skip them.
+        forward_to: Queue or topic that messages are forwarded to. Nothing can be received then.
+        forward_dead_lettered_messages_to: Queue or topic that dead letters are forwarded to.
+        max_size: Maximum size of all messages together, dead letters included. A subscription
+            does not have it; its topic counts all subscriptions.
+        auto_delete_on_idle: Delete it after this time without a send or receive, unless it holds
+            dead letters or scheduled messages.
+        dialogs: It is the queue of a service; only dialogs send to it and receive from it.
+        retention: Of dialogs: keep processed messages until the conversation ends.
     """
 
-    lock_duration: float = 60.0
-    default_time_to_live: float | None = None
-    dead_letter_on_expiration: bool = False
-    requires_session: bool = False
-    requires_duplicate_detection: bool = False
-    duplicate_detection_window: float = 600.0
-    max_message_size: int = 262_144
-    policy: PoisonPolicy = _DEFAULT_POLICY
-    dead_letter_policy: PoisonPolicy | None = None
-    breaker: BreakerPolicy | None = _DEFAULT_BREAKER
-    on_poison_session: PoisonSession = PoisonSession.SKIP
-    dead_letter_on_filter_errors: bool = True
-    forward_to: str | None = None
-    forward_dead_lettered_messages_to: str | None = None
-    max_size: int | None = None
-    auto_delete_on_idle: float | None = None
-    dialogs: bool = False
-    retention: bool = False
+    lock_duration: Duration = option(60.0, duration(1.0, _DAY))
+    default_time_to_live: OptionalDuration = option(None, optional(duration(0.000_001)))
+    dead_letter_on_expiration: bool = option(False, flag())
+    requires_session: bool = option(False, flag(), fixed=True)
+    requires_duplicate_detection: bool = option(False, flag(), fixed=True)
+    duplicate_detection_window: Duration = option(600.0, duration(1.0, 7 * _DAY))
+    max_message_size: int = option(262_144, size(1024, MAX_MESSAGE_SIZE))
+    policy: PoisonPolicy = option(_DEFAULT_POLICY, instance(PoisonPolicy), page="poison-messages.md")
+    dead_letter_policy: PoisonPolicy | None = option(None, instance(PoisonPolicy, or_none=True))
+    breaker: BreakerPolicy | None = option(
+        _DEFAULT_BREAKER, instance(BreakerPolicy, or_none=True), page="service-host.md#circuit-breaker"
+    )
+    on_poison_session: Converted[PoisonSession, GivenPoisonSession] = option(
+        PoisonSession.SKIP, choice(POISON_SESSIONS), page="service-host.md#sessions"
+    )
+    dead_letter_on_filter_errors: bool = option(True, flag(), page="topics.md")
+    forward_to: str | None = option(None, optional(words(_destination, "a path")), page="forwarding.md")
+    forward_dead_lettered_messages_to: str | None = option(
+        None, optional(words(_destination, "a path")), page="forwarding.md"
+    )
+    max_size: int | None = option(None, optional(size(1024, 1 << 62)), page="forwarding.md#limit-the-size")
+    auto_delete_on_idle: OptionalDuration = option(
+        None, optional(duration(SHORTEST_IDLE)), page="forwarding.md#delete-idle-queues-automatically"
+    )
+    dialogs: bool = option(False, flag(), fixed=True, page="dialogs.md")
+    retention: bool = option(False, flag())
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
         self._check_forwards()
-        if self.max_size is not None:
-            whole("max_size", self.max_size, 1024, 1 << 62)
-        if self.auto_delete_on_idle is not None:
-            idle = seconds("auto_delete_on_idle", self.auto_delete_on_idle, SHORTEST_IDLE)
-            set_(self, "auto_delete_on_idle", idle)
-        flag("dead_letter_on_filter_errors", self.dead_letter_on_filter_errors)
-        set_(self, "lock_duration", seconds("lock_duration", self.lock_duration, 1.0, _DAY))
-        if self.default_time_to_live is not None:
-            ttl = seconds("default_time_to_live", self.default_time_to_live, 0.000_001)
-            set_(self, "default_time_to_live", ttl)
-        set_(self, "on_poison_session", member("on_poison_session", self.on_poison_session, POISON_SESSIONS))
         self._check_dialogs()
         if self.on_poison_session is not PoisonSession.SKIP and not self.requires_session:
             raise InvalidOption(
                 f"on_poison_session={self.on_poison_session.value!r} needs a queue with requires_session"
             )
-        flag("dead_letter_on_expiration", self.dead_letter_on_expiration)
-        flag("requires_session", self.requires_session)
-        flag("requires_duplicate_detection", self.requires_duplicate_detection)
-        window = seconds("duplicate_detection_window", self.duplicate_detection_window, 1.0, 7 * _DAY)
-        set_(self, "duplicate_detection_window", window)
-        whole("max_message_size", self.max_message_size, 1024, MAX_MESSAGE_SIZE)
-        if not isinstance(self.policy, PoisonPolicy):
-            raise InvalidOption(f"expected policy to be a PoisonPolicy, got {shown(self.policy)}")
-        if self.breaker is not None and not isinstance(self.breaker, BreakerPolicy):
-            raise InvalidOption(f"expected breaker to be a BreakerPolicy or None, got {shown(self.breaker)}")
         if self.dead_letter_policy is not None:
-            if not isinstance(self.dead_letter_policy, PoisonPolicy):
-                raise InvalidOption(
-                    "expected dead_letter_policy to be a PoisonPolicy or None, "
-                    f"got {shown(self.dead_letter_policy)}"
-                )
-            set_(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
+            object.__setattr__(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
 
     @property
     def whole_sessions(self) -> bool:
@@ -298,8 +312,6 @@ class QueueOptions:
 
     def _check_dialogs(self) -> None:
         """Refuse what a queue of dialogs cannot have, and what only such a one can."""
-        flag("dialogs", self.dialogs)
-        flag("retention", self.retention)
         if self.dialogs:
             ordinary = {
                 "default_time_to_live": self.default_time_to_live is None,
@@ -317,17 +329,9 @@ class QueueOptions:
             raise InvalidOption("on_poison_session='end' needs a queue of dialogs")
 
     def _check_forwards(self) -> None:
-        """Refuse destinations that can never be one, and what cannot be together with forwarding."""
+        """Refuse what cannot be together with forwarding."""
         for name in ("forward_to", "forward_dead_lettered_messages_to"):
-            destination = getattr(self, name)
-            if destination is None:
-                continue
-            path = EntityPath.parse(destination)
-            system = path.key == SYSTEM_DEAD_LETTER_QUEUE
-            if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
-                raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(destination)}")
-            object.__setattr__(self, name, path.queue)
-            if self.auto_delete_on_idle is not None:
+            if getattr(self, name) is not None and self.auto_delete_on_idle is not None:
                 raise InvalidOption(f"an entity with {name} cannot have auto_delete_on_idle")
         if self.forward_to is not None and self.requires_session:
             raise InvalidOption("an entity with requires_session cannot have forward_to")
@@ -336,19 +340,14 @@ class QueueOptions:
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """Everything that can be set on a topic: see QueueOptions, which has the same under the same names."""
+    """Everything that can be set on a topic. Each option means what it means in QueueOptions."""
 
-    default_time_to_live: float | None = None
-    requires_duplicate_detection: bool = False
-    duplicate_detection_window: float = 600.0
-    max_message_size: int = 262_144
-    max_size: int | None = None
-    auto_delete_on_idle: float | None = None
-
-    def __post_init__(self) -> None:
-        checked = self.as_queue()
-        for name in TOPIC_OPTIONS:
-            object.__setattr__(self, name, getattr(checked, name))
+    default_time_to_live: OptionalDuration = same_option(QueueOptions, "default_time_to_live")
+    requires_duplicate_detection: bool = same_option(QueueOptions, "requires_duplicate_detection")
+    duplicate_detection_window: Duration = same_option(QueueOptions, "duplicate_detection_window")
+    max_message_size: int = same_option(QueueOptions, "max_message_size")
+    max_size: int | None = same_option(QueueOptions, "max_size")
+    auto_delete_on_idle: OptionalDuration = same_option(QueueOptions, "auto_delete_on_idle")
 
     def as_queue(self) -> QueueOptions:
         """Return them as they are stored."""
@@ -367,11 +366,10 @@ def refuse_for_subscription(options: QueueOptions) -> None:
 
 
 #: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
-TOPIC_OPTIONS = tuple(field.name for field in dataclasses.fields(TopicOptions))
-
+TOPIC_OPTIONS = tuple(options_of(TopicOptions))
 
 #: Options that are fixed when a queue is created, as in Service Bus.
-FIXED_OPTIONS = ("requires_session", "requires_duplicate_detection", "dialogs")
+FIXED_OPTIONS = tuple(name for name, one in options_of(QueueOptions).items() if one.fixed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import member, option_set, seconds, whole
+from lazaretto.model.checks import member, seconds, whole
 from lazaretto.model.failure import WORKER_CRASHED
+from lazaretto.model.options import (
+    Converted,
+    Duration,
+    choice,
+    duration,
+    fraction,
+    integer,
+    option,
+    option_set,
+    optional,
+    special,
+)
 
 #: A retry count that is never reached.
 UNLIMITED = 2_147_483_647
@@ -27,6 +40,9 @@ class Disposition(enum.Enum):
 
 
 DISPOSITIONS = {d.value: d for d in Disposition}
+
+#: A disposition as it may be given.
+GivenDisposition = Disposition | Literal["move", "fault", "drop", "reject"]
 
 #: What may be decided on a poison message besides the dispositions: its attempts start again.
 RETRY = "retry"
@@ -58,6 +74,7 @@ class Growth(enum.Enum):
 
 
 _GROWTHS = {g.value: g for g in Growth}
+GivenGrowth = Growth | Literal["constant", "linear", "exponential"]
 
 
 @option_set
@@ -65,22 +82,19 @@ _GROWTHS = {g.value: g for g in Growth}
 class Backoff:
     """The delay before each retry cycle.
 
-    `initial` seconds before the first; `growth` constant, linear (n x initial) or exponential
-    (doubling); at most `maximum` seconds; `jitter` from 0 to 1 is the share of the delay that is
-    drawn at random, so that messages that failed together do not return together.
+    Options:
+        initial: Delay before the first retry cycle.
+        growth: How the delay grows from cycle to cycle; linear: cycle number x initial,
+            exponential: doubled each time.
+        maximum: Longest delay before a retry cycle.
+        jitter: Share of the delay that is random, so that messages that failed together do not
+            return together.
     """
 
-    initial: float
-    growth: Growth = Growth.EXPONENTIAL
-    maximum: float = 86_400.0
-    jitter: float = 0.0
-
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "initial", seconds("initial", self.initial))
-        set_(self, "growth", member("growth", self.growth, _GROWTHS))
-        set_(self, "maximum", seconds("maximum", self.maximum))
-        set_(self, "jitter", seconds("jitter", self.jitter, 0.0, 1.0))
+    initial: Duration = option(10.0, duration())
+    growth: Converted[Growth, GivenGrowth] = option(Growth.EXPONENTIAL, choice(_GROWTHS))
+    maximum: Duration = option(86_400.0, duration())
+    jitter: float = option(0.0, fraction())
 
     def delay(self, cycle: int, draw: float) -> float:
         """Return the seconds to wait before retry cycle `cycle` (from 1); `draw` is from 0 to 1."""
@@ -92,41 +106,40 @@ class Backoff:
         return min(grown, self.maximum) * (1.0 - self.jitter * draw)
 
 
+def _delay(name: str, value: object) -> float | Backoff:
+    return value if isinstance(value, Backoff) else seconds(name, value)
+
+
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonPolicy:
-    """When a message counts as poison, and what is done with it then.
+    """When a message counts as poison, and what happens to it then.
 
-    `receive_retry_count` R: retries within a cycle, so R + 1 attempts. `max_retry_cycles` C: how
-    often the message then waits `retry_cycle_delay` (seconds, or a Backoff) in `;retry` and is
-    tried again: (R + 1)(C + 1) attempts in all. Then `on_poison` (a Disposition or its name).
-    `on_invalid`: the same for messages that can never succeed, at once. `max_worker_deaths`: that
-    many deaths of a worker by the message are enough, whatever attempts remain (None: they count as
-    failed attempts only).
-    `disable_after_rollbacks`: that many consecutive rolled-back receives switch the queue off
-    (Service Broker's automatic detection; None is off). The default is `service_bus()`.
+    A message is tried `receive_retry_count` + 1 times, then waits in `;retry` and is tried as often
+    again, `max_retry_cycles` times. The default is `service_bus()`.
+
+    Options:
+        receive_retry_count: Retries per cycle.
+        max_retry_cycles: Number of delayed retry cycles.
+        retry_cycle_delay: Delay before each retry cycle.
+        on_poison: What happens to a message when its attempts are used up.
+        on_invalid: What happens to a message that can never succeed.
+        max_worker_deaths: Number of worker crashes that make a message poison, whatever attempts
+            remain. Without it, a crash is a failed attempt.
+        disable_after_rollbacks: Number of consecutive rolled-back receives that disable the queue.
     """
 
-    receive_retry_count: int = 9
-    max_retry_cycles: int = 0
-    retry_cycle_delay: float | Backoff = 1800.0
-    on_poison: Disposition = Disposition.MOVE
-    on_invalid: Disposition = Disposition.MOVE
-    max_worker_deaths: int | None = 4
-    disable_after_rollbacks: int | None = None
-
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        whole("receive_retry_count", self.receive_retry_count, 0, UNLIMITED)
-        whole("max_retry_cycles", self.max_retry_cycles, 0, UNLIMITED)
-        if not isinstance(self.retry_cycle_delay, Backoff):
-            set_(self, "retry_cycle_delay", seconds("retry_cycle_delay", self.retry_cycle_delay))
-        set_(self, "on_poison", member("on_poison", self.on_poison, DISPOSITIONS))
-        set_(self, "on_invalid", member("on_invalid", self.on_invalid, DISPOSITIONS))
-        if self.max_worker_deaths is not None:
-            whole("max_worker_deaths", self.max_worker_deaths, 1, UNLIMITED)
-        if self.disable_after_rollbacks is not None:
-            whole("disable_after_rollbacks", self.disable_after_rollbacks, 1, UNLIMITED)
+    receive_retry_count: int = option(9, integer(0, UNLIMITED))
+    max_retry_cycles: int = option(0, integer(0, UNLIMITED))
+    retry_cycle_delay: Converted[float | Backoff, float | timedelta | Backoff] = option(
+        1800.0, special(_delay, "a duration; `Backoff`")
+    )
+    on_poison: Converted[Disposition, GivenDisposition] = option(Disposition.MOVE, choice(DISPOSITIONS))
+    on_invalid: Converted[Disposition, GivenDisposition] = option(Disposition.MOVE, choice(DISPOSITIONS))
+    max_worker_deaths: int | None = option(
+        4, optional(integer(1, UNLIMITED)), page="service-host.md#crash-attribution"
+    )
+    disable_after_rollbacks: int | None = option(None, optional(integer(1, UNLIMITED)))
 
     @classmethod
     def service_bus(cls, max_delivery_count: int = 10) -> PoisonPolicy:
@@ -135,12 +148,12 @@ class PoisonPolicy:
         return cls(receive_retry_count=max_delivery_count - 1)
 
     @classmethod
-    def wcf(cls, on_poison: Disposition = Disposition.FAULT) -> PoisonPolicy:
+    def wcf(cls, on_poison: GivenDisposition = Disposition.FAULT) -> PoisonPolicy:
         """Queued WCF over MSMQ 4: 5 retries, 2 cycles 30 minutes apart, then fault: 18 attempts."""
         return cls(receive_retry_count=5, max_retry_cycles=2, retry_cycle_delay=1800.0, on_poison=on_poison)
 
     @classmethod
-    def wcf_msmq3(cls, on_poison: Disposition = Disposition.FAULT) -> PoisonPolicy:
+    def wcf_msmq3(cls, on_poison: GivenDisposition = Disposition.FAULT) -> PoisonPolicy:
         """Queued WCF over MSMQ 3: 5 retries, no cycles, then fault or drop.
 
         MSMQ 3 had no subqueues and no negative acknowledgements, so move and reject are refused.

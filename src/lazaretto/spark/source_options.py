@@ -9,7 +9,20 @@ from typing import Any
 
 from lazaretto.claims import DEFAULT_LEASE, MOST_ROWS
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import option_set, refuse_unknown, seconds, shown, whole
+from lazaretto.model.checks import refuse_unknown, shown
+from lazaretto.model.options import (
+    Duration,
+    Kind,
+    duration,
+    flag,
+    integer,
+    option,
+    option_set,
+    options_of,
+    required,
+    size,
+    words,
+)
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.addresses import absolute
 from lazaretto.store.contract.claim_contract import MOST_SHARDS
@@ -20,44 +33,51 @@ STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")
 _OF_SPARK = ("path", "checkpointlocation", "queryname")
 
 
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(f"expected option {name} to be text, got {shown(value)}")
+    return value
+
+
+def _store(name: str, value: object) -> str:
+    store = _text(name, value)
+    # Tasks, and what is read later, may be in another folder.
+    return store if store.startswith("env:") else absolute(store)
+
+
+def _view(name: str, value: object) -> object:
+    if value and value not in VIEWS:
+        raise InvalidOption(f"expected option {name} to be one of {', '.join(VIEWS)}, got {shown(value)}")
+    return value
+
+
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
     """Everything that can be set on `format("lazaretto")`.
 
-    `store`: a store's URL, or "env:NAME" for one that stands in an environment variable, so that it
-    is in no plan and no log. `queue`: its path. `consumer`: the name under which claims are taken.
-    `max_rows`, `max_bytes`: of one micro-batch. `shards`: tasks of one micro-batch. `lease`: seconds
-    a claim stays open without a sign of life of its driver. `view`: what a batch read
-    shows, which a stream does not have. `shards_only`: a stream has a row for each shard, without messages.
+    Options:
+        store: URL of the store. `env:NAME` reads it from an environment variable, which keeps it out of
+            plans and logs.
+        queue: Path of the queue.
+        consumer: Name under which claims are taken.
+        max_rows: Maximum number of messages of one micro-batch.
+        max_bytes: Maximum size of the messages of one micro-batch.
+        shards: Number of tasks of one micro-batch.
+        lease: How long a claim stays open without a heartbeat of its driver.
+        view: What a batch read shows; not for streams.
+        shards_only: A stream has a row for each shard, without messages.
     """
 
-    store: str
-    queue: str
-    consumer: str = "spark"
-    max_rows: int = 100_000
-    max_bytes: int = 256 * 1024 * 1024
-    shards: int = 2
-    lease: float = DEFAULT_LEASE
-    view: str = ""
-    shards_only: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("store", "queue", "consumer"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise InvalidOption(f"expected option {name} to be text, got {shown(value)}")
-        if not self.store.startswith("env:"):
-            # Tasks, and what is read later, may be in another folder.
-            object.__setattr__(self, "store", absolute(self.store))
-        if self.view and self.view not in VIEWS:
-            raise InvalidOption(
-                f"expected option view to be one of {', '.join(VIEWS)}, got {shown(self.view)}"
-            )
-        whole("max_rows", self.max_rows, 1, MOST_ROWS)
-        whole("max_bytes", self.max_bytes, 1, 1 << 50)
-        whole("shards", self.shards, 1, MOST_SHARDS)
-        object.__setattr__(self, "lease", seconds("lease", self.lease, 1.0, 86_400.0))
+    store: str = dataclasses.field(metadata=required(words(_store, "a URL; `env:NAME`")))
+    queue: str = dataclasses.field(metadata=required(words(_text, "a path")))
+    consumer: str = option("spark", words(_text, "text"))
+    max_rows: int = option(100_000, integer(1, MOST_ROWS))
+    max_bytes: int = option(256 * 1024 * 1024, size(1, 1 << 50))
+    shards: int = option(2, integer(1, MOST_SHARDS))
+    lease: Duration = option(DEFAULT_LEASE, duration(1.0, 86_400.0))
+    view: str = option("", words(_view, ", ".join(f"`{view}`" for view in VIEWS)))
+    shards_only: bool = option(False, flag())
 
     def url(self) -> str:
         """Return the store's URL, looked up where it is not told."""
@@ -76,8 +96,14 @@ def _flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _flag}
-_FIELDS = {field.name: _READERS[str(field.type)] for field in dataclasses.fields(SparkOptions)}
+_READERS: dict[Kind, Callable[[str], Any]] = {
+    Kind.INTEGER: int,
+    Kind.SIZE: int,
+    Kind.DURATION: float,
+    Kind.TEXT: str,
+    Kind.FLAG: _flag,
+}
+_FIELDS = {name: _READERS[one.check.kind] for name, one in options_of(SparkOptions).items()}
 
 
 def parse(options: Mapping[str, str]) -> SparkOptions:

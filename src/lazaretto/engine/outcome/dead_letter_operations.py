@@ -15,7 +15,7 @@ from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.messages.receive import STATES
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption, MessageNotFound
-from lazaretto.model.checks import option_set, shown, text
+from lazaretto.model.checks import shown, text
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import (
@@ -30,6 +30,7 @@ from lazaretto.model.keys import (
     upper_bound,
 )
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.model.options import option_set
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.store.contract.records import (
     LOCKED,

@@ -25,7 +25,7 @@ from lazaretto.model.conversations import (
 from lazaretto.model.entities import HeldSession, QueueStatus, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.store.contract.dialog_contract import ConversationRecord
-from lazaretto.store.contract.records import STATE_NAMES, QueueRecord
+from lazaretto.store.contract.records import STATES, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 
@@ -89,7 +89,7 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
     for lane in RECEIVED_LANES:
         session_id = lane_of(record.priority, record.handle, lane)
         for key, number in tx.session_keys(record.queue_id, session_id):
-            name = STATE_NAMES[number]
+            name = STATES[number].value
             states[name] += 1
             if name == "delayed" and delayed is None:
                 row = tx.row(key)
@@ -207,7 +207,7 @@ def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]
                 continue
             attempts = history(tx, key)
             last = attempts[-1] if attempts else None
-            text = STATE_NAMES[state]
+            text = STATES[state].value
             if last is not None:
                 error = f": {last.error_type}: {last.error_message}" if last.error_type else ""
                 text += f" after {len(attempts)} attempts, the last {last.outcome.value}{error}"

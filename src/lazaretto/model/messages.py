@@ -66,7 +66,13 @@ class Lock(msgspec.Struct, frozen=True):
     session_id: str | None = None
 
 
-class StoredMessage(msgspec.Struct):
+class _DecodedHeaders(msgspec.Struct, kw_only=True):
+    """Headers that were decoded once. Kept by name, so that what a query returns fits by position."""
+
+    decoded: Headers | None = None
+
+
+class StoredMessage(_DecodedHeaders):
     """What the broker knows of a message it holds; the base of the kinds below."""
 
     key: int
@@ -83,7 +89,6 @@ class StoredMessage(msgspec.Struct):
     enqueued_sequence_number: int | None
     recorded_reason: str | None
     recorded_description: str | None
-    decoded: Headers | None = None
 
     @property
     def sequence_number(self) -> int:
@@ -209,11 +214,16 @@ def as_message(message: Message | StoredMessage) -> Message:
     return Message(**fields)
 
 
-class ReceivedMessage(StoredMessage, kw_only=True):
-    """A message handed to a receiver, with the lock it is held by (None: received and deleted)."""
+class ReceivedMessage(StoredMessage):
+    """A message handed to a receiver, with the lock it is held by (None: received and deleted).
 
+    `cycle_attempts`: how many attempts of this cycle came before. `alone`: it was handed out alone, or with
+    its session, because a worker died holding it. `suspect`: then not 0 while those deaths are looked into.
+    """
+
+    cycle_attempts: int = 0
     lock: Lock | None = None
-    #: Not 0 while workers' deaths are looked into: it was handed out alone then.
+    alone: bool = False
     suspect: int = 0
 
     @property

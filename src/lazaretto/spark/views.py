@@ -15,14 +15,14 @@ from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
-from lazaretto.store.contract.records import LOCKED, STATE_NAMES
+from lazaretto.store.contract.records import LOCKED, STATES
 
 #: Whether a message is locked by a range, on a server.
 _RANGED = (
     "(m.state = 0 AND (SELECT r.first <= m.key AND (m.expires IS NULL OR m.expires > r.locked_at) "
     "FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) IS TRUE)"
 )
-_STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{name}'" for n, name in enumerate(STATE_NAMES)) + " END"
+_STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{s.value}'" for n, s in enumerate(STATES)) + " END"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ _OF_MESSAGE = {
     "sequence_number": MESSAGE["sequence_number"],
     "message_id": Column(TEXT, "m.message_id"),
     "session_id": MESSAGE["session_id"],
-    "state": Column(TEXT, _STATE, f"CASE WHEN {_RANGED} THEN '{STATE_NAMES[LOCKED]}' ELSE {_STATE} END"),
+    "state": Column(TEXT, _STATE, f"CASE WHEN {_RANGED} THEN '{STATES[LOCKED].value}' ELSE {_STATE} END"),
     "enqueued_time": MESSAGE["enqueued_time"],
     "expires_at": MESSAGE["expires_at"],
     "deliveries": Column(LONG, "m.deliveries", f"m.deliveries + {_RANGED}::int"),

@@ -299,11 +299,11 @@ class _Taker:
         suspect = tx.select_suspect(self._first, self._last)
         if suspect is not None:
             # Those before it go first, as they would to any receiver; then it goes alone.
-            ready, _ = tx.claimable(self._queue.queue_id, suspect[0], wanted.max_rows)
+            ready, _ = tx.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
             fresh: list[tuple[int, int]] = []
             if not ready:
-                tx.lock([suspect[0]], self._token, None)
-                return [self._shard(0, [(suspect[0], len(suspect[1] or b""))])]
+                tx.lock([suspect.key], self._token, None)
+                return [self._shard(0, [(suspect.key, len(suspect.body or b""))])]
         else:
             ready, fresh = tx.claimable(self._queue.queue_id, self._last, wanted.max_rows)
         # Locked in the order of their turn, read in the order of their numbers.
@@ -362,13 +362,13 @@ class _Taker:
         tx, queue_id = self._tx, self._queue.queue_id
         first = self._first
         while (found := tx.select_suspect(first, self._last)) is not None:
-            first = found[0]
+            first = found.key
             row = tx.row(first)
             name = None if row is None else row.session_id
             if name and self._is_free(name) and tx.first_receivable(queue_id, name) == first:
                 tx.lock_session(queue_id, name, self._token, WITH_CLAIM)
                 tx.lock([first], self._token, None)
-                return self._shard(0, [(first, len(found[1] or b""))])
+                return self._shard(0, [(first, len(found.body or b""))])
         return None
 
     def _is_free(self, name: str) -> bool:
@@ -386,7 +386,7 @@ class _Taker:
         before = tx.first_delayed(queue_id, name) or upper_bound(queue_id)
         suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
         if suspect:
-            before = suspect[0][0]
+            before = suspect[0].key
         return tx.claimable_session(queue_id, name, min(before, self._last + 1), limit)
 
 

@@ -10,7 +10,7 @@ from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.engine.dialogs.verbs import refuse_locked
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving
-from lazaretto.engine.messages.receive import build_received, dispose_of_exhausted, look_again
+from lazaretto.engine.messages.receive import dispose_of_exhausted, hand_over, look_again
 from lazaretto.engine.messages.sessions import RenewSession, SetSessionState
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import SWEEP, sweep
@@ -193,7 +193,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
                 if found is None:
                     break
                 lane, rows = found
-            alone = bool(rows) and rows[0][-1] is None
+            alone = bool(rows) and rows[0].alone
             if alone and taken:
                 break
             if not alone and dispose_of_exhausted(tx, queue, rows):
@@ -204,8 +204,8 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
                 continue
             if not rows:
                 break
-            tx.lock([row[0] for row in rows], self.token, lock.until)
-            taken += [(message, lane) for message in build_received(tx, rows, lock)]
+            tx.lock([row.key for row in rows], self.token, lock.until)
+            taken += [(message, lane) for message in hand_over(tx, rows, lock)]
             if alone:
                 break
         return taken

@@ -17,35 +17,20 @@ from lazaretto.engine.routing.deliver import resolve
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
-from lazaretto.model.entities import EntityPath, MessageState, Subqueue
+from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import in_main, lower_bound, main_key, subqueue_of, upper_bound
-from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage, StoredMessage
+from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.model.policy import Outcome, Retry, decide
 from lazaretto.store.contract.records import (
     DEFERRED,
-    DELAYED,
     FRESH,
-    LOCKED,
     READY,
-    SCHEDULED,
     SUSPECT,
-    HandedRow,
     MessageRow,
     QueueRecord,
 )
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
-STATES = {
-    FRESH: MessageState.ACTIVE,
-    READY: MessageState.ACTIVE,
-    LOCKED: MessageState.LOCKED,
-    DEFERRED: MessageState.DEFERRED,
-    SCHEDULED: MessageState.SCHEDULED,
-    DELAYED: MessageState.DELAYED,
-    SUSPECT: MessageState.SUSPECT,
-}
-
-_CYCLE = StoredMessage.__struct_fields__.index("cycle")
 _CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
 
 #: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
@@ -74,7 +59,7 @@ class Receive(Operation[Found]):
         if self._takes_at_once(queue):
             taken = tx.take_clear(queue.queue_id, self.limit, token, until)
             if taken is not None:
-                return build_received(tx, taken, Lock(self.path, token, until))
+                return hand_over(tx, taken, Lock(self.path, token, until))
         caught_up = catch_up(tx)
         halted = look_again(tx, self.path)
         if halted is not None:
@@ -88,7 +73,7 @@ class Receive(Operation[Found]):
             lock = Lock(self.path, token, record.locked_until or 0, self.session.session_id)
         if isinstance(rows, EntityError):
             return rows
-        return build_received(tx, rows, lock) if rows or caught_up else AGAIN
+        return hand_over(tx, rows, lock) if rows or caught_up else AGAIN
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         return self.start_all(tx, [self])[0]
@@ -132,13 +117,13 @@ class Receive(Operation[Found]):
 
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
-    ) -> list[HandedRow] | EntityError:
+    ) -> list[ReceivedMessage] | EntityError:
         first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
         first = max(first, self.after)
         while True:
             # Suspects keep their place: what stands before them goes first, what is behind waits.
             suspect = tx.select_suspect(first, last)
-            rows = tx.select_ready(first, last if suspect is None else suspect[0], self.limit)
+            rows = tx.select_ready(first, last if suspect is None else suspect.key, self.limit)
             if suspect is not None and not rows:
                 rows = [suspect]
             if not rows or not dispose_of_exhausted(tx, queue, rows):
@@ -147,14 +132,14 @@ class Receive(Operation[Found]):
             if halted is not None:
                 return halted
         if rows:
-            tx.lock([row[0] for row in rows], token, until)
+            tx.lock([row.key for row in rows], token, until)
         if suspect is None and len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
             rows += tx.take_fresh(queue.queue_id, self.limit - len(rows), token, until)
         return rows
 
     def _from_session(
         self, tx: Transaction, queue: QueueRecord, session: Lock
-    ) -> list[HandedRow] | EntityError:
+    ) -> list[ReceivedMessage] | EntityError:
         assert session.session_id is not None
         select = self._unit if queue.options.whole_sessions else self._next_of_session
         while True:
@@ -168,60 +153,62 @@ class Receive(Operation[Found]):
             if halted is not None:
                 return halted
         if rows:
-            tx.lock([row[0] for row in rows], session.token, None)
+            tx.lock([row.key for row in rows], session.token, None)
         return rows
 
-    def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+    def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return the next messages of a session, or a suspect alone."""
         # A message that waits for its retry holds back the rest of its session.
         before = tx.first_delayed(queue.queue_id, session_id) or upper_bound(queue.queue_id)
         suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
         if suspect:
-            before = suspect[0][0]
-        rows: list[HandedRow] = []
+            before = suspect[0].key
+        rows: list[ReceivedMessage] = []
         for state in (READY, FRESH):
             left = self.limit - len(rows)
             if left:
                 rows += tx.select_session_messages(queue.queue_id, session_id, state, before, left)
-        return rows or [(*row[:-1], None) for row in suspect]
+        return rows or suspect
 
-    def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[HandedRow]:
+    def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return all messages of a session that is one unit, once none of them waits or is held."""
         queue_id, last = queue.queue_id, upper_bound(queue.queue_id)
         if tx.first_delayed(queue_id, session_id) is not None or tx.session_held(queue_id, session_id):
             return []
-        rows: list[HandedRow] = []
+        rows: list[ReceivedMessage] = []
         for state in (READY, FRESH, SUSPECT):
-            found = tx.select_session_messages(queue_id, session_id, state, last, self.limit + 1)
-            rows += found
-        if found:
+            rows += tx.select_session_messages(queue_id, session_id, state, last, self.limit + 1)
+        if any(row.alone for row in rows):
             # One suspect makes a suspect of the unit.
-            rows = [(*row[:-1], None) for row in rows]
+            for row in rows:
+                row.alone = True
         if len(rows) > self.limit:
             raise NotAllowed(
                 f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole) of more "
                 f"messages than the {self.limit} asked for: receive more at once (max_messages)"
             )
-        return sorted(rows, key=operator.itemgetter(0))
+        return sorted(rows, key=operator.attrgetter("key"))
 
 
-def _answering(taken: Callable[[], list[HandedRow] | None], lock: Lock) -> Callable[[], Found | Again]:
-    return lambda: AGAIN if (rows := taken()) is None else _messages(rows, lock)
+def _answering(taken: Callable[[], list[ReceivedMessage] | None], lock: Lock) -> Callable[[], Found | Again]:
+    return lambda: AGAIN if (messages := taken()) is None else _put_lock(messages, lock)
 
 
-def _messages(rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
-    return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+def _put_lock(messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
+    for message in messages:
+        message.lock = lock
+    return messages
 
 
-def build_received(tx: Transaction, rows: Sequence[HandedRow], lock: Lock) -> list[ReceivedMessage]:
+def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
     """Return messages that were locked as their receiver gets them."""
-    if not rows:
+    if not messages:
         return []
     tx.register_worker()
-    messages = _messages(rows, lock)
-    if rows[0][-1] is None:
-        # Alone, because it is a suspect: whoever settles it has to say that it is cleared.
-        for message in messages:
+    for message in messages:
+        message.lock = lock
+        if message.alone:
+            # It is a suspect: whoever settles it has to say that it is cleared.
             row = tx.row(message.key)
             message.suspect = row.suspect if row else 0
     return messages
@@ -305,9 +292,9 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
         keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
         while True:
             rows = tx.select_messages(keys, DEFERRED)
-            missing = sorted({key - first for key in keys} - {row[0] - first for row in rows})
+            missing = sorted({key - first for key in keys} - {row.key - first for row in rows})
             if not missing and self.session is not None:
-                held = (tx.row(row[0]) for row in rows)
+                held = (tx.row(row.key) for row in rows)
                 missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
             if missing and not caught_up:
                 return AGAIN
@@ -331,7 +318,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             until = record.locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return [ReceivedMessage(*row[:-1], lock=lock) for row in rows]
+        return _put_lock(rows, lock)
 
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
@@ -358,7 +345,7 @@ def look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
     return stop_error(queue, path.subqueue)
 
 
-def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[HandedRow]) -> bool:
+def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[ReceivedMessage]) -> bool:
     """Judge messages that have no attempt left; return whether there were any.
 
     The verdict falls when an attempt fails, so there are none but where the limit was lowered since,
@@ -366,13 +353,13 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Han
     """
     found = False
     for row in rows:
-        policy = queue.options.policy_of(subqueue_of(row[0]))
+        policy = queue.options.policy_of(subqueue_of(row.key))
         if policy is None:
             continue
-        tries, cycle = row[-1], row[_CYCLE]
-        if tries is not None and tries <= policy.receive_retry_count and cycle <= policy.max_retry_cycles:
+        within = row.cycle_attempts <= policy.receive_retry_count and row.cycle <= policy.max_retry_cycles
+        if within and not row.alone:
             continue
-        full = tx.row(row[0])
+        full = tx.row(row.key)
         assert full is not None
         counters = full.counters
         if full.state == DEFERRED:
@@ -407,5 +394,4 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
     last = upper_bound(queue.queue_id, path.subqueue)
     if first > last:
         return []
-    rows = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
-    return [PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1]) for row in rows]
+    return tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)

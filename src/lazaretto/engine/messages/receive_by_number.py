@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from lazaretto.engine.messages.receive import (
-    STATES,
-    build_received,
     dispose_of_exhausted,
+    hand_over,
     look_again,
     receivable,
 )
@@ -26,8 +25,8 @@ from lazaretto.store.contract.records import (
     LOCKED,
     READY,
     SCHEDULED,
+    STATES,
     SUSPECT,
-    HandedRow,
     MessageRow,
     QueueRecord,
 )
@@ -76,7 +75,7 @@ class ReceiveByNumber(Operation[Chosen]):
             until = require_session(tx, queue, self.session).locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return build_received(tx, rows, lock)
+        return hand_over(tx, rows, lock)
 
     def _held_session(self, tx: Transaction, queue: QueueRecord) -> LazarettoError | None:
         if self.session is None or self.session.session_id is None:
@@ -148,8 +147,7 @@ def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) ->
     return f"{found}: it was never there, or was completed, or its time to live is over"
 
 
-def _active(tx: Transaction, keys: Sequence[int]) -> list[HandedRow]:
-    """Return messages that are known to be active, by number; the last value of a suspect is None."""
-    rows = [row for state in (FRESH, READY) for row in tx.select_messages(keys, state)]
-    rows += [(*row[:-1], None) for row in tx.select_messages(keys, SUSPECT)]
-    return sorted(rows, key=lambda row: row[0])
+def _active(tx: Transaction, keys: Sequence[int]) -> list[ReceivedMessage]:
+    """Return messages that are known to be active, by number."""
+    rows = [row for state in (FRESH, READY, SUSPECT) for row in tx.select_messages(keys, state)]
+    return sorted(rows, key=lambda row: row.key)

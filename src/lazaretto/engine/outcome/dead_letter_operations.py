@@ -12,7 +12,6 @@ import msgspec
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.log import audit, note_all
-from lazaretto.engine.messages.receive import STATES
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.checks import shown, text
@@ -160,10 +159,7 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
 def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
     """Return the messages of dead letters that wait, by the keys of these."""
     keys = [record.key | record.subqueue << SEQUENCE_BITS for record in records if record.resolution is None]
-    return {
-        main_key(row[0]): PeekedMessage(*row[:-2], state=STATES[row[-2]], locked_until_micros=row[-1])
-        for row in (tx.peek_keys(keys) if keys else ())
-    }
+    return {main_key(message.key): message for message in (tx.peek_keys(keys) if keys else ())}
 
 
 def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None) -> DeadLetter:

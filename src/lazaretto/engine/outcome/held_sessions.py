@@ -19,7 +19,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import DISPOSITIONS
-from lazaretto.store.contract.records import STATE_NAMES
+from lazaretto.store.contract.records import STATES
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: What an operator may decide on the message that blocks its session, and on a parked session.
@@ -48,7 +48,7 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
     keys = tx.session_keys(queue.queue_id, session_id)
     if record is None and not keys:
         raise MessageNotFound(f"no session {session_id!r} in {queue.path!r}")
-    states = Counter(STATE_NAMES[state] for _, state in keys)
+    states = Counter(STATES[state].value for _, state in keys)
     locked = record is not None and record.is_locked(tx.now)
     return SessionDescription(
         queue=queue.path,

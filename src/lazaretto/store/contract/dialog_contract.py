@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.model.conversations import ConversationState
 from lazaretto.model.dialog_contracts import Definition, Definitions
-from lazaretto.store.contract.records import HandedRow
+from lazaretto.model.messages import ReceivedMessage
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class NextGroup(NamedTuple):
 
     found: str
     lane: OpenLane
-    rows: list[HandedRow]
+    rows: list[ReceivedMessage]
 
 
 class Happening(msgspec.Struct, frozen=True, array_like=True):
@@ -149,11 +149,10 @@ class DialogTransaction(Protocol):
 
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
-    ) -> tuple[OpenLane, list[HandedRow]] | None:
+    ) -> tuple[OpenLane, list[ReceivedMessage]] | None:
         """Return the lane of a group, or of one of its conversations, that is first, and its next messages.
 
-        Messages locked under `token` hold back nothing. The last of a message that is a suspect, and goes
-        alone, is None.
+        Messages locked under `token` hold back nothing. A suspect goes alone.
         """
         ...
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
+from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, QueueStatus
 from lazaretto.model.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
@@ -16,10 +15,15 @@ from lazaretto.model.policy import Counters
 FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, SUSPECT = range(7)
 
 #: How users read a state.
-STATE_NAMES = ("active", "active", "locked", "deferred", "scheduled", "delayed", "suspect")
-
-#: A message as it is handed over: the fields of StoredMessage in their order, then cycle_attempts.
-HandedRow = tuple[Any, ...]
+STATES = (
+    MessageState.ACTIVE,
+    MessageState.ACTIVE,
+    MessageState.LOCKED,
+    MessageState.DEFERRED,
+    MessageState.SCHEDULED,
+    MessageState.DELAYED,
+    MessageState.SUSPECT,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

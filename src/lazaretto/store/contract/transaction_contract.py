@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.model.clock import Clock
+from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.claim_contract import ClaimTransaction
 from lazaretto.store.contract.dialog_contract import DialogTransaction
 from lazaretto.store.contract.history_contract import HistoryTransaction
 from lazaretto.store.contract.queue_contract import QueueTransaction
 from lazaretto.store.contract.records import (
-    HandedRow,
     LeaseRecord,
     MessageRow,
     NewMessage,
@@ -38,7 +38,11 @@ class Transaction(
     HistoryTransaction,
     Protocol,
 ):
-    """What an operation may do within one commit. A key is a message's address (see keys)."""
+    """What an operation may do within one commit. A key is a message's address (see keys).
+
+    Messages to hand over come without their lock: whoever locks them, or has had them locked, puts it in.
+    Those that are suspects are marked `alone`.
+    """
 
     @property
     def now(self) -> int:
@@ -77,7 +81,7 @@ class Transaction(
         """Add a message with a past; a body that stands by itself is named by `body_id`."""
         ...
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         """Take the next fresh messages of a queue if nothing else is to be looked at first, else None.
 
         That is: nothing is due anywhere in the store, and no message of the queue is suspect or was handed
@@ -87,18 +91,18 @@ class Transaction(
 
     def start_taking(
         self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
         """Do what `take_clear` does for several, each with a limit and a token, without waiting for answers.
 
         Return what gives the answers once the commit is done; None if that is not possible.
         """
         ...
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         """Lock and return the next messages that were never handed out."""
         ...
 
-    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
+    def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
         """Return receivable messages between two keys that were handed out before."""
         ...
 
@@ -112,11 +116,11 @@ class Transaction(
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
-    ) -> list[HandedRow]:
+    ) -> list[ReceivedMessage]:
         """Return receivable messages of a session with a key below `before`."""
         ...
 
-    def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
+    def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
         """Return those of the messages that are in the state."""
         ...
 
@@ -196,16 +200,16 @@ class Transaction(
         """Return when the store must next look at a message, session, claim or idle entity."""
         ...
 
-    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
-        """Return messages between two keys as they stand: HandedRow without its last, state, lock's end."""
+    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
+        """Return messages between two keys as they stand."""
         ...
 
-    def peek_keys(self, keys: Sequence[int]) -> list[tuple[Any, ...]]:
+    def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
         """Return those of the messages that are there, as `peek` does."""
         ...
 
-    def select_suspect(self, first: int, last: int) -> HandedRow | None:
-        """Return the first message between two keys that must be handed out alone; its last is None."""
+    def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
+        """Return the first message between two keys that must be handed out alone."""
         ...
 
     # Workers, and what is leased to service hosts.

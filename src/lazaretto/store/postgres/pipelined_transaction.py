@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
-from lazaretto.store.contract.records import HandedRow, MessageRow
+from lazaretto.store.contract.records import MessageRow
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.sql.dialog_tables import in_order
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
 
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
 _COPIED = {
@@ -193,7 +194,7 @@ class PgTransaction(SqlTransaction):
         token = super().random_token()
         return token | _RANGED if self._ranges and messages > 1 else token & ~_RANGED
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         if queue_id not in self._memory.unclear or not self._connection.sends_ahead:
             return self._take(queue_id, limit, [token] * limit, until)(token)
         self._ask_ahead(queue_id, limit)
@@ -218,22 +219,22 @@ class PgTransaction(SqlTransaction):
             return cursor
         return self._x(self._q[name], values)
 
-    def select_suspect(self, first: int, last: int) -> HandedRow | None:
-        row: HandedRow | None = self._ask("select_suspect", (first, last, self.now)).fetchone()
-        return row
+    def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
+        return suspect_of(self._ask("select_suspect", (first, last, self.now)).fetchone())
 
-    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
-        rows = self._ask("select_ready", (first, last, self.now, limit)).fetchall()
-        if not rows:
+    def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
+        rows = self._ask("select_ready", (first, last, self.now, limit))
+        messages = [ReceivedMessage(*row) for row in rows]
+        if not messages:
             self._memory.unclear.discard(queue_of(first))
-        return rows
+        return messages
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         return self._take(queue_id, limit, [token] * limit, until, look=False)(token) or []
 
     def start_taking(
         self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
         # Whoever is handed a message must be known as a worker, which is asked for before.
         if not self._memory.registered or queue_id in self._memory.unclear:
             return None
@@ -248,7 +249,7 @@ class PgTransaction(SqlTransaction):
 
     def _take(
         self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
-    ) -> Callable[[int], list[HandedRow] | None]:
+    ) -> Callable[[int], list[ReceivedMessage] | None]:
         """Lock the next fresh messages of a queue, each under a token, or all as a range under the first one.
 
         `look`: unless something else comes first. What is returned gives the messages under a token, or None
@@ -274,21 +275,25 @@ class PgTransaction(SqlTransaction):
         )
 
         @functools.cache
-        def taken() -> dict[int, list[HandedRow]] | None:
+        def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
-            if not rows[0][0]:
+            is_clear, _, first_key, *_ = rows[0]
+            if not is_clear:
                 memory.unclear.add(queue_id)
                 return None
             if look:
                 memory.unclear.discard(queue_id)
                 self._mark.nothing_due(times["since"], times["now"])
-            found: dict[int, list[HandedRow]] = {}
-            for row in sorted(rows, key=_KEY) if rows[0][2] is not None else ():
-                found.setdefault(row[1], []).append(row[2:])
-                self.cursors[queue_id] = max(row[2], self.cursors.get(queue_id, 0))
+            found: dict[int, list[ReceivedMessage]] = {}
+            if first_key is None:
+                return found
+            for _, token, *fields in sorted(rows, key=_KEY):
+                message = ReceivedMessage(*fields)
+                found.setdefault(token, []).append(message)
+            self.cursors[queue_id] = max(message.key, self.cursors.get(queue_id, 0))
             return found
 
-        def taken_by(token: int) -> list[HandedRow] | None:
+        def taken_by(token: int) -> list[ReceivedMessage] | None:
             found = taken()
             return None if found is None else found.get(token, [])
 

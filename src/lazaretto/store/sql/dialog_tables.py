@@ -10,8 +10,9 @@ import msgspec
 from lazaretto.model.conversations import ConversationEvent, ConversationState, after, at_time, dialog_of
 from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.model.keys import lower_bound
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
-from lazaretto.store.contract.records import SUSPECT, HandedRow
+from lazaretto.store.contract.records import SUSPECT
 from lazaretto.store.sql.rows import Cursor, Memory
 
 #: How many conversations are remembered between commits.
@@ -24,14 +25,16 @@ def _conversation(row: Sequence[Any]) -> ConversationRecord:
     return ConversationRecord(*values)
 
 
-def in_order(rows: Iterable[Sequence[Any]]) -> list[HandedRow]:
+def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
     """Return the messages of a lane that go together: those before a suspect."""
-    found: list[HandedRow] = []
-    for row in rows:
-        if row[-1] == SUSPECT:
+    found: list[ReceivedMessage] = []
+    for *fields, state in rows:
+        message = ReceivedMessage(*fields)
+        if state == SUSPECT:
             # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
-            return found or [(*row[:-2], None)]
-        found.append(tuple(row[:-1]))
+            message.alone = True
+            return found or [message]
+        found.append(message)
     return found
 
 
@@ -159,7 +162,7 @@ class DialogTables:
 
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
-    ) -> tuple[OpenLane, list[HandedRow]] | None:
+    ) -> tuple[OpenLane, list[ReceivedMessage]] | None:
         row = self._open_lane(queue_id, group_id, handle, token).fetchone()
         if not row:
             return None

@@ -13,12 +13,13 @@ import msgspec
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of, upper_bound
+from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.records import (
     FRESH,
     READY,
     SCHEDULED,
+    STATES,
     SUSPECT,
-    HandedRow,
     MessageRow,
     NewMessage,
     QueueRecord,
@@ -176,7 +177,7 @@ class SqlTransaction(
         self.count_bytes([row.key], 1)
         self.wake(row.key)
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow] | None:
+    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         first, last = lower_bound(queue_id), upper_bound(queue_id)
         if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
             return None
@@ -184,24 +185,27 @@ class SqlTransaction(
 
     def start_taking(
         self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[HandedRow] | None]] | None:
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
         return None
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[HandedRow]:
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         last, now = upper_bound(queue_id), self.now
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or lower_bound(queue_id)
-        rows = self._x(self._q["select_fresh"], (start, last, now, limit)).fetchall()
-        if rows:
-            self.cursors[queue_id] = rows[-1][0]
-            if len(rows) == 1:
-                self._x(self._q["lock_one"], (until, token, now, self.worker, rows[0][0]))
+        rows = self._x(self._q["select_fresh"], (start, last, now, limit))
+        messages = [ReceivedMessage(*row) for row in rows]
+        if messages:
+            first, final = messages[0].key, messages[-1].key
+            self.cursors[queue_id] = final
+            if first == final:
+                self._x(self._q["lock_one"], (until, token, now, self.worker, first))
             else:
-                bounds = (rows[0][0], rows[-1][0], FRESH, now)
+                bounds = (first, final, FRESH, now)
                 self._x(self._q["lock_range"], (until, token, now, self.worker, *bounds))
-        return rows
+        return messages
 
-    def select_ready(self, first: int, last: int, limit: int) -> list[HandedRow]:
-        return self._x(self._q["select_ready"], (first, last, self.now, limit)).fetchall()
+    def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
+        rows = self._x(self._q["select_ready"], (first, last, self.now, limit))
+        return [ReceivedMessage(*row) for row in rows]
 
     def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
         start = last
@@ -217,12 +221,12 @@ class SqlTransaction(
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
-    ) -> list[HandedRow]:
+    ) -> list[ReceivedMessage]:
         values = (queue_id, session_id, state, self.now, before, limit)
-        return self._x(self._q["select_session_messages"], values).fetchall()
+        return _to_hand_over(self._x(self._q["select_session_messages"], values), state)
 
-    def select_messages(self, keys: Sequence[int], state: int) -> list[HandedRow]:
-        return self._x(self._q["select_messages"], (self._ids(keys), state)).fetchall()
+    def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
+        return _to_hand_over(self._x(self._q["select_messages"], (self._ids(keys), state)), state)
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
         lock = (until, token, self.now, self.worker)
@@ -331,15 +335,14 @@ class SqlTransaction(
         ]
         return min((due for due in found if due is not None), default=None)
 
-    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[Any, ...]]:
-        return self._x(self._q["peek_delayed" if delayed else "peek"], (first, last, limit)).fetchall()
+    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
+        return _peeked(self._x(self._q["peek_delayed" if delayed else "peek"], (first, last, limit)))
 
-    def peek_keys(self, keys: Sequence[int]) -> list[tuple[Any, ...]]:
-        return self._x(self._q["peek_keys"], (self._ids(keys),)).fetchall()
+    def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
+        return _peeked(self._x(self._q["peek_keys"], (self._ids(keys),)))
 
-    def select_suspect(self, first: int, last: int) -> HandedRow | None:
-        row: HandedRow | None = self._x(self._q["select_suspect"], (first, last, self.now)).fetchone()
-        return row
+    def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
+        return suspect_of(self._x(self._q["select_suspect"], (first, last, self.now)).fetchone())
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -433,6 +436,31 @@ class SqlTransaction(
         self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
     ) -> None:
         self._x(self._q["delete_message_id"], (queue_id, message_id, partition_key, sequence_number))
+
+
+def suspect_of(row: Sequence[Any] | None) -> ReceivedMessage | None:
+    """Return what select_suspect found, whose last column is none of its attempts."""
+    if row is None:
+        return None
+    *fields, _ = row
+    message = ReceivedMessage(*fields)
+    message.alone = True
+    return message
+
+
+def _to_hand_over(rows: Iterable[Sequence[Any]], state: int) -> list[ReceivedMessage]:
+    messages = [ReceivedMessage(*row) for row in rows]
+    if state == SUSPECT:
+        for message in messages:
+            message.alone = True
+    return messages
+
+
+def _peeked(rows: Iterable[Sequence[Any]]) -> list[PeekedMessage]:
+    return [
+        PeekedMessage(*fields, state=STATES[state], locked_until_micros=locked_until)
+        for *fields, state, locked_until in rows
+    ]
 
 
 def _count_fitting(sizes: Iterable[tuple[int]], most: int) -> int:

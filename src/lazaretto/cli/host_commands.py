@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +56,7 @@ def run(
     with call.broker() as broker:
         host = ServiceHost(broker, found, grace=30.0 if grace is None else grace)
         view = _View(host, broker)
-        with _shown(view, json=call.json) as look:
+        with _shown(view, json=call.json) as (look, say), _logged(say):
             idle = _Idle(host) if stop_when_idle else None
 
             def until() -> bool:
@@ -132,17 +133,44 @@ class _Idle:
 
 
 @contextmanager
-def _shown(view: _View, *, json: bool) -> Iterator[Callable[[], None]]:
-    """Give a function to call often, which shows how the host stands."""
+def _shown(view: _View, *, json: bool) -> Iterator[tuple[Callable[[], None], Callable[[str], object]]]:
+    """Give a function to call often, which shows how the host stands, and one that shows text of the log."""
     if json:
-        yield lambda: None
+        yield (lambda: None), _to_stderr
     elif output.on_terminal():
-        with _drawn(view) as look:
-            yield look
+        with _drawn(view) as found:
+            yield found
     else:
         lines = _Lines(view)
-        yield lines.look
+        yield lines.look, _to_stderr
         lines.say()
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _logged(say: Callable[[str], object]) -> Iterator[None]:
+    """Show what is logged of failures meanwhile."""
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                say(output.safe_lines(self.format(record)))
+            except Exception:
+                # Whoever reads it may be gone.
+                return
+
+    handler = Shown(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("lazaretto")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 class _Lines:
@@ -170,7 +198,7 @@ class _Lines:
 
 
 @contextmanager
-def _drawn(view: _View) -> Iterator[Callable[[], None]]:
+def _drawn(view: _View) -> Iterator[tuple[Callable[[], None], Callable[[str], object]]]:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.live import Live
@@ -195,7 +223,7 @@ def _drawn(view: _View) -> Iterator[Callable[[], None]]:
                 due = time.monotonic() + _DRAW_EVERY
                 live.update(table(), refresh=True)
 
-        yield look
+        yield look, console.print
         live.update(table(), refresh=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import msgspec
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.records import Notice, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Characters of a name in the audit log.
@@ -74,6 +75,21 @@ EVENT_KINDS = {
 }
 
 
+#: Kinds of events that the log warns of.
+_WARNED = {
+    "breaker_opened",
+    "dropped",
+    "filter_failed",
+    "forward_refused",
+    "killer_found",
+    "queue_disabled",
+    "queue_halted",
+    "rejected",
+    "session_held",
+    "suspects_held",
+}
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened, at a position in the log that programs can go on from."""
 
@@ -109,9 +125,22 @@ def note_all(
     """Write several events of one kind, each with its queue, a sequence number and its detail."""
     assert kind in EVENT_KINDS, kind
     encode = msgspec.json.encode
+    if kind in _WARNED:
+        for queue, number, detail in events:
+            about = ", ".join(
+                f"{name} {value}".replace("\n", " ") for name, value in detail.items() if value is not None
+            )
+            which = "" if number is None else f"message {number}: "
+            sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
+            tell(tx, logging.WARNING, queue.path, f"{which}{sentence} ({about})")
     tx.insert_events(
         kind, [(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
     )
+
+
+def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None = None) -> None:
+    """Log something about a queue once the commit is done."""
+    tx.tell(Notice(level, queue, f"{queue!r}: {text}", stack))
 
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:

@@ -273,7 +273,6 @@ class Settling:
         queue = self._persist(lambda: self._store.read(lambda tx: tx.queue(self._path.key)))
         if queue is None or queue.breaker is None or BreakerStatus.HELD_CLOSED.value in queue.breaker:
             return None
-        _log.error("%r: an outage, not poison: %s", str(self._path), error)
         return [_uncharged(e, fingerprint) for e in ended]
 
     def _forget(self, fingerprint: str) -> None:

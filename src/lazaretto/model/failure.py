@@ -41,6 +41,12 @@ class Failure(msgspec.Struct, frozen=True):
     stack: str | None = None
 
 
+def short_error(kind: str, message: str | None, longest: int = 512) -> str:
+    """Return an error on one line: its type and the first line of its text."""
+    first = (message or "").strip().partition("\n")[0]
+    return shorten(f"{kind}: {first}" if first else kind, longest).replace("\n", " ")
+
+
 def shorten(text: str, longest: int) -> str:
     """Return text that can be stored, cut in the middle if it is too long, and saying so."""
     # A lone surrogate cannot be stored; what is left of an error's text still helps.

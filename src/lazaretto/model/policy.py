@@ -182,6 +182,13 @@ class PoisonPolicy:
         """(R + 1)(C + 1): how often a message is tried that always fails."""
         return (self.receive_retry_count + 1) * (self.max_retry_cycles + 1)
 
+    def shown_attempt(self, counters: Counters) -> str:
+        """Return which attempt at a message was the last one that was charged, in words."""
+        number = counters.cycle * (self.receive_retry_count + 1) + counters.cycle_attempts
+        if self.receive_retry_count >= UNLIMITED or self.max_retry_cycles >= UNLIMITED:
+            return f"attempt {number}"
+        return f"attempt {number} of {self.total_attempts}"
+
     def for_dead_letters(self) -> PoisonPolicy:
         """Return this policy as it applies to reading a dead-letter subqueue: R alone, no cycles.
 

@@ -14,7 +14,7 @@ from lazaretto.engine.routing.forwards import active_due, touch
 from lazaretto.engine.routing.router import refusal
 from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
-from lazaretto.model.failure import Failure, shorten
+from lazaretto.model.failure import Failure, short_error
 from lazaretto.model.headers import (
     MAX_HEADERS_SIZE,
     NegativeAcknowledgement,
@@ -54,8 +54,7 @@ def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
     if latest is None:
         return None
     kind, message, _ = latest
-    first = (message or "").strip().partition("\n")[0]
-    return shorten(f"{kind}: {first}" if first else kind, _LONGEST_ERROR)
+    return short_error(kind, message, _LONGEST_ERROR)
 
 
 def hold_session(

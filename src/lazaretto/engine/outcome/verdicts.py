@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from lazaretto.engine.dialogs import conversation_ends
+from lazaretto.engine.log import tell
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.dispositions import conclude, hold_session
 from lazaretto.model.entities import PoisonSession
-from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure
-from lazaretto.model.keys import dead_key, in_main, queue_of, subqueue_of
+from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure, short_error
+from lazaretto.model.keys import dead_key, in_main, queue_of, sequence_of, subqueue_of
 from lazaretto.model.policy import (
     RETRY,
     Disposition,
@@ -47,10 +50,12 @@ def fail(
     """
     policy = queue.options.policy_of(subqueue_of(row.key))
     if policy is None:
+        _tell(tx, queue, row, f"attempt {row.deliveries}", outcome, failure)
         end_attempt(tx, row, outcome, failure)
         put_back(tx, row, delay)
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
+    _tell(tx, queue, row, policy.shown_attempt(row.counters), outcome, failure)
     if queue.options.dialogs:
         conversation_ends.record_failure(tx, row, outcome, failure)
     verdict = decide(policy, row.counters, outcome, tx.random_fraction(), _reason(failure))
@@ -58,6 +63,22 @@ def fail(
         return _overrule(tx, queue, row, verdict, poison, failure, delay)
     carry_out(tx, queue, row, verdict, failure, delay)
     return verdict
+
+
+def _tell(
+    tx: Transaction,
+    queue: QueueRecord,
+    row: MessageRow,
+    attempt: str,
+    outcome: Outcome,
+    failure: Failure | None,
+) -> None:
+    """Log that an attempt has failed: which, and with what error, but nothing of the message's own."""
+    error = outcome.value if failure is None else short_error(failure.type, failure.message)
+    number = sequence_of(row.key)
+    tell(
+        tx, logging.WARNING, queue.path, f"{attempt} at message {number} ({row.message_id!r}) failed: {error}"
+    )
 
 
 def _reason(failure: Failure | None) -> str | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.log import note
+from lazaretto.engine.log import note, tell
 from lazaretto.engine.routing.router import Router, with_hops
 from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.failure import LONGEST_TEXT, Failure, shorten
+from lazaretto.model.failure import LONGEST_TEXT, Failure, short_error, shorten
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -63,11 +64,13 @@ def dead_letter(
 
     From there it goes on if the queue forwards its dead letters.
     """
-    error_type, error_message = (failure.type, failure.message) if failure else (None, None)
+    error_type, error_message, stack = (
+        (failure.type, failure.message, failure.stack) if failure else (None, None, None)
+    )
     if failure is None:
         latest = tx.last_error(main_key(row.key))
         if latest is not None:
-            error_type, error_message, _stack = latest
+            error_type, error_message, stack = latest
     record = DeadLetterRecord(
         key=main_key(row.key),
         message_id=row.message_id,
@@ -102,6 +105,11 @@ def dead_letter(
     # Nothing but a message of a session, or a dead letter, which may have been one, holds a session back.
     if row.session_id is not None or not in_main(row.key):
         release_sessions(tx, [row.key])
+    why = f"{reason}: {short_error(error_type, error_message)}" if error_type else str(reason)
+    number = sequence_of(row.key)
+    tell(
+        tx, logging.ERROR, queue.path, f"message {number} ({row.message_id!r}) is a dead letter: {why}", stack
+    )
     where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
     if subqueue is Subqueue.DEAD_LETTER:

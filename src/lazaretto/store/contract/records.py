@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -215,6 +216,15 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     session_id: str | None
     keys: Sequence[int]
     started: bool
+
+
+class Notice(NamedTuple):
+    """Something for the log, about a queue: a level of the logging module, a text, a stack."""
+
+    level: int
+    queue: str
+    text: str
+    stack: str | None = None
 
 
 class SessionRecord(msgspec.Struct, frozen=True):

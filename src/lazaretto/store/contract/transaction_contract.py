@@ -21,6 +21,7 @@ from lazaretto.store.contract.records import (
     LeaseRecord,
     MessageRow,
     NewMessage,
+    Notice,
     QueueRecord,
 )
 from lazaretto.store.contract.session_contract import SessionTransaction
@@ -64,6 +65,10 @@ class Transaction(
 
     def wake(self, key: int, messages: int = 1) -> None:
         """Tell receivers of the subqueue that `key` lies in, after the commit, that there may be so many."""
+        ...
+
+    def tell(self, notice: Notice) -> None:
+        """Log something after the commit, if it is done."""
         ...
 
     # Messages.

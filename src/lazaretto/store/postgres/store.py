@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -14,6 +14,7 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import Clock, SystemClock
+from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import asking_for_locks, dialect
@@ -343,13 +344,15 @@ class PostgresStore(SqlStore):
         )
         return now
 
-    def _end_user_sql(self, connection: PgConnection, woken: Mapping[int, int]) -> None:
+    def _end_user_sql(
+        self, connection: PgConnection, woken: Mapping[int, int], notices: Sequence[Notice]
+    ) -> None:
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
             self._give_back(connection)
         finally:
-            self._end_exclusive(woken)
+            self._end_exclusive(woken, notices)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
+from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.sql.rows import Cursor
@@ -45,7 +46,7 @@ class PgExclusive:
         tx: SqlTransaction,
         translated: Callable[[psycopg.Error], LazarettoError],
         save: Callable[[PgConnection], object],
-        ended: Callable[[PgConnection, Mapping[int, int]], None],
+        ended: Callable[[PgConnection, Mapping[int, int], Sequence[Notice]], None],
     ) -> None:
         self._connection = connection
         self._tx = tx
@@ -98,11 +99,11 @@ class PgExclusive:
             if isinstance(error, psycopg.Error):
                 raise self._translated(error) from error
             raise
-        self._ended(self._connection, self._tx.woken)
+        self._ended(self._connection, self._tx.woken, self._tx.notices)
         return answer
 
     def rollback(self) -> None:
-        self._ended(self._connection, {})
+        self._ended(self._connection, {}, ())
 
 
 class PgSavepoint:

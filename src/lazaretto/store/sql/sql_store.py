@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
+from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
+from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Notifier
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Dialect, Memory
@@ -95,6 +97,7 @@ class SqlStore(ABC):
         self._monitor: Callable[[], None] = lambda: None
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
         self.notifier = Notifier(self._wake_monitor)
+        self._notices = NoticeLog()
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         return SqlTransaction(connection.execute, self.dialect, memory, self.worker, self._prefix)
@@ -136,10 +139,15 @@ class SqlStore(ABC):
 
     def run(self, operation: Operation[T]) -> T:
         self._refuse_fork()
-        answer: T | Again = self._group.run(operation)
-        while isinstance(answer, Again):
-            answer = self._group.run(_Plainly(operation))
-        return answer
+        try:
+            answer: T | Again = self._group.run(operation)
+            while isinstance(answer, Again):
+                answer = self._group.run(_Plainly(operation))
+            return answer
+        finally:
+            # Not by whoever has the right to write: all others would wait for the log.
+            if self._notices.waiting:
+                self._notices.write()
 
     def _refuse_fork(self) -> None:
         if self._pid != os.getpid():
@@ -172,6 +180,8 @@ class SqlStore(ABC):
             self._memory.cursors.update(tx.cursors)
         if tx.registers:
             self._memory.registered = True
+        if tx.notices:
+            self._notices.add(tx.notices)
         if tx.woken:
             self.notifier.notify(tx.woken)
 
@@ -246,7 +256,7 @@ class SqlStore(ABC):
         for ticket in group:
             ticket.error = ticket.later = None
             execute("SAVEPOINT operation")
-            cursors = dict(tx.cursors)
+            cursors, notices = dict(tx.cursors), len(tx.notices)
             try:
                 ticket.answer = ticket.operation.run(tx)
             except Exception as error:
@@ -255,6 +265,7 @@ class SqlStore(ABC):
                 execute("ROLLBACK TO operation")
                 tx.undone()
                 tx.cursors = cursors
+                del tx.notices[notices:]
                 ticket.error = self._translated(error) if isinstance(error, self.errors) else error
             execute("RELEASE operation")
 
@@ -276,10 +287,13 @@ class SqlStore(ABC):
     def _wake_monitor(self) -> None:
         self._monitor()
 
-    def _end_exclusive(self, woken: Mapping[int, int]) -> None:
+    def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
         self._group.release()
         if woken:
             self.notifier.notify(woken)
+        if notices:
+            self._notices.add(notices)
+            self._notices.write()
 
     @abstractmethod
     def read(self, query: Callable[[Transaction], T]) -> T: ...

@@ -22,6 +22,7 @@ from lazaretto.store.contract.records import (
     SUSPECT,
     MessageRow,
     NewMessage,
+    Notice,
     QueueRecord,
     SessionRecord,
 )
@@ -40,6 +41,9 @@ _standing = operator.attrgetter(
     "lock_expiries", "delivery_count", "cycle_attempts", "cycle", "moves", "generation", "deferred",
     "enqueued_sequence_number", "resubmitted_from", "suspect", "headers",
 )  # fmt: skip
+
+#: How many notices of one commit are kept: a log of more helps nobody.
+_MOST_NOTICES = 1_000
 
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
@@ -66,6 +70,8 @@ class SqlTransaction(
         self.woken: dict[int, int] = {}
         #: How far this commit has moved on into the fresh messages, by queue.
         self.cursors: dict[int, int] = {}
+        #: What is logged once this commit is done.
+        self.notices: list[Notice] = []
 
     def begin(self, now: int) -> None:
         """Start on a new commit."""
@@ -75,6 +81,8 @@ class SqlTransaction(
             self.woken = {}
         if self.cursors:
             self.cursors = {}
+        if self.notices:
+            self.notices = []
 
     def undone(self) -> None:
         """Forget what is known by something that was undone."""
@@ -93,6 +101,10 @@ class SqlTransaction(
     def wake(self, key: int, messages: int = 1) -> None:
         place = key >> 42
         self.woken[place] = self.woken.get(place, 0) + messages
+
+    def tell(self, notice: Notice) -> None:
+        if len(self.notices) < _MOST_NOTICES:
+            self.notices.append(notice)
 
     # -- messages -------------------------------------------------------------------------------
 

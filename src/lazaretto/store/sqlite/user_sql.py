@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lazaretto.errors import TransactionError
+from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
@@ -59,7 +60,7 @@ class SqliteExclusive:
         memory: Memory,
         where: str,
         file: WatchedFile,
-        ended: Callable[[Mapping[int, int]], None],
+        ended: Callable[[Mapping[int, int], Sequence[Notice]], None],
     ) -> None:
         self._connection = connection
         self._tx = tx
@@ -126,19 +127,19 @@ class SqliteExclusive:
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._where) from error
             raise
-        self._end(self._tx.woken)
+        self._end(self._tx.woken, self._tx.notices)
         return answer
 
     def rollback(self) -> None:
-        self._end({})
+        self._end({}, ())
 
-    def _end(self, woken: Mapping[int, int]) -> None:
+    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
         try:
             # Closing a connection undoes what it has not committed.
             self._connection.close()
         finally:
             # Also when a signal raises an exception: nobody could write any more.
-            self._ended(woken)
+            self._ended(woken, notices)
 
 
 class SqliteSavepoint:

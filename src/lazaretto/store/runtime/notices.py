@@ -1,0 +1,76 @@
+"""Logs what a commit has brought to light: failed attempts, dead letters, queues that stand still."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lazaretto.store.contract.records import Notice
+
+_log = logging.getLogger("lazaretto.messages")
+
+#: How many lines of one level about one queue are logged in a while, and how long that is, in seconds.
+MOST, WHILE = 100, 10.0
+
+
+class NoticeLog:
+    """Takes notices while a commit is written, and logs them afterwards; threads share it.
+
+    More than MOST of one level about one queue within WHILE are counted, and only their number is logged.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._new: deque[Notice] = deque()
+        self._lock = threading.Lock()
+        self._spans: dict[tuple[str, int], _Span] = {}
+
+    def add(self, notices: Sequence[Notice]) -> None:
+        """Keep notices for `write`."""
+        self._new.extend(notices)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._new)
+
+    def write(self) -> None:
+        """Log what was added. No fault of a log's handler gets out."""
+        while True:
+            try:
+                notice = self._new.popleft()
+            except IndexError:
+                return
+            for text in self._lines(notice):
+                with contextlib.suppress(Exception):
+                    _log.log(notice.level, "%s", text)
+
+    def _lines(self, notice: Notice) -> list[str]:
+        now, key = self._clock(), (notice.queue, notice.level)
+        lines = []
+        with self._lock:
+            span = self._spans.setdefault(key, _Span(now))
+            if now - span.since >= WHILE:
+                if span.count > MOST:
+                    lines.append(f"{notice.queue!r}: {span.count - MOST} more were not logged")
+                span.since, span.count = now, 0
+            span.count += 1
+            if span.count == MOST + 1:
+                lines.append(f"{notice.queue!r}: too many failures; for {WHILE:g} s they are only counted")
+            elif span.count <= MOST:
+                lines.append(f"{notice.text}\n{notice.stack.rstrip()}" if notice.stack else notice.text)
+        return lines
+
+
+class _Span:
+    """How many notices of one kind came since when."""
+
+    __slots__ = ("count", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.count = 0

@@ -100,7 +100,7 @@ def track_message(work: DialogTransaction, message: DialogMessage, error: Except
     if found is not None and found[0] > 3:
         clear_message_tracking(work, handle)
         # Service Broker would lose the report here. This one is kept, with the error, for someone to look at.
-        work.set_aside(message, reason="500", error=error)
+        work.dead_letter(message, reason="500", error=error)
         work.end(handle, error=(500, "Unable to process message."))
     else:
         run_sql(work, f"UPDATE {table} SET count = count + 1 WHERE conversation_handle = ?", handle)

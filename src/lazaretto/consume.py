@@ -12,7 +12,8 @@ from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, Sessi
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.receiver import Receiver, settle
+from lazaretto.receiver import Receiver
+from lazaretto.settling import settle
 from lazaretto.store.contract.transaction_contract import Store
 
 Handler = Callable[[ReceivedMessage], object]

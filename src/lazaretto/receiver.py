@@ -6,7 +6,7 @@ import contextlib
 import enum
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
@@ -21,31 +21,27 @@ from lazaretto.engine.messages.sessions import (
     SetSessionState,
     session_state,
 )
-from lazaretto.engine.messages.settle import COMPLETE, RenewLocks, Settle, Settled, Settlement, held_of
+from lazaretto.engine.messages.settle import COMPLETE, RenewLocks, Settlement
 from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
     BrokerClosed,
     CommitUnknown,
     InvalidOption,
-    MessageLockLost,
     NotAllowed,
     SessionCannotBeLocked,
 )
 from lazaretto.model.checks import flag, seconds, shown, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.failure import failure_of, kept
-from lazaretto.model.headers import PropertyValue, check_properties
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
-from lazaretto.model.policy import Outcome
+from lazaretto.settling import Messages, MessageVerbs, settle, settlements
 from lazaretto.store.contract.transaction_contract import Store
 
 T = TypeVar("T")
 
 Mode = Literal["peek_lock", "receive_and_delete"]
-Messages = ReceivedMessage | Iterable[ReceivedMessage]
 
 MOST_MESSAGES = 100_000
 #: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
@@ -60,65 +56,6 @@ class NextSession(enum.Enum):
 
 #: As `session=` of a receiver: the next session that is free and has something to receive.
 NEXT_SESSION: Final = NextSession.NEXT_SESSION
-
-
-def failed_settlement(
-    error: BaseException | str | None,
-    delay: float | None,
-    properties: Mapping[str, PropertyValue] | None,
-) -> Settlement:
-    """Return how a message is settled that failed."""
-    wait = None if delay is None else seconds("delay", delay)
-    return Settlement(Outcome.FAILED, failure_of(error), wait, properties=_checked(properties))
-
-
-def deferred(properties: Mapping[str, PropertyValue] | None) -> Settlement:
-    """Return how a message is settled that is to be received by its number."""
-    return Settlement(Outcome.DEFERRED, properties=_checked(properties))
-
-
-def dead_lettered(
-    reason: str | None,
-    description: str | None,
-    error: BaseException | str | None,
-    properties: Mapping[str, PropertyValue] | None,
-) -> Settlement:
-    """Return how a message is settled that its receiver sets aside."""
-    return Settlement(
-        Outcome.DEAD_LETTERED,
-        failure_of(error),
-        reason=kept("reason", reason),
-        description=kept("description", description),
-        properties=_checked(properties),
-    )
-
-
-def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, PropertyValue] | None:
-    return None if properties is None else check_properties(properties)
-
-
-def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
-    """Return what one call settles: one message or several, all in the same way."""
-    given = list(messages) if isinstance(messages, Iterable) else [messages]
-    for message in given:
-        if not isinstance(message, ReceivedMessage):
-            raise InvalidOption(f"expected received messages, got {shown(message)}")
-    return [Settled(message, settlement) for message in given]
-
-
-def settle(store: Store, entries: Sequence[Settled]) -> None:
-    """Settle messages in one commit: all, or none and MessageLockLost, which names those lost."""
-    if not entries:
-        return
-    try:
-        store.run(Settle(entries))
-    except MessageLockLost as error:
-        if len(entries) > 1:
-            held = store.read(lambda tx: held_of(tx, entries))
-            lost = [e.message.sequence_number for e in entries if e.message.key not in held]
-            # None lost: a message was named twice.
-            raise MessageLockLost(str(error), lost or error.sequence_numbers) from None
-        raise
 
 
 def place_of_path(store: Store, path: EntityPath) -> int | None:
@@ -163,7 +100,7 @@ def wait_for(
             check()
 
 
-class Receiver:
+class Receiver(MessageVerbs):
     """Receives from a queue, a subqueue, or one session. A context manager.
 
     Threads may share it. Closing it leaves locks to run out by themselves, except a session's,
@@ -285,55 +222,6 @@ class Receiver:
         return look(self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
 
     # -- settling -------------------------------------------------------------------------------
-    # Each takes one message or several, in one commit that is on disk when the call returns, and
-    # raises MessageLockLost (SessionLockLost) if the lock on any is lost: then nothing was changed.
-
-    def complete(self, messages: Messages) -> None:
-        """The work is done: delete the messages."""
-        self._settle(messages, COMPLETE)
-
-    def abandon(
-        self,
-        messages: Messages,
-        *,
-        error: BaseException | str | None = None,
-        delay: float | None = None,
-        properties: Mapping[str, PropertyValue] | None = None,
-    ) -> None:
-        """The attempt failed: the poison policy decides what becomes of the messages.
-
-        `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
-        `properties`: application properties that the messages have from now on, beside those they had.
-        """
-        self._settle(messages, failed_settlement(error, delay, properties))
-
-    def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
-        """The messages can never be processed: no retries, the policy's `on_invalid` at once."""
-        self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
-
-    def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
-        """Set the messages aside until they are received by number. `properties`: as in `abandon`."""
-        self._settle(messages, deferred(properties))
-
-    def dead_letter(
-        self,
-        messages: Messages,
-        *,
-        reason: str | None = None,
-        description: str | None = None,
-        error: BaseException | str | None = None,
-        properties: Mapping[str, PropertyValue] | None = None,
-    ) -> None:
-        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle.
-
-        `properties`: as in `abandon`.
-        """
-        self._settle(messages, dead_lettered(reason, description, error, properties))
-
-    def release(self, messages: Messages) -> None:
-        """Give the messages back without charging an attempt."""
-        self._settle(messages, Settlement(Outcome.RELEASED))
-
     def renew_lock(self, messages: Messages) -> datetime:
         """Prolong the locks: they hold for their queue's lock duration from now.
 

@@ -6,20 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.messages.settle import COMPLETE, Settled, Settlement
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement
 from lazaretto.engine.unit_of_work import CommitWork, RollBackWork
 from lazaretto.errors import InvalidOption, LazarettoError, TransactionError
 from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import failure_of
-from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.model.policy import Outcome
-from lazaretto.receiver import Messages, Receiver, dead_lettered, deferred, failed_settlement, settlements
+from lazaretto.receiver import Receiver
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
+from lazaretto.settling import Messages, MessageVerbs, settlements
 from lazaretto.store.contract.transaction_contract import Exclusive, Operation, Savepoint, Store
-
-_RELEASE = Settlement(Outcome.RELEASED)
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -56,13 +53,14 @@ class TransactionSavepoint:
             owner._exclusive = None
 
 
-class BrokerTransaction:
+class BrokerTransaction(MessageVerbs):
     """Receives, settles, sends and SQL that take effect together, or not at all. A context manager.
 
     Leaving the block commits; an exception rolls back. What the transaction received and did not
     settle otherwise is completed by the commit. Rolling back charges each message it received one
     failure and makes it receivable again. Nothing is locked in the store while your code runs,
-    until the first `execute`: from then on this transaction is the only writer, so be quick. One thread.
+    until the first `execute`: from then on this transaction is the only writer, so be quick. The verbs that
+    settle take messages received in this transaction or by a receiver. One thread.
     """
 
     def __init__(self, store: Store) -> None:
@@ -110,45 +108,6 @@ class BrokerTransaction:
         self._refuse_ended()
         if self._exclusive is not None:
             raise TransactionError("receive before the first SQL of a transaction, not after it")
-
-    def complete(self, messages: Messages) -> None:
-        """Complete messages by the commit, received in this transaction or by a receiver."""
-        self._settle(messages, COMPLETE)
-
-    def abandon(
-        self,
-        messages: Messages,
-        *,
-        error: BaseException | str | None = None,
-        delay: float | None = None,
-        properties: Mapping[str, PropertyValue] | None = None,
-    ) -> None:
-        """Let messages fail by the commit: the poison policy decides what becomes of them."""
-        self._settle(messages, failed_settlement(error, delay, properties))
-
-    def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
-        """Defer messages by the commit."""
-        self._settle(messages, deferred(properties))
-
-    def dead_letter(
-        self,
-        messages: Messages,
-        *,
-        reason: str | None = None,
-        description: str | None = None,
-        error: BaseException | str | None = None,
-        properties: Mapping[str, PropertyValue] | None = None,
-    ) -> None:
-        """Move messages to the dead-letter subqueue by the commit."""
-        self._settle(messages, dead_lettered(reason, description, error, properties))
-
-    def invalid(self, messages: Messages, *, error: BaseException | str | None = None) -> None:
-        """Say by the commit that messages can never be processed: the policy's `on_invalid`, no retries."""
-        self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
-
-    def release(self, messages: Messages) -> None:
-        """Give messages back by the commit, uncharged."""
-        self._settle(messages, _RELEASE)
 
     @overload
     def send(self, path: str, messages: Sendable, *, via: str | None = None) -> None: ...
@@ -222,7 +181,7 @@ class BrokerTransaction:
         entries = dict(self._settled)
         for key, message in self._received.items():
             if key not in entries:
-                settlement = _RELEASE if key in self._undone else COMPLETE
+                settlement = RELEASE if key in self._undone else COMPLETE
                 entries[key] = Settled(message, settlement)
         work = CommitWork(list(entries.values()), [*self._operations, *self._releases])
         self._ended = True

@@ -175,7 +175,7 @@ class TestSetAside:
         begin(broker, b"1", b"2")
         with broker.dialogs.transaction("shop") as work:
             (message,) = work.receive()
-            work.set_aside(message, reason="UnknownPart", error="part 12 is not known")
+            work.dead_letter(message, reason="UnknownPart", error="part 12 is not known")
         assert [d.reason for d in broker.dead_letters("shop")] == ["UnknownPart"]
         assert bodies(read_all(broker)) == [b"2"]
 

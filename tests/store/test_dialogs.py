@@ -140,17 +140,27 @@ class TestSettlingPartOfWhatWasReceived:
         self.last(broker)
         with broker.dialogs.transaction("shop") as work:
             first, *_ = work.receive(max_messages=10)
-            work.set_aside(first, reason="odd")
+            work.dead_letter(first, reason="odd")
         assert [d.reason for d in broker.dead_letters("shop")] == ["odd"]
         assert leftovers(broker) == []
 
-    @pytest.mark.parametrize("verb", ["release", "fail"])
+    @pytest.mark.parametrize("verb", ["release", "abandon"])
     def test_given_back_it_comes_again_before_the_end(self, broker: Broker, verb: str) -> None:
         self.last(broker)
         with broker.dialogs.transaction("shop") as work:
             first, *_ = work.receive(max_messages=10)
             getattr(work, verb)(first)
         assert [m.type for m in read(broker)] == [ORDER, END_DIALOG]
+        assert leftovers(broker) == []
+
+    @pytest.mark.parametrize("verb", ["complete", "abandon", "invalid", "dead_letter", "release"])
+    def test_a_verb_takes_messages_of_dialogs_alone(self, broker: Broker, verb: str) -> None:
+        self.last(broker)
+        with broker.dialogs.transaction("shop") as work:
+            messages = work.receive(max_messages=10)
+            with pytest.raises(InvalidOption, match="expected messages of a dialog"):
+                getattr(work, verb)([messages[0], messages[1].received])
+            work.complete(messages)
         assert leftovers(broker) == []
 
     def test_invalid(self, broker: Broker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from lazaretto.engine.dialogs.verbs import (
     SetTimer,
 )
 from lazaretto.engine.messages.sessions import session_state
+from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.model.checks import seconds, shown, text, whole
 from lazaretto.model.conversations import (
@@ -40,6 +42,7 @@ from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Lock
 from lazaretto.receiver import MOST_MESSAGES, return_or_raise, wait_for
+from lazaretto.settling import SettleVerbs
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
 
@@ -51,7 +54,7 @@ def check_error(error: object) -> DialogError:
     return whole("an error's code", error[0], 1, 2**31 - 1), text("an error's text", error[1], LONGEST_ERROR)
 
 
-class DialogTransaction:
+class DialogTransaction(SettleVerbs[DialogMessage]):
     """The verbs of dialogs and your own SQL, all of it or nothing. A context manager.
 
     Leaving the block commits: what was received and not settled otherwise is processed, and conversation
@@ -259,25 +262,12 @@ class DialogTransaction:
         micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)
         self._work._enlist(SetTimer(handle, micros))
 
-    def set_aside(
-        self, message: DialogMessage, *, reason: str | None = None, error: BaseException | str | None = None
-    ) -> None:
-        """Make a message a dead letter by the commit; its conversation goes on without it."""
-        self._work.dead_letter(message.received, reason=reason, error=error)
-
-    def fail(
-        self, message: DialogMessage, error: BaseException | str | None = None, delay: float | None = None
-    ) -> None:
-        """Let the attempt at one message fail by the commit; the service's way with poison decides."""
-        self._work.abandon(message.received, error=error, delay=delay)
-
-    def invalid(self, message: DialogMessage, error: BaseException | str | None = None) -> None:
-        """Set aside what can never be processed, and answer with an error at once."""
-        self._work.invalid(message.received, error=error)
-
-    def release(self, message: DialogMessage) -> None:
-        """Give a message back by the commit, uncharged."""
-        self._work.release(message.received)
+    def _settle(self, messages: DialogMessage | Iterable[DialogMessage], settlement: Settlement) -> None:
+        given = list(messages) if isinstance(messages, Iterable) else [messages]
+        for message in given:
+            if not isinstance(message, DialogMessage):
+                raise InvalidOption(f"expected messages of a dialog, got {shown(message)}")
+        self._work._settle([message.received for message in given], settlement)
 
     # -- what every transaction has -------------------------------------------------------------
 

@@ -1,0 +1,123 @@
+"""The verbs that settle messages: the same in receivers, transactions and transactions of dialogs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settle, Settled, Settlement, held_of
+from lazaretto.errors import InvalidOption, MessageLockLost
+from lazaretto.model.checks import seconds, shown
+from lazaretto.model.failure import failure_of, kept
+from lazaretto.model.headers import PropertyValue, check_properties
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.policy import Outcome
+from lazaretto.store.contract.transaction_contract import Store
+
+M = TypeVar("M")
+
+Messages = ReceivedMessage | Iterable[ReceivedMessage]
+
+
+class SettleVerbs(ABC, Generic[M]):
+    """How a message that was received is settled. Each verb takes one message or several.
+
+    A receiver settles them at once, in one commit that is on disk when the call returns. A transaction
+    settles them when it commits. If the lock on any message is lost, none is settled, and MessageLockLost
+    (SessionLockLost) is raised.
+    """
+
+    @abstractmethod
+    def _settle(self, messages: M | Iterable[M], settlement: Settlement) -> None:
+        """Settle messages, or note what the commit is to do with them."""
+
+    def complete(self, messages: M | Iterable[M]) -> None:
+        """The work is done: delete the messages."""
+        self._settle(messages, COMPLETE)
+
+    def abandon(
+        self,
+        messages: M | Iterable[M],
+        *,
+        error: BaseException | str | None = None,
+        delay: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
+    ) -> None:
+        """The attempt failed: the poison policy decides what becomes of the messages.
+
+        `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
+        `properties`: application properties that the messages have from now on, beside those they had.
+        """
+        wait = None if delay is None else seconds("delay", delay)
+        failure = failure_of(error)
+        self._settle(messages, Settlement(Outcome.FAILED, failure, wait, properties=_checked(properties)))
+
+    def invalid(self, messages: M | Iterable[M], *, error: BaseException | str | None = None) -> None:
+        """The messages can never be processed: no retries, the policy's `on_invalid` at once.
+
+        In a dialog, the far end gets an error at once.
+        """
+        self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
+
+    def dead_letter(
+        self,
+        messages: M | Iterable[M],
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        error: BaseException | str | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
+    ) -> None:
+        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle.
+
+        A dialog goes on without the message. `properties`: as in `abandon`.
+        """
+        settlement = Settlement(
+            Outcome.DEAD_LETTERED,
+            failure_of(error),
+            reason=kept("reason", reason),
+            description=kept("description", description),
+            properties=_checked(properties),
+        )
+        self._settle(messages, settlement)
+
+    def release(self, messages: M | Iterable[M]) -> None:
+        """Give the messages back without charging an attempt."""
+        self._settle(messages, RELEASE)
+
+
+class MessageVerbs(SettleVerbs[ReceivedMessage]):
+    """The verbs for messages of ordinary queues, which can be deferred too."""
+
+    def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
+        """Set the messages aside until they are received by number. `properties`: as in `abandon`."""
+        self._settle(messages, Settlement(Outcome.DEFERRED, properties=_checked(properties)))
+
+
+def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, PropertyValue] | None:
+    return None if properties is None else check_properties(properties)
+
+
+def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
+    """Return what one call settles: one message or several, all in the same way."""
+    given = list(messages) if isinstance(messages, Iterable) else [messages]
+    for message in given:
+        if not isinstance(message, ReceivedMessage):
+            raise InvalidOption(f"expected received messages, got {shown(message)}")
+    return [Settled(message, settlement) for message in given]
+
+
+def settle(store: Store, entries: Sequence[Settled]) -> None:
+    """Settle messages in one commit: all, or none and MessageLockLost, which names those lost."""
+    if not entries:
+        return
+    try:
+        store.run(Settle(entries))
+    except MessageLockLost as error:
+        if len(entries) > 1:
+            held = store.read(lambda tx: held_of(tx, entries))
+            lost = [e.message.sequence_number for e in entries if e.message.key not in held]
+            # None lost: a message was named twice.
+            raise MessageLockLost(str(error), lost or error.sequence_numbers) from None
+        raise

@@ -23,8 +23,8 @@ def _row(claim: Claim) -> tuple[object, ...]:
         claim.number,
         claim.state,
         claim.rows,
-        claim.shards or "",
-        claim.reads or "",
+        claim.shards or None,
+        claim.reads or None,
         output.shown_time(claim.created),
         output.shown_time(claim.lease_until),
         ", ".join(f"{name} {count}" for name, count in claim.outcomes.items()),
@@ -46,7 +46,7 @@ def list_(
     if call.json:
         output.json_array(found)
     else:
-        output.table(_COLUMNS, map(_row, found), "no claims")
+        output.table(_COLUMNS, map(_row, found), "no claims", spare=("reads", "shards", "created"))
 
 
 @app.command("revoke")

@@ -45,6 +45,8 @@ AllOption = Annotated[bool, typer.Option("--all", help="Every dead letter of the
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
 
 _COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
+#: What makes room for the error, in this order.
+_SPARE = ("message id", "deliveries", "dead-lettered", "error type")
 
 
 def chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: bool) -> Which:
@@ -75,7 +77,7 @@ def _print_list(
     if call.json:
         output.json_array(found)
     else:
-        output.table(_COLUMNS, map(_row, found), f"no such dead letters in {queue}")
+        output.table(_COLUMNS, map(_row, found), f"no such dead letters in {queue}", spare=_SPARE)
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
@@ -210,7 +212,7 @@ def groups(
         (g.count, g.reason, g.error_type, output.shown_time(g.first), output.shown_time(g.last), g.example)
         for g in found
     ]
-    output.table(columns, rows, f"no dead letters in {queue}")
+    output.table(columns, rows, f"no dead letters in {queue}", spare=("first", "last"), shortened=None)
 
 
 @app.command("resubmit")

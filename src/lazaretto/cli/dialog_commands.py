@@ -129,7 +129,12 @@ def list_(
                 (c.conversation, c.service, c.far_service, c.state.value, sum(c.messages.values()), c.waits)
                 for c in found
             )
-            output.table(_COLUMNS, rows, "no conversations held" if held else "no conversations")
+            output.table(
+                _COLUMNS,
+                rows,
+                "no conversations held" if held else "no conversations",
+                spare=("far service",),
+            )
 
 
 @app.command("show")
@@ -180,13 +185,18 @@ def timeline(
             output.shown_time(e.time),
             e.end,
             e.kind,
-            "" if e.number is None else e.number,
+            e.number,
             e.message_type,
             e.text,
         )
         for e in entries
     ]
-    output.table(("time", "end", "what", "number", "message type", ""), rows, "nothing happened")
+    output.table(
+        ("time", "end", "what", "number", "message type", ""),
+        rows,
+        "nothing happened",
+        spare=("number", "end"),
+    )
 
 
 @app.command("end")

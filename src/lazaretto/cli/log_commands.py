@@ -10,6 +10,7 @@ import typer
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.tables import Table
 from lazaretto.engine.log import EVENT_KINDS, Event
 from lazaretto.receiver import MOST_MESSAGES
 
@@ -18,6 +19,8 @@ _PAGE = 1000
 _WAIT = 60.0
 
 _EVENT_COLUMNS = ("position", "time", "kind", "queue", "sequence", "detail")
+#: What makes room for the detail, in this order.
+_SPARE = ("position", "actor", "time")
 _AUDIT_COLUMNS = ("position", "time", "actor", "action", "queue", "detail")
 
 OnlyQueueOption = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
@@ -54,11 +57,11 @@ def events(
             if call.json:
                 output.json_array(found)
             else:
-                output.table(_EVENT_COLUMNS, map(_event_row, found), "no events")
+                output.table(_EVENT_COLUMNS, map(_event_row, found), "no events", spare=_SPARE)
 
 
 def _follow(call: Call, found: Iterator[Event]) -> None:
-    listing = output.Listing(_EVENT_COLUMNS)
+    listing = Table(_EVENT_COLUMNS, spare=_SPARE)
     for event in found:
         if call.json:
             output.json_line(event)
@@ -119,7 +122,7 @@ def audit(
     rows = [
         (e.position, output.shown_time(e.time), e.actor, e.action, e.queue, _detail(e.detail)) for e in found
     ]
-    output.table(_AUDIT_COLUMNS, rows, "nothing in the audit log")
+    output.table(_AUDIT_COLUMNS, rows, "nothing in the audit log", spare=_SPARE)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -11,13 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-#: Rows up to which a terminal gets a drawn table; longer listings are written as they come.
-_DRAWN = 500
-#: Rows that are measured together to align the columns of a listing.
-_ALIGNED = 500
-#: Characters of a cell in a drawn table; a column as narrow as a time is never broken.
-_SHORT = 120
-_UNBROKEN = 20
+from lazaretto.cli.tables import Table, pad, width_of
 
 # JSON leaves these as they are within texts, though a terminal may obey them.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -169,80 +163,34 @@ def json_array(values: Iterable[Any]) -> None:
 # -- for people ---------------------------------------------------------------------------------
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Print rows under headings; numbers stand to the right. Nothing is cut where no terminal reads it."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    *,
+    spare: Sequence[str] = (),
+    shortened: str | None = "",
+) -> None:
+    """Print rows under headings as `Table` does; where there are none, say `empty`."""
     rows = iter(rows)
-    first = list(itertools.islice(rows, _DRAWN + 1))
-    if not first:
+    first = next(rows, None)
+    if first is None:
         notice(empty)
-    elif on_terminal() and len(first) <= _DRAWN:
-        _draw(columns, first)
     else:
-        Listing(columns).add(itertools.chain(first, rows))
+        Table(columns, spare=spare, shortened=shortened).add(itertools.chain([first], rows))
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value as a table shows it: on one line, with everything escaped that a terminal obeys."""
     return "" if value is None else safe(str(value))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHORT else f"{text[:_SHORT]}… ({len(text)} characters)"
-
-
-def _draw(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = [[_shortened(_cell(value)) for value in row] for row in rows]
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(columns):
-        number = all(isinstance(row[index], int) for row in rows)
-        narrow = all(len(row[index]) <= _UNBROKEN for row in cells)
-        drawn.add_column(Text(name), justify="right" if number else "left", no_wrap=narrow, overflow="fold")
-    for texts in cells:
-        drawn.add_row(*map(Text, texts))
-    Console(highlight=False, markup=False, emoji=False).print(drawn)
-
-
-class Listing:
-    """Prints aligned rows as they come, under one line of headings, without cutting anything."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = columns
-        self._widths = [len(name) for name in columns]
-        self._started = False
-
-    def add(self, rows: Iterable[Sequence[object]]) -> None:
-        """Print rows; they are out when this returns."""
-        rows = iter(rows)
-        while chunk := list(itertools.islice(rows, _ALIGNED)):
-            cells = [[_cell(value) for value in row] for row in chunk]
-            # The last column may be a body: nothing stands behind it that must be aligned.
-            for index in range(len(self._columns) - 1):
-                self._widths[index] = max(self._widths[index], *(len(row[index]) for row in cells))
-            if not self._started:
-                self._started = True
-                self._print(self._columns, [False] * len(self._columns))
-            for row, values in zip(cells, chunk, strict=True):
-                self._print(row, [isinstance(value, int) for value in values])
-        sys.stdout.flush()
-
-    def _print(self, cells: Sequence[str], numbers: Sequence[bool]) -> None:
-        *front, last = (
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(cells, self._widths, numbers, strict=True)
-        )
-        sys.stdout.write("  ".join([*front, last]).rstrip() + "\n")
 
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
     """Print names and values, one a line, the values aligned; None and "" are left out."""
-    given = [(safe(name), _cell(value)) for name, value in pairs if value not in (None, "")]
-    width = max((len(name) for name, _ in given), default=0)
+    given = [(safe(name), cell(value)) for name, value in pairs if value not in (None, "")]
+    width = max((width_of(name) for name, _ in given), default=0)
     for name, value in given:
-        sys.stdout.write(f"{indent}{name.ljust(width)}  {value}".rstrip() + "\n")
+        sys.stdout.write(f"{indent}{pad(name, width)}  {value}".rstrip() + "\n")
     sys.stdout.flush()
 
 

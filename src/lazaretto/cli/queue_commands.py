@@ -92,7 +92,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     if call.json:
         output.json_array(queues)
     else:
-        output.table(_COLUMNS, [_row(queue) for queue in queues], "no queues")
+        output.table(_COLUMNS, [_row(queue) for queue in queues], "no queues", shortened=None)
 
 
 def _row(queue: QueueDescription) -> tuple[object, ...]:

@@ -12,12 +12,15 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import duration
+from lazaretto.cli.tables import Table
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
 
 _BATCH = 100
 _PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "body")
+#: What makes room for the body, in this order.
+_SPARE = ("message id", "deliveries", "enqueued")
 _RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", "body")
 
 
@@ -39,7 +42,7 @@ def peek(
         if call.json:
             output.json_array(messages)
         else:
-            output.table(_PEEK_COLUMNS, map(_peek_row, messages), f"no messages in {queue}")
+            output.table(_PEEK_COLUMNS, map(_peek_row, messages), f"no messages in {queue}", spare=_SPARE)
 
 
 def _peeked(receiver: Receiver, left: int, start: int) -> Iterator[PeekedMessage]:
@@ -166,7 +169,7 @@ class _Show:
 
     def __init__(self, array: output.JsonArray | None) -> None:
         self._array = array
-        self._listing = output.Listing(_RECEIVE_COLUMNS)
+        self._listing = Table(_RECEIVE_COLUMNS, shortened=None)
 
     def __call__(self, batch: Sequence[ReceivedMessage]) -> None:
         if self._array is not None:

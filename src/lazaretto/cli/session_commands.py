@@ -18,7 +18,7 @@ app = typer.Typer(
 SessionArgument = Annotated[
     str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)
 ]
-_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason")
+_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
 
 
 class SessionVerdict(enum.Enum):
@@ -37,9 +37,10 @@ def _row(session: SessionDescription) -> tuple[object, ...]:
         session.session_id,
         sum(session.messages.values()),
         output.shown_time(session.locked_until),
-        held.sequence_number if held else "",
+        held.sequence_number if held else None,
         held.mode.value if held else "",
         held.reason if held else "",
+        held.error if held else "",
     )
 
 
@@ -59,7 +60,12 @@ def list_(
         if call.json:
             output.json_array(found)
         else:
-            output.table(_COLUMNS, map(_row, found), "no sessions held back" if held else "no sessions")
+            output.table(
+                _COLUMNS,
+                map(_row, found),
+                "no sessions held back" if held else "no sessions",
+                spare=("mode",),
+            )
 
 
 @app.command("show")

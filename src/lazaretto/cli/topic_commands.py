@@ -63,7 +63,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
         output.json_array(found)
     else:
         rows = [(t.path, t.status.value, t.subscriptions, t.scheduled, t.unmatched, t.expired) for t in found]
-        output.table(_TOPIC_COLUMNS, rows, "no topics")
+        output.table(_TOPIC_COLUMNS, rows, "no topics", shortened=None)
 
 
 @app.command("show")

@@ -15,7 +15,7 @@ import msgspec
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract.records import Notice, QueueRecord
+from lazaretto.store.contract.records import NewEvent, Notice, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Characters of a name in the audit log.
@@ -134,7 +134,7 @@ def note_all(
             sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
             tell(tx, logging.WARNING, queue.path, f"{which}{sentence} ({about})")
     tx.insert_events(
-        kind, [(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
+        kind, [NewEvent(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
     )
 
 
@@ -154,15 +154,17 @@ def read_events(
     """Return events after a position, oldest first."""
     if kind is not None and (not isinstance(kind, str) or kind not in EVENT_KINDS):
         raise InvalidOption(f"unknown kind of event {shown(kind)}{suggestion(kind, EVENT_KINDS)}")
+    decode = msgspec.json.decode
     return [
-        Event(position, to_datetime(time), name, path, number, msgspec.json.decode(detail))
-        for position, time, name, path, number, detail in tx.events(after, limit, kind=kind, queue=queue)
+        Event(e.position, to_datetime(e.time), e.kind, e.queue, e.sequence_number, decode(e.detail))
+        for e in tx.events(after, limit, kind=kind, queue=queue)
     ]
 
 
 def read_audit(tx: Transaction, limit: int, queue: str | None = None) -> list[AuditEntry]:
     """Return what operators did, the latest first."""
+    decode = msgspec.json.decode
     return [
-        AuditEntry(position, to_datetime(time), actor, action, path, msgspec.json.decode(detail))
-        for position, time, actor, action, path, detail in tx.audit(limit, queue=queue)
+        AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, decode(e.detail))
+        for e in tx.audit(limit, queue=queue)
     ]

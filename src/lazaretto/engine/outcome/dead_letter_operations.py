@@ -219,8 +219,10 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
     bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
     groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
     return [
-        DeadLetterGroup(reason, kind, count, to_datetime(first), to_datetime(last), sequence_of(key))
-        for reason, kind, count, first, last, key in groups
+        DeadLetterGroup(
+            g.reason, g.error_type, g.count, to_datetime(g.first), to_datetime(g.last), sequence_of(g.key)
+        )
+        for g in groups
     ]
 
 

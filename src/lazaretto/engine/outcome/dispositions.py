@@ -53,8 +53,7 @@ def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
     latest = tx.last_error(main_key(row.key))
     if latest is None:
         return None
-    kind, message, _ = latest
-    return short_error(kind, message, _LONGEST_ERROR)
+    return short_error(latest.type, latest.message, _LONGEST_ERROR)
 
 
 def hold_session(

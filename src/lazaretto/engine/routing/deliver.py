@@ -70,7 +70,7 @@ def dead_letter(
     if failure is None:
         latest = tx.last_error(main_key(row.key))
         if latest is not None:
-            error_type, error_message, stack = latest
+            error_type, error_message, stack = latest.type, latest.message, latest.stack
     record = DeadLetterRecord(
         key=main_key(row.key),
         message_id=row.message_id,

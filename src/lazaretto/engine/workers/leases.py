@@ -110,7 +110,8 @@ class Take(Operation[Handover | EntityError | None]):
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:
     row, error = tx.row(message.key), tx.last_error(main_key(message.key))
-    return Past(row.moves if row else 0, *(error[:2] if error else (None, None)))
+    moves = row.moves if row else 0
+    return Past(moves) if error is None else Past(moves, error.type, error.message)
 
 
 @dataclasses.dataclass(slots=True)

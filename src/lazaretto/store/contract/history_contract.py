@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lazaretto.store.contract.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.contract.records import (
+    AttemptRecord,
+    AuditRecord,
+    DeadLetterCriteria,
+    DeadLetterGroupRecord,
+    DeadLetterRecord,
+    ErrorRecord,
+    EventRecord,
+    NewEvent,
+)
 
 
 class HistoryTransaction(Protocol):
@@ -34,8 +43,8 @@ class HistoryTransaction(Protocol):
         """Forget messages' history."""
         ...
 
-    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
-        """Return type, message and stack of a message's latest error."""
+    def last_error(self, key: int) -> ErrorRecord | None:
+        """Return a message's latest error."""
         ...
 
     def insert_dead_letter(self, record: DeadLetterRecord) -> None:
@@ -58,10 +67,8 @@ class HistoryTransaction(Protocol):
         """Return the keys of these alone."""
         ...
 
-    def dead_letter_groups(
-        self, first: int, last: int, subqueue: int
-    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        """Return reason, error type, number, first and last time, and first key, by number."""
+    def dead_letter_groups(self, first: int, last: int, subqueue: int) -> list[DeadLetterGroupRecord]:
+        """Return the dead letters that wait between two keys in groups, the largest first."""
         ...
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
@@ -76,14 +83,12 @@ class HistoryTransaction(Protocol):
         """Forget old events, resolved dead letters and message ids; return whether there may be more."""
         ...
 
-    def insert_events(self, kind: str, events: Sequence[tuple[str, int | None, str]]) -> None:
-        """Add to the event log; each has a queue, a sequence number and a detail."""
+    def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
+        """Add to the event log."""
         ...
 
-    def events(
-        self, after: int, limit: int, *, kind: str | None, queue: str | None
-    ) -> list[tuple[int, int, str, str, int | None, str]]:
-        """Return position, time, kind, queue, sequence number and detail of events after a position."""
+    def events(self, after: int, limit: int, *, kind: str | None, queue: str | None) -> list[EventRecord]:
+        """Return events after a position, oldest first."""
         ...
 
     def last_event(self) -> int:
@@ -94,6 +99,6 @@ class HistoryTransaction(Protocol):
         """Add to the audit log."""
         ...
 
-    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
-        """Return position, time, actor, action, queue and detail, the latest first."""
+    def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
+        """Return what operators did, the latest first."""
         ...

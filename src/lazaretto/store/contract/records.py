@@ -207,6 +207,55 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class DeadLetterGroupRecord(msgspec.Struct, frozen=True):
+    """Dead letters that share reason and error type. `key`: of the first. Times in microseconds."""
+
+    reason: str | None
+    error_type: str | None
+    count: int
+    first: int
+    last: int
+    key: int
+
+
+class ErrorRecord(msgspec.Struct, frozen=True):
+    """The error that an attempt ended with."""
+
+    type: str
+    message: str | None
+    stack: str | None
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to be written. `detail` is JSON."""
+
+    queue: str
+    sequence_number: int | None
+    detail: str
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """An entry of the event log. `detail` is JSON. Times in microseconds."""
+
+    position: int
+    time: int
+    kind: str
+    queue: str
+    sequence_number: int | None
+    detail: str
+
+
+class AuditRecord(msgspec.Struct, frozen=True):
+    """An entry of the audit log. `detail` is JSON. Times in microseconds."""
+
+    position: int
+    time: int
+    actor: str
+    action: str
+    queue: str
+    detail: str
+
+
 class LeaseRecord(msgspec.Struct, frozen=True):
     """A hand-over to a service host: which messages, and whether their handlers were started."""
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.store.contract.records import AttemptRecord, DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.contract.records import (
+    AttemptRecord,
+    AuditRecord,
+    DeadLetterCriteria,
+    DeadLetterGroupRecord,
+    DeadLetterRecord,
+    ErrorRecord,
+    EventRecord,
+    NewEvent,
+)
 from lazaretto.store.sql.rows import Cursor
 
 
@@ -38,11 +47,9 @@ class HistoryTables:
     def delete_attempts(self, keys: Sequence[int]) -> None:
         self._x(self._q["delete_attempts"], (self._ids(keys),))
 
-    def last_error(self, key: int) -> tuple[str, str | None, str | None] | None:
-        row: tuple[str, str | None, str | None] | None = self._x(
-            self._q["select_last_error"], (key,)
-        ).fetchone()
-        return row
+    def last_error(self, key: int) -> ErrorRecord | None:
+        row = self._x(self._q["select_last_error"], (key,)).fetchone()
+        return ErrorRecord(*row) if row else None
 
     def insert_dead_letter(self, record: DeadLetterRecord) -> None:
         self._x(
@@ -69,10 +76,9 @@ class HistoryTables:
         keys = None if criteria.keys is None else self._ids(criteria.keys)
         return {**msgspec.structs.asdict(criteria), "keys": keys, "limit": limit}
 
-    def dead_letter_groups(
-        self, first: int, last: int, subqueue: int
-    ) -> list[tuple[str | None, str | None, int, int, int, int]]:
-        return self._x(self._q["group_dead_letters"], (first, last, subqueue)).fetchall()
+    def dead_letter_groups(self, first: int, last: int, subqueue: int) -> list[DeadLetterGroupRecord]:
+        rows = self._x(self._q["group_dead_letters"], (first, last, subqueue))
+        return [DeadLetterGroupRecord(*row) for row in rows]
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
         values = {"keys": self._ids(keys), "resolution": resolution, "now": self.now}
@@ -95,16 +101,16 @@ class HistoryTables:
 
     # -- events and audit -----------------------------------------------------------------------
 
-    def insert_events(self, kind: str, events: Sequence[tuple[str, int | None, str]]) -> None:
-        values = [value for event in events for value in (self.now, kind, *event)]
+    def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
+        values: list[Any] = []
+        for event in events:
+            values += (self.now, kind, event.queue, event.sequence_number, event.detail)
         self._insert("insert_events", values, len(events))
         self.wake(0)
 
-    def events(
-        self, after: int, limit: int, *, kind: str | None, queue: str | None
-    ) -> list[tuple[int, int, str, str, int | None, str]]:
+    def events(self, after: int, limit: int, *, kind: str | None, queue: str | None) -> list[EventRecord]:
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
-        return self._x(self._q["select_events"], values).fetchall()
+        return [EventRecord(*row) for row in self._x(self._q["select_events"], values)]
 
     def last_event(self) -> int:
         (position,) = self._x(self._q["last_event"]).fetchone()
@@ -114,6 +120,6 @@ class HistoryTables:
         values = {"time": self.now, "actor": actor, "action": action, "queue": queue, "detail": detail}
         self._x(self._q["insert_audit"], values)
 
-    def audit(self, limit: int, *, queue: str | None) -> list[tuple[int, int, str, str, str, str]]:
+    def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
         values = {"limit": limit, "queue": queue and queue.lower()}
-        return self._x(self._q["select_audit"], values).fetchall()
+        return [AuditRecord(*row) for row in self._x(self._q["select_audit"], values)]

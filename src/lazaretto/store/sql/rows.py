@@ -96,8 +96,10 @@ _decoder = msgspec.json.Decoder(QueueOptions)
 
 def queue_record(row: tuple[Any, ...]) -> QueueRecord:
     """Return a queue's row as a record."""
-    queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated = row[:9]
-    kind, topic_id, rules = row[9:]
+    (
+        queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated, kind,
+        topic_id, rules,
+    ) = row  # fmt: skip
     return QueueRecord(
         queue_id,
         path,

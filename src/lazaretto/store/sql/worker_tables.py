@@ -37,7 +37,10 @@ class WorkerTables:
 
     def worker_died(self, worker: str) -> bool:
         row = self._x(self._q["select_worker"], (worker,)).fetchone()
-        return row is not None and (row[4] is not None or self._is_dead(*row[:4]))
+        if row is None:
+            return False
+        *process, died = row
+        return died is not None or self._is_dead(*process)
 
     def dead_workers(self) -> list[str]:
         living = self._x(self._q["select_living_workers"]).fetchall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -236,7 +236,7 @@ def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
             tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
 
 
-def end_heard(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
+def end_heard(tx: Transaction, queue: QueueRecord, messages: Iterable[ReceivedMessage]) -> None:
     """End the conversations whose last message is among these that were processed."""
     for one in messages:
         headers = one.headers

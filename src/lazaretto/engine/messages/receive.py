@@ -7,12 +7,12 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.sessions import held_error, require_session
 from lazaretto.engine.outcome.attempts import note_cleared, note_commit
 from lazaretto.engine.outcome.verdicts import carry_out
+from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
@@ -242,14 +242,11 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     for message in messages:
         assert message.lock is not None
         held.setdefault(message.lock.token, []).append(message.key)
-    lock = messages[0].lock
-    # Those of dialogs alone are settled in sessions that may keep them.
-    of_dialog = queue.options.dialogs and lock is not None and lock.session_id is not None
-    retained = of_dialog and queue.options.retention
+    hooks = hooks_of(queue)
+    retained = hooks.retains(queue, messages)
     if retained:
         if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
             return False
-        conversation_ends.retain(tx, [message.key for message in messages])
     elif not tx.delete_held(held):
         return False
     for message in messages:
@@ -258,8 +255,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     if not retained:
         tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
-    if of_dialog:
-        conversation_ends.completed(tx, messages)
+    hooks.on_completed(tx, queue, messages)
     return True
 
 

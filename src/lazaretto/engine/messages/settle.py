@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.receive import delete_completed
 from lazaretto.engine.messages.sessions import require_session
 from lazaretto.engine.outcome.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import reject, remove, set_aside
 from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.errors import MessageLockLost, NotAllowed
@@ -109,7 +109,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
-        heard: list[tuple[QueueRecord, Sequence[ReceivedMessage]]] = []
+        settled: list[tuple[QueueRecord, Iterable[ReceivedMessage]]] = []
         for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             entries = [entry for of_lock in locks.values() for entry in of_lock]
@@ -120,14 +120,14 @@ class Settle(Operation[list[tuple[int, Final]]]):
             sessions = queue.options.requires_session
             for part in [{token: each} for token, each in locks.items()] if sessions else [locks]:
                 finals += self._settle_part(tx, queue, path, part)
-            if queue.options.dialogs and path.subqueue is Subqueue.MAIN:
-                completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
-                heard.append((queue, completed))
+            if path.subqueue is Subqueue.MAIN:
+                completed = (e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED)
+                settled.append((queue, completed))
             if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
                 watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
-        for queue, messages in heard:
+        for queue, messages in settled:
             # Not before everything is settled: what ends with this takes along what is left.
-            conversation_ends.end_heard(tx, queue, messages)
+            hooks_of(queue).after_settle(tx, queue, messages)
         self._note_consecutive(tx, watched)
         return finals
 
@@ -138,8 +138,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         finals: list[tuple[int, Final]] = []
         for of_lock in locks.values():
             lock = of_lock[0].lock
-            # A message of a dialog has a time of its own until which it is locked, beside its group.
-            if lock.session_id is not None and not queue.options.dialogs:
+            if lock.session_id is not None and not hooks_of(queue).locks_each:
                 require_session(tx, queue, lock)
         entries = [entry for of_lock in locks.values() for entry in of_lock]
         completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
@@ -239,8 +238,7 @@ def settle_row(
                 raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is a dead letter already")
             row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
             _set_aside(tx, queue, row, settlement)
-            if queue.options.dialogs:
-                conversation_ends.record_dead_letter(tx, queue, row, settlement.reason)
+            hooks_of(queue).on_dead_lettered(tx, queue, row, settlement.reason)
         case outcome:
             return fail(tx, queue, row, outcome, settlement.failure, settlement.delay, settlement.poison)
     return None

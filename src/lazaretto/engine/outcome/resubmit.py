@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.dialogs.conversation_ends import open_conversation
 from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.messages.prepare import check_size, prepare
@@ -20,12 +19,12 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     messages_of,
     name_numbers,
 )
+from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import pass_on, release_sessions
 from lazaretto.engine.routing.forwards import forwards
 from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
-from lazaretto.model.conversations import place_of_lane
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.headers import decode_headers, encode_headers
 from lazaretto.model.keys import (
     dead_key,
     lower_bound,
@@ -158,10 +157,9 @@ class Resubmit(Operation[ResubmitReport]):
             message_id = edited.message_id or row.message_id
             if message_id == row.message_id:
                 message_id = f"{row.message_id}.{row.generation + 1}"
-        if queue.options.dialogs:
-            # Whatever else was edited, it belongs to its conversation.
-            headers = self._in_dialog(tx, row, headers)
-            encoded = encode_headers(headers)
+        again = hooks_of(queue).headers_again(tx, row, headers)
+        if again is not headers:
+            headers, encoded = again, encode_headers(again)
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         # A copy lives no longer than its topic and its subscription allow, whoever brings it.
@@ -189,18 +187,6 @@ class Resubmit(Operation[ResubmitReport]):
             enqueued_sequence_number=sequence_of(row.key),
             resubmitted_from=main_key(row.key),
             headers=encoded,
-        )
-
-    def _in_dialog(self, tx: Transaction, row: MessageRow, headers: Headers) -> Headers:
-        before = decode_headers(row.headers)
-        assert before.session_id is not None
-        if open_conversation(tx, place_of_lane(before.session_id).handle) is None:
-            raise NotAllowed("its conversation has ended")
-        return msgspec.structs.replace(
-            headers,
-            session_id=before.session_id,
-            subject=before.subject,
-            correlation_id=before.correlation_id,
         )
 
 

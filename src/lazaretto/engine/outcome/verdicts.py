@@ -6,10 +6,10 @@ import logging
 
 import msgspec
 
-from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.log import tell
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.dispositions import conclude, hold_session
+from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.model.entities import PoisonSession
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED, Failure, short_error
 from lazaretto.model.keys import dead_key, in_main, queue_of, sequence_of, subqueue_of
@@ -56,8 +56,7 @@ def fail(
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
     _tell(tx, queue, row, policy.shown_attempt(row.counters), outcome, failure)
-    if queue.options.dialogs:
-        conversation_ends.record_failure(tx, row, outcome, failure)
+    hooks_of(queue).on_failed(tx, row, outcome, failure)
     verdict = decide(policy, row.counters, outcome, tx.random_fraction(), _reason(failure))
     if isinstance(verdict, Final) and poison is not None and allowed(poison, row.key):
         return _overrule(tx, queue, row, verdict, poison, failure, delay)
@@ -149,11 +148,9 @@ def _finish(
 
     `decided`: somebody has decided on this very message, so that its session need not wait for that.
     """
-    mode = queue.options.on_poison_session
+    hooks = hooks_of(queue)
+    mode = hooks.poison_session(queue, verdict)
     in_session = row.session_id is not None and in_main(row.key)
-    if in_session and queue.options.dialogs and verdict.reason == conversation_ends.INVALID_REASON:
-        # What can never be processed is answered at once, however poison is dealt with.
-        mode = PoisonSession.END
     blocks = mode is PoisonSession.BLOCK and not decided
     if in_session and blocks and verdict.disposition is not Disposition.FAULT:
         put_back(tx, row)
@@ -166,7 +163,5 @@ def _finish(
         # What was dropped or returned will not come back, so that there is nothing to wait for.
         if tx.row(dead_key(row.key)) is not None:
             hold_session(tx, queue, row, mode, verdict.reason)
-    elif mode is PoisonSession.END:
-        conversation_ends.end_poisoned(tx, queue, row, verdict)
-    elif queue.options.dialogs:
-        conversation_ends.record_dead_letter(tx, queue, row, verdict.reason)
+    else:
+        hooks.on_poison(tx, queue, row, verdict)

@@ -205,7 +205,9 @@ class DeadLetterDesk:
         """
         flag("everything", everything)
         if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
-            raise InvalidOption("an empty filter means every dead letter; say everything=True to delete all")
+            raise InvalidOption(
+                "an empty filter matches every dead letter; pass everything=True to delete them all"
+            )
         who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         purged: list[int] = []

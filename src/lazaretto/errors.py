@@ -1,6 +1,6 @@
-"""Every error Lazaretto raises: one tree, each class with a stable code.
+"""Every error that Lazaretto raises: one tree, each class with a stable code.
 
-The docstring of a class is its message when it is raised without one.
+An error raised without a message uses the first line of its class's docstring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class LazarettoError(Exception):
     """Something went wrong in Lazaretto."""
 
     code: ClassVar[str] = "error"
-    #: Whether the same call may succeed later without a change by the caller.
+    #: Whether the same call may succeed later, unchanged.
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
@@ -28,7 +28,7 @@ class InvalidOption(LazarettoError, ValueError):
 
 
 class InvalidMessage(LazarettoError, ValueError):
-    """A message has a field of the wrong type or over its limit."""
+    """A field of a message has the wrong type or exceeds its limit."""
 
     code = "invalid_message"
 
@@ -52,7 +52,7 @@ class NotAllowed(LazarettoError):
 
 
 class EntityError(LazarettoError):
-    """An entity is not in the state the operation needs."""
+    """The entity is in the wrong state for the operation."""
 
     code = "entity_error"
 
@@ -64,13 +64,13 @@ class EntityNotFound(EntityError, LookupError):
 
 
 class EntityExists(EntityError):
-    """An entity exists at this path already."""
+    """An entity already exists at this path."""
 
     code = "entity_exists"
 
 
 class QueueDisabled(EntityError):
-    """The queue is switched off: for sending, for receiving, or for both."""
+    """The queue is disabled for sending, for receiving, or for both."""
 
     code = "queue_disabled"
 
@@ -82,16 +82,20 @@ class QuotaExceeded(EntityError):
     retriable = True
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _because(reason: str, error: str | None) -> str:
     return reason if error is None else f"{reason} ({error.rstrip('.')})"
 
 
 class PoisonMessageError(EntityError):
-    """The queue is halted by a poison message and cannot be received from.
+    """A poison message halted the queue, which delivers nothing until it is resumed.
 
-    Attributes: `entity` (path), `sequence_number` (the culprit's lookup id), `delivery_count`,
-    `cycle` (retry cycles used), `reason`, `error` (the latest, None if there was none). The queue goes on
-    after `resume` with a verdict.
+    Attributes: `entity` (path), `sequence_number` (of the poison message), `delivery_count`, `cycle`
+    (retry cycles used), `reason`, `error` (the latest one, or None). `Broker.resume_queue` resumes the
+    queue with a verdict on the message.
     """
 
     code = "poison_message"
@@ -112,18 +116,19 @@ class PoisonMessageError(EntityError):
         self.reason = reason
         self.error = error
         super().__init__(
-            f"{entity!r} is halted by message {sequence_number} after {delivery_count} deliveries "
-            f"({cycle} retry cycles): {_because(reason, error)}. Resume it with a verdict on that message: "
-            "retry, move, drop or reject"
+            f"queue {entity!r} is halted by message {sequence_number} "
+            f"after {_counted(delivery_count, 'attempt')} ({_counted(cycle, 'retry cycle')}): "
+            f"{_because(reason, error)}. "
+            "Resume the queue with a verdict on this message: retry, move, drop or reject"
         )
 
 
 class SessionHeld(EntityError):
-    """The session is held back by a poison message and cannot be received from.
+    """A poison message holds the session, which delivers nothing until it is resumed.
 
     Attributes: `entity` (path), `session_id`, `sequence_number` (of the poison message), `mode`
-    ("block" or "park"), `reason`, `error`, the latest. Other sessions of the queue go on; this one does
-    after `resume_session`.
+    ("block" or "park"), `reason`, `error` (the latest one, or None). `Broker.resume_session` resumes the
+    session. Other sessions of the queue are not affected.
     """
 
     code = "session_held"
@@ -144,12 +149,12 @@ class SessionHeld(EntityError):
         self.reason = reason
         self.error = error
         what = (
-            "Resume it with a verdict on that message: retry, move, drop or reject"
+            "Resume the session with a verdict on this message: retry, move, drop or reject"
             if mode == "block"
-            else "Resubmit or purge that dead letter, or resume the session with retry or skip"
+            else "Resubmit or purge this dead letter, or resume the session with retry or skip"
         )
         super().__init__(
-            f"session {session_id!r} of {entity!r} is held back by message {sequence_number}: "
+            f"session {session_id!r} of {entity!r} is held by message {sequence_number}: "
             f"{_because(reason, error)}. {what}"
         )
 
@@ -163,8 +168,8 @@ class SettlementError(LazarettoError):
 class MessageLockLost(SettlementError):
     """The lock on the message is no longer held; nothing was changed.
 
-    The lock expired, the message was settled already, or another receiver holds it now.
-    `sequence_numbers` names the messages of the call whose lock is lost.
+    The lock expired, the message was already settled, or another receiver holds it now.
+    `sequence_numbers` lists the messages of the call whose locks are lost.
     """
 
     code = "message_lock_lost"
@@ -181,23 +186,23 @@ class SessionLockLost(SettlementError):
 
 
 class SessionCannotBeLocked(LazarettoError):
-    """The session is locked by another receiver."""
+    """Another receiver has locked the session."""
 
     code = "session_cannot_be_locked"
     retriable = True
 
 
 class MessageNotFound(LazarettoError, LookupError):
-    """No message with this sequence number is in the state the operation needs."""
+    """No message with this sequence number is in the required state."""
 
     code = "message_not_found"
 
 
 class MessageNotReceivable(MessageNotFound):
-    """The message is there and cannot be received by its number now.
+    """The message exists but cannot be received by its number now.
 
     Attributes: `entity` (path), `sequence_number`, `state` (a MessageState: locked, deferred, scheduled,
-    delayed, suspect; active if something else stands against it).
+    delayed or suspect; active if there is another reason).
     """
 
     code = "message_not_receivable"
@@ -216,26 +221,26 @@ class DefinitionError(LazarettoError):
 
 
 class ConversationNotFound(LazarettoError, LookupError):
-    """No conversation has this handle; it may have been ended."""
+    """No conversation has this handle; it may have ended."""
 
     code = "conversation_not_found"
 
 
 class ConversationError(EntityError):
-    """The conversation is not in a state that allows this."""
+    """The conversation's state does not allow this."""
 
     code = "conversation_error"
 
 
 class ConversationLocked(LazarettoError):
-    """The conversation's group is locked by another receiver."""
+    """Another receiver has locked the conversation's group."""
 
     code = "conversation_locked"
     retriable = True
 
 
 class TransactionError(LazarettoError):
-    """The transaction cannot do this."""
+    """The transaction does not allow this."""
 
     code = "transaction_error"
 
@@ -247,27 +252,27 @@ class BrokerClosed(LazarettoError):
 
 
 class ClaimFenced(EntityError):
-    """Another driver has attached to the consumer of claims since; this one must stop."""
+    """Another driver has taken over this consumer of claims; this one must stop."""
 
     code = "claim_fenced"
 
 
 class JavaNotFound(LazarettoError):
-    """There is no Java that Spark runs on."""
+    """No Java version that Spark supports was found."""
 
     code = "java_not_found"
 
 
 class SystemicFailure(LazarettoError):
-    """Most messages of a micro-batch fail in one way: an outage, not poison. They were given back."""
+    """Most messages of a micro-batch failed in the same way: an outage, not poison. They were released."""
 
     code = "systemic_failure"
 
 
 class FilterSyntaxError(LazarettoError, ValueError):
-    """A filter or action of a rule cannot be understood.
+    """A filter or action of a rule has a syntax error.
 
-    `line`, `column`: where, counted from 1; 0: the whole of it.
+    `line` and `column` count from 1; 0 means the whole text.
     """
 
     code = "filter_syntax"
@@ -291,15 +296,15 @@ class HandlerError(LazarettoError):
 
 
 class SandboxError(LazarettoError):
-    """A sandbox has no process to run anything in."""
+    """No sandbox process can be started."""
 
     code = "sandbox_error"
 
 
 class SandboxSetupError(SandboxError):
-    """What a sandbox is to run could not be set up there.
+    """The setup in a sandbox failed.
 
-    `error_type` and `stack`: of the error that the setup raised, where it did.
+    `error_type` and `stack` describe the error that the setup raised, if it raised one.
     """
 
     code = "sandbox_setup_error"
@@ -313,50 +318,50 @@ class SandboxSetupError(SandboxError):
 
 
 class StoreError(LazarettoError):
-    """The store could not do its work; what the call asked for did not happen."""
+    """The store failed; the call changed nothing."""
 
     code = "store_error"
 
 
 class StoreBusy(StoreError):
-    """Another process held the store for longer than the time allowed."""
+    """Another process held the write lock for longer than the timeout."""
 
     code = "store_busy"
     retriable = True
 
 
 class StoreUnavailable(StoreError):
-    """The server of the store cannot be reached, or has no connection left."""
+    """The store's server is unreachable, or has no free connection."""
 
     code = "store_unavailable"
     retriable = True
 
 
 class CommitUnknown(StoreError):
-    """The connection was lost while the store committed: what the call asked for may have happened or not.
+    """The connection was lost during the commit, which may or may not have happened.
 
-    Settling again is safe: it raises MessageLockLost if it had happened. Sending again is, where the queue
-    detects duplicates and the message has an id of its sender's.
+    Settling again is safe: it raises MessageLockLost if the first settlement was committed. Sending again is
+    safe if the queue detects duplicates and the sender sets the message id.
     """
 
     code = "commit_unknown"
 
 
 class StoreFull(StoreError):
-    """There is no room left for the store on its disk."""
+    """The store's disk is full."""
 
     code = "store_full"
     retriable = True
 
 
 class StoreReadOnly(StoreError):
-    """The store cannot be written to."""
+    """The store is read-only."""
 
     code = "store_read_only"
 
 
 class StoreNotFound(StoreError, FileNotFoundError):
-    """There is no store at this place, and none was to be made."""
+    """The store does not exist, and the call does not create it."""
 
     code = "store_not_found"
 
@@ -374,24 +379,24 @@ class StoreCorrupt(StoreError):
 
 
 class StoreForeign(StoreError):
-    """The file is a database, but not one of Lazaretto's."""
+    """The database belongs to another application."""
 
     code = "store_foreign"
 
 
 class StoreIncomplete(StoreError):
-    """The store is a copy of another one that was broken off."""
+    """The store is an interrupted copy of another one."""
 
     code = "store_incomplete"
 
 
 class StoreOutdated(StoreError):
-    """The store must be migrated first, which workers of older versions do not survive."""
+    """The store must be migrated first; stop workers of older versions before."""
 
     code = "store_outdated"
 
 
 class StoreTooNew(StoreError):
-    """The store was written by a newer version of Lazaretto."""
+    """A newer version of Lazaretto wrote the store."""
 
     code = "store_too_new"

@@ -207,7 +207,7 @@ class Receiver(MessageVerbs):
             raise NotAllowed("messages are received by number under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
         if self._wanted is not None and self._lock is None:
-            raise NotAllowed("this receiver has no session yet: name one, or receive first")
+            raise NotAllowed("this receiver has no session yet: specify one, or receive first")
         return (
             return_or_raise(self._store.run(ReceiveByNumber(self._path, numbers, self._lock)))
             if numbers
@@ -230,7 +230,7 @@ class Receiver(MessageVerbs):
         self._refuse_closed()
         given = [e.message for e in settlements(messages, COMPLETE)]
         if not given:
-            raise InvalidOption("expected at least one message to renew the lock of, got none")
+            raise InvalidOption("expected at least one message, got none")
         untils = self._store.run(RenewLocks(given))
         for message, until in zip(given, untils, strict=True):
             assert message.lock is not None

@@ -40,7 +40,7 @@ class TransactionSavepoint:
         owner = self._owner
         owner._refuse_ended()
         if self not in owner._savepoints:
-            raise TransactionError("a rollback to an earlier savepoint has undone this one")
+            raise TransactionError("this savepoint was undone by a rollback to an earlier one")
         del owner._savepoints[owner._savepoints.index(self) + 1 :]
         owner._settled = dict(self._settled)
         del owner._operations[self._operations :]
@@ -107,7 +107,7 @@ class BrokerTransaction(MessageVerbs):
         """Raise TransactionError if nothing can be received any more."""
         self._refuse_ended()
         if self._exclusive is not None:
-            raise TransactionError("receive before the first SQL of a transaction, not after it")
+            raise TransactionError("receive before the first SQL statement of a transaction, not after it")
 
     @overload
     def send(self, path: str, messages: Sendable, *, via: str | None = None) -> None: ...
@@ -212,13 +212,13 @@ class BrokerTransaction(MessageVerbs):
         for entry in settlements(messages, settlement):
             if entry.message.key in self._settled:
                 raise TransactionError(
-                    f"message {entry.message.sequence_number} is settled in this transaction already"
+                    f"message {entry.message.sequence_number} is already settled in this transaction"
                 )
             self._settled[entry.message.key] = entry
 
     def _refuse_ended(self) -> None:
         if self._ended:
-            raise TransactionError("this transaction has ended; begin another one")
+            raise TransactionError("this transaction has ended; begin a new one")
 
     def __enter__(self) -> Self:
         return self

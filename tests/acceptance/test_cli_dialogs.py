@@ -68,7 +68,7 @@ def test_a_poison_message_from_beginning_to_end(program: Program, conversation: 
     read(program)
     (held,) = program("dialogs", "list", "--held", "--json").json
     assert held["conversation"] == shop
-    assert "is poison (MaxDeliveryCountExceeded)" in held["waits"]
+    assert "poison message 1 (MaxDeliveryCountExceeded)" in held["waits"]
     shown = program("dialogs", "show", conversation[:8]).out
     assert "target Shop" in shown
     assert "is poison" in shown

@@ -444,7 +444,7 @@ class TestWhatIsHeldBack:
         send(cli, b"no", b"lamp")
         done = cli("run", "shop", "--stop-when-idle")
         assert done.code == 4
-        assert "error[poison_message]: 'orders' is halted by message 1" in done.err
+        assert "error[poison_message]: queue 'orders' is halted by message 1" in done.err
 
     def test_a_queue_that_is_switched_off(self, cli: Program) -> None:
         send(cli, b"lamp")

@@ -97,7 +97,7 @@ def test_what_a_rule_says_of_a_message_and_why(cli: Program, tmp_path: Path) -> 
     expected = [
         (1, "--filter", False, "amount is 5"),
         (2, "--filter", False, "unknown: amount is not set"),
-        (3, "--filter", None, "expected two values of one kind around >, got text and a number"),
+        (3, "--filter", None, "expected two values of the same kind around >, got text and a number"),
     ]
     assert said("--filter", "amount > 100", "--file", str(file)) == expected
     assert said("--filter", "amount > 100", "--file", "-", stdin=lines) == expected

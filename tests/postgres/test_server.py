@@ -124,7 +124,7 @@ class TestHosts:
             first.create_queue("work")
             with first.transaction() as tx:
                 tx.execute("SELECT 1")
-                with pytest.raises(StoreBusy, match="another process kept writing"):
+                with pytest.raises(StoreBusy, match="another process held the write lock"):
                     second.sender("work").send(Message(b"x"))
             second.sender("work").send(Message(b"x"))
 

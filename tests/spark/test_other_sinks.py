@@ -95,7 +95,7 @@ def test_what_settle_refuses(spark: Any, broker: Broker, url: str) -> None:
     batch = spark.createDataFrame([(1, 99)], "claim bigint, epoch bigint")
     with pytest.raises(ClaimFenced):
         settle(batch, store=url, queue="work")
-    with pytest.raises(InvalidOption, match="as foreachBatch got it"):
+    with pytest.raises(InvalidOption, match="exactly as foreachBatch received it"):
         settle(batch.drop("epoch"), store=url, queue="work")
     with pytest.raises(InvalidOption, match="exceptions by sequence number"):
         settle(batch, store=url, queue="work", failed={1: "no"})  # type: ignore[dict-item]

@@ -52,7 +52,7 @@ def test_many_rows_in_one_commit(spark: Any, broker: Broker, store: Path) -> Non
     [
         ("if(id = 5, NULL, 'x') AS body", "expected the column body to be binary or text, got a null"),
         ("'x' AS body; 'y' AS mesage_id", "has no column 'mesage_id'; did you mean 'message_id'"),
-        ("'x' AS subject", "needs the column 'body'"),
+        ("'x' AS subject", "needs a column 'body'"),
         ("repeat('x', 300000) AS body", "262144"),
     ],
 )

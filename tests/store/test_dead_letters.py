@@ -383,7 +383,7 @@ class TestPurge:
         assert broker.dead_letter("q", 1).resolution == "purged"
 
     def test_the_empty_filter_is_refused_unless_spelt_out(self, broker: Broker, letters: list[int]) -> None:
-        with pytest.raises(InvalidOption, match="say everything=True to delete all"):
+        with pytest.raises(InvalidOption, match="pass everything=True to delete them all"):
             broker.purge("q", DeadLetterFilter())
         assert broker.queue("q").counts.dead_letter == 5
         assert broker.purge("q", DeadLetterFilter(), everything=True) == letters

@@ -63,8 +63,8 @@ class TestDefining:
             (lambda: dialogs.create_message_type("T", "json_schema"), "with validation json_schema"),
             (lambda: dialogs.create_message_type("T", "json", schema={}), "with validation json_schema"),
             (lambda: dialogs.create_message_type(""), "message type's name"),
-            (lambda: dialogs.create_message_type("DEFAULT", "json"), "is a message type of the system"),
-            (lambda: dialogs.create_contract("DEFAULT", {"DEFAULT": "any"}), "the contract of the system"),
+            (lambda: dialogs.create_message_type("DEFAULT", "json"), "is a built-in message type"),
+            (lambda: dialogs.create_contract("DEFAULT", {"DEFAULT": "any"}), "the built-in contract"),
             (lambda: dialogs.create_contract("C", {"DEFAULT": "target"}), "the initiator can send"),
             (lambda: dialogs.create_contract("C", {"DEFAULT": "all"}), "expected who sends it"),
             (lambda: dialogs.create_service("S", "a b"), "expected each part of a path"),
@@ -88,7 +88,7 @@ class TestDefining:
         assert [q.path for q in broker.queues()] == ["$system/deadletter"]
 
     def test_a_schema_that_is_none(self, broker: Broker) -> None:
-        with pytest.raises(InvalidOption, match="not one of JSON Schema"):
+        with pytest.raises(InvalidOption, match="not a valid JSON Schema"):
             broker.dialogs.create_message_type("T", "json_schema", schema={"type": "wrong"})
 
     @pytest.mark.parametrize(

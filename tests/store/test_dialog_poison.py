@@ -42,7 +42,7 @@ class TestHold:
         assert bodies(read_all(broker)) == [b"3"]
         held = broker.dialogs.conversation(far(poisoned))
         assert held.held is not None
-        assert "is poison (MaxDeliveryCountExceeded)" in held.waits
+        assert "poison message 1 (MaxDeliveryCountExceeded)" in held.waits
         assert broker.dialogs.conversation(far(other)).held is None
         assert [c.conversation for c in broker.dialogs.conversations() if c.held] == [far(poisoned)]
 
@@ -234,7 +234,7 @@ class TestDelay:
         assert fail_all(broker, 2) == [b"1"]
         begin(broker, b"3")
         assert bodies(read_all(broker)) == [b"3"]
-        assert "is tried again at" in broker.dialogs.conversation(far(one)).waits
+        assert "to retry its first message" in broker.dialogs.conversation(far(one)).waits
         for _ in range(2):
             clock.advance(11)
             assert fail_all(broker, 2) == [b"1"]

@@ -180,9 +180,9 @@ class TestRefusals:
 
     def test_a_type_that_this_end_does_not_send(self, broker: Broker) -> None:
         handle = begin(broker, b"1")
-        with pytest.raises(DefinitionError, match="lets the target send"):
+        with pytest.raises(DefinitionError, match="lets only the target send"):
             send(broker, handle, RECEIPT)
-        with pytest.raises(DefinitionError, match="lets the initiator send"):
+        with pytest.raises(DefinitionError, match="lets only the initiator send"):
             send(broker, far(handle), ORDER)
         send(broker, far(handle), NOTE)
 
@@ -577,7 +577,7 @@ class TestCleaningUp:
     def test_nothing_can_be_sent_to_an_end_that_is_gone(self, broker: Broker) -> None:
         handle = begin(broker, b"1")
         broker.dialogs.clean_up(far(handle))
-        with pytest.raises(ConversationError, match="was cleaned up; end it"):
+        with pytest.raises(ConversationError, match="was cleaned up; end the conversation"):
             send(broker, handle)
         broker.dialogs.end(handle)
         assert leftovers(broker) == []

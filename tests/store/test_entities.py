@@ -71,7 +71,7 @@ def test_all_options_survive_a_restart(connect: Connect) -> None:
 
 def test_a_path_is_taken_once_whatever_its_case(broker: Broker) -> None:
     broker.create_queue("Orders")
-    with pytest.raises(EntityExists, match="a queue exists at 'ORDERS' already"):
+    with pytest.raises(EntityExists, match="a queue already exists at 'ORDERS'"):
         broker.create_queue("ORDERS")
 
 

@@ -209,7 +209,7 @@ def test_the_error_behind_a_halt_is_told(broker: Broker) -> None:
     culprit = broker.queue("q").halted_by
     assert culprit is not None
     assert culprit.error == "ValueError: no such customer"
-    with pytest.raises(PoisonMessageError, match=r"\(ValueError: no such customer\)\. Resume it") as caught:
+    with pytest.raises(PoisonMessageError, match=r"\(ValueError: no such customer\)\. Resume the") as caught:
         broker.receiver("q").receive()
     assert (caught.value.reason, caught.value.error) == ("MaxDeliveryCountExceeded", culprit.error)
 

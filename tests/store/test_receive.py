@@ -239,7 +239,7 @@ class TestPeek:
 
     def test_the_retry_subqueue_is_not_received_from(self, broker: Broker) -> None:
         create(broker)
-        with pytest.raises(NotAllowed, match="can be peeked, not received from"):
+        with pytest.raises(NotAllowed, match="can be peeked at but not received from"):
             broker.receiver("q;retry").receive()
 
 

@@ -194,7 +194,7 @@ class TestSavepoints:
             tx.complete(message)
             second = tx.savepoint()
             first.rollback()
-            with pytest.raises(TransactionError, match="earlier savepoint"):
+            with pytest.raises(TransactionError, match="rollback to an earlier one"):
                 second.rollback()
         assert [m.sequence_number for m in broker.peek("q")] == [number]
 

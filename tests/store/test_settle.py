@@ -237,7 +237,7 @@ class TestDeadLetter:
         receiver, dead = broker.receiver("q"), broker.receiver("q;poison")
         receiver.dead_letter(receiver.receive())
         (message,) = dead.receive()
-        with pytest.raises(NotAllowed, match="is a dead letter already"):
+        with pytest.raises(NotAllowed, match="is already a dead letter"):
             dead.dead_letter(message)
         dead.complete(message)
 

@@ -353,8 +353,8 @@ class TestEntities:
         path = subscribe(broker, "a")
         broker.create_queue("queue")
         for error, text, act in (
-            (EntityExists, "a topic exists", lambda: broker.create_queue("events")),
-            (EntityExists, "a queue exists", lambda: broker.create_topic("Queue")),
+            (EntityExists, "a topic already exists", lambda: broker.create_queue("events")),
+            (EntityExists, "a queue already exists", lambda: broker.create_topic("Queue")),
             (EntityExists, "already", lambda: broker.create_subscription("events", "A")),
             (EntityExists, "rule '\\$default'", lambda: broker.add_rule("events", "a", Rule("$default"))),
             (EntityNotFound, "did you mean 'events'", lambda: broker.topic("event")),

@@ -109,7 +109,7 @@ class TestCommit:
         tx = broker.transaction()
         tx.send("out", Message(b"x"))
         tx.commit()
-        with pytest.raises(TransactionError, match="has ended; begin another one"):
+        with pytest.raises(TransactionError, match="has ended; begin a new one"):
             tx.send("out", Message(b"y"))
         assert len(broker.peek("out", 5)) == 1
 
@@ -231,7 +231,7 @@ class TestCommitThatFails:
         with broker.transaction() as tx:
             (message,) = tx.receive("q")
             tx.defer(message)
-            with pytest.raises(TransactionError, match="message 1 is settled in this transaction already"):
+            with pytest.raises(TransactionError, match="message 1 is already settled in this transaction"):
                 tx.complete(message)
         assert peek_one(broker).state is MessageState.DEFERRED
 

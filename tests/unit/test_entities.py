@@ -50,7 +50,7 @@ class TestPaths:
         assert EntityPath.parse("orders;poison", "dead_letter") == EntityPath.parse("orders;poison")
 
     def test_two_different_subqueues_are(self) -> None:
-        with pytest.raises(InvalidPath, match="names a subqueue already"):
+        with pytest.raises(InvalidPath, match="already names a subqueue"):
             EntityPath.parse("orders;poison", "retry")
 
     def test_an_unknown_subqueue(self) -> None:

@@ -96,7 +96,7 @@ def test_a_poison_message_error_carries_the_culprit() -> None:
     error = PoisonMessageError("orders", 7, 18, 2, "MaxDeliveryCountExceeded")
     assert (error.entity, error.sequence_number, error.delivery_count) == ("orders", 7, 18)
     assert (error.cycle, error.reason) == (2, "MaxDeliveryCountExceeded")
-    assert "'orders' is halted by message 7 after 18 deliveries (2 retry cycles)" in str(error)
+    assert "'orders' is halted by message 7 after 18 attempts (2 retry cycles)" in str(error)
     assert "retry, move, drop or reject" in str(error)
 
 

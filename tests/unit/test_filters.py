@@ -171,10 +171,10 @@ def test_the_table_is_large_enough() -> None:
         ("a IN ()", 1, 7, "a value"),
         ("a LIKE", 1, 7, "a value"),
         ("a LIKE 'x' ESCAPE '!!'", 1, 19, "one character"),
-        ("sys.Nothing = 1", 1, 5, "no system property is called 'Nothing'"),
+        ("sys.Nothing = 1", 1, 5, "there is no system property 'Nothing'"),
         ("sys.Lable = 'x'", 1, 5, "did you mean 'label'"),
         ("other.x = 1", 1, 1, "expected the scope sys or user, got other"),
-        ("a > @nowhere", 1, 5, "no value is given for the parameter @nowhere"),
+        ("a > @nowhere", 1, 5, "the parameter @nowhere has no value"),
         ("a = 9223372036854775808", 1, 5, "at most 64 bits"),
         ("EXISTS(5)", 1, 8, "a property"),
         ("(" * 80 + "1=1" + ")" * 80, 1, 81, "at most 60 levels of nesting"),
@@ -194,7 +194,7 @@ def test_a_syntax_error_says_where_and_what_was_expected(
 
 
 def test_a_parameter_must_have_a_value_that_messages_can_have() -> None:
-    with pytest.raises(FilterSyntaxError, match="of the kind list"):
+    with pytest.raises(FilterSyntaxError, match="of the unsupported type list"):
         compile_filter("a = @b", {"b": []})
 
 

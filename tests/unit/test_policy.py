@@ -202,7 +202,9 @@ class TestOutcomes:
         policy = PoisonPolicy(receive_retry_count=9, max_worker_deaths=2)
         assert isinstance(decide(policy, Counters(worker_deaths=1, cycle_attempts=1), Outcome.LOST), Retry)
         verdict = decide(policy, Counters(worker_deaths=2, cycle_attempts=2), Outcome.LOST)
-        assert verdict == Final(Disposition.MOVE, "WorkerCrashed", "2 workers died holding the message.")
+        assert verdict == Final(
+            Disposition.MOVE, "WorkerCrashed", "2 workers died while holding the message."
+        )
 
 
 class TestBackoff:

@@ -135,27 +135,27 @@ def _waits(
 ) -> str:
     """Return why a conversation does not go on: what stands most in its way."""
     if queue is None:
-        return "its queue is gone; clean it up"
+        return "its queue was deleted; clean it up"
     stopped = stop_error(queue, Subqueue.MAIN)
     if stopped is not None and queue.status is not QueueStatus.SEND_DISABLED:
         return f"its queue cannot be received from: {queue.status.value}"
     if held is not None:
-        return f"message {held.sequence_number} is poison ({held.reason}); decide on it with dialogs resume"
+        return f"for a verdict on poison message {held.sequence_number} ({held.reason}); use dialogs resume"
     if locked:
-        return "its group is locked by a reader"
+        return "for the reader that has locked its group"
     if delayed is not None:
-        return f"its first message is tried again at {delayed:%H:%M:%S} UTC"
+        return f"until {delayed:%H:%M:%S} UTC to retry its first message"
     if states["active"] or states["suspect"]:
-        return f"{states['active'] + states['suspect']} to be received: a reader must come"
+        return f"for a reader: {states['active'] + states['suspect']} to receive"
     if state is ConversationState.DISCONNECTED_OUTBOUND:
-        return "the far end must read that this one has ended"
+        return "for the other side to read that this side has ended"
     if state is ConversationState.STARTED_OUTBOUND:
-        return "nothing was sent yet"
+        return "for a first message to be sent"
     if states["scheduled"]:
-        return "for a timer, or the far end"
+        return "for a timer or the other side"
     if state is ConversationState.CONVERSING and tx.conversation(far_end(record.handle)) is None:
-        return "for nobody: the far end was cleaned up; end it"
-    return "for the far end, or for this end to end it"
+        return "for nothing: the other side was cleaned up; end the conversation"
+    return "for the other side, or for this side to end"
 
 
 def timeline(tx: Transaction, dialog: str) -> list[TimelineEntry]:

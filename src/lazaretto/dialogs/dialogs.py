@@ -251,7 +251,7 @@ class Dialogs:
         def describe(tx: Transaction) -> list[ConversationDescription]:
             ends = [describe_conversation(tx, record) for record in both_ends(tx, found)]
             if not ends:
-                raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may be over")
+                raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may have ended")
             return ends
 
         return self._store.read(describe)
@@ -290,7 +290,7 @@ class Dialogs:
         found = self._find(dialog)
         entries = self._store.read(lambda tx: timeline(tx, found))
         if not entries:
-            raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may be over")
+            raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may have ended")
         return entries
 
     def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
@@ -327,7 +327,7 @@ class Dialogs:
     def _find(self, dialog: str) -> str:
         """Return the handle of one end, given a dialog's id, its beginning, or a handle."""
         if not isinstance(dialog, str) or not dialog or not set(dialog[:32]) <= set("0123456789abcdef"):
-            raise InvalidOption(f"expected a dialog's id, its beginning, or a handle, got {shown(dialog)}")
+            raise InvalidOption(f"expected a dialog's id or a prefix of it, or a handle, got {shown(dialog)}")
         if len(dialog) >= 32:
             return check_handle(dialog if len(dialog) > 32 else f"{dialog}-i")
         near = self._store.read(
@@ -335,7 +335,7 @@ class Dialogs:
         )
         found = {dialog_of(r.handle) for r in near if r.handle.startswith(dialog)}
         if len(found) > 1:
-            raise InvalidOption(f"several dialogs begin with {dialog!r}; give more of the id")
+            raise InvalidOption(f"several dialog ids begin with {dialog!r}; give a longer prefix")
         if not found:
-            raise ConversationNotFound(f"no dialog has an id that begins with {dialog!r}; it may be over")
+            raise ConversationNotFound(f"no dialog has an id that begins with {dialog!r}; it may have ended")
         return f"{found.pop()}-i"

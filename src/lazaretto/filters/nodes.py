@@ -85,9 +85,7 @@ def _value(node: Node) -> Node:
 
 def _condition(node: Node) -> Node:
     if not node.condition:
-        raise _wrong(
-            node.place, "expected a condition, got a value: compare it with something, = TRUE perhaps"
-        )
+        raise _wrong(node.place, "expected a condition, got a value: compare it, for example with = TRUE")
     return node
 
 
@@ -261,7 +259,7 @@ class Builder(Transformer[Token, Any]):
     def integer(self, token: Token) -> Node:
         value = int(token) if len(token) < 20 else _MOST + 1
         if value > _MOST:
-            raise _wrong(_at(token), "expected a whole number of at most 64 bits")
+            raise _wrong(_at(token), "expected an integer of at most 64 bits")
         return self._constant(value, _at(token))
 
     def decimal(self, token: Token) -> Node:
@@ -279,7 +277,7 @@ class Builder(Transformer[Token, Any]):
     def parameter(self, token: Token) -> Node:
         name = str(token)[1:].lower()
         if name not in self._parameters:
-            raise _wrong(_at(token), f"no value is given for the parameter {token}")
+            raise _wrong(_at(token), f"the parameter {token} has no value")
         return self._constant(self._parameters[name], _at(token))
 
     def newid(self, token: Token) -> Node:
@@ -315,7 +313,7 @@ class Builder(Transformer[Token, Any]):
         if field is None:
             known = sorted(SYSTEM)
             raise _wrong(
-                _at(token), f"no system property is called {written!r}{suggestion(written.lower(), known)}"
+                _at(token), f"there is no system property {written!r}{suggestion(written.lower(), known)}"
             )
         found = Property(True, field, written)
         return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=found))

@@ -75,7 +75,7 @@ class CorrelationFilter:
                 object.__setattr__(self, name, text(name, value, MAX_PROPERTY_SIZE))
         if not self.wanted():
             raise InvalidOption(
-                "a correlation filter needs at least one property; for all messages: TrueFilter()"
+                "a correlation filter needs at least one property; use TrueFilter() to match all messages"
             )
 
     def wanted(self) -> dict[tuple[str, str], Value]:

@@ -79,7 +79,7 @@ def compile_action(text: str, parameters: Mapping[str, Value] | None = None) -> 
     actions, _ = _compile("actions", text, parameters)
     if len(actions) > MOST_ACTIONS:
         raise FilterSyntaxError(
-            f"expected at most {MOST_ACTIONS} parts of an action, got {len(actions)}", 1, 1
+            f"expected at most {MOST_ACTIONS} parts in an action, got {len(actions)}", 1, 1
         )
     return actions
 
@@ -90,7 +90,7 @@ def _compile(start: str, text: str, parameters: Mapping[str, Value] | None) -> A
     for name, value in (parameters or {}).items():
         if value is not None and type(value) not in KINDS:
             raise FilterSyntaxError(
-                f"the parameter {name} has a value of the kind {type(value).__name__}", 1, 1
+                f"the parameter {name} has a value of the unsupported type {type(value).__name__}", 1, 1
             )
     try:
         return _parser(start).parse(text, parameters or {})

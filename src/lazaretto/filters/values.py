@@ -50,7 +50,9 @@ def compare(sign: str, left: Value, right: Value) -> Truth:
         return None
     kind = kind_of(left)
     if kind != kind_of(right):
-        raise FilterError(f"expected two values of one kind around {sign}, got {kind} and {kind_of(right)}")
+        raise FilterError(
+            f"expected two values of the same kind around {sign}, got {kind} and {kind_of(right)}"
+        )
     if sign not in _EQUALITIES and kind not in _ORDERED:
         raise FilterError(f"{kind} has no order: expected = or <>, got {sign}")
     return COMPARISONS[sign](left, right)
@@ -99,7 +101,7 @@ def compute(sign: str, left: Value, right: Value) -> Value:
 def _whole(sign: str, left: int, right: int) -> int:
     if sign in "/%":
         if right == 0:
-            raise FilterError("a whole number was divided by zero")
+            raise FilterError("integer division by zero")
         quotient = abs(left) // abs(right)
         quotient = quotient if (left < 0) == (right < 0) else -quotient
         found = quotient if sign == "/" else left - quotient * right
@@ -125,7 +127,7 @@ def negate(value: Value) -> Value:
     if value is None:
         return None
     if kind_of(value) != _NUMBER:
-        raise FilterError(f"expected a number behind -, got {kind_of(value)}")
+        raise FilterError(f"expected a number after -, got {kind_of(value)}")
     if value == _LOW:
         raise FilterError("the result of - does not fit in 64 bits")
     return -value
@@ -144,7 +146,7 @@ def like(value: Value, pattern: Value, escape: Value) -> Truth:
 def check_escape(escape: Value) -> str | None:
     """Return an escape character. Raises FilterError if it is none."""
     if escape is not None and (type(escape) is not str or len(escape) != 1):
-        raise FilterError("expected one character behind ESCAPE")
+        raise FilterError("expected one character after ESCAPE")
     return escape
 
 
@@ -161,7 +163,9 @@ def _matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
         if character == escape:
             following = next(characters, None)
             if following is None:
-                raise FilterError("expected a character behind the escape character, the pattern ends")
+                raise FilterError(
+                    "expected a character after the escape character, got the end of the pattern"
+                )
             parts[-1].append(re.escape(following))
         elif character == "%":
             parts.append([])

@@ -122,7 +122,7 @@ class HandlerContext:
         reason, description = kept("reason", reason), kept("description", description)
         effects = self._asked()
         if effects.verdict is not None:
-            raise NotAllowed(f"the message was decided on already: {effects.verdict}")
+            raise NotAllowed(f"the message already has a verdict: {effects.verdict}")
         effects.verdict, effects.reason, effects.description = verdict, reason, description
 
     def _asked(self) -> Effects:

@@ -94,7 +94,7 @@ class ServiceHost:
         """Start, and return at once. Does nothing more if `stop` is called by another thread meanwhile."""
         with self._lifecycle:
             if self._threads or self._stop.is_set():
-                raise HandlerError("a host can be started once; make another one")
+                raise HandlerError("a host can be started only once; create a new one")
             if not self._prepare_all():
                 return
             for number, slot in enumerate(self._slots):

@@ -44,7 +44,7 @@ def _kept_back(
     breaker = breaker_of(queue)
     if breaker is not None and breaker.status is BreakerStatus.HELD_OPEN:
         return QueueDisabled(
-            f"the breaker of {queue.path!r} is held open by an operator: set it to auto to go on"
+            f"the breaker of {queue.path!r} is held open by an operator: set it to auto to resume delivery"
         )
     if not found.held_sessions or _has_open_session(tx, queue):
         return None

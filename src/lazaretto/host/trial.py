@@ -106,7 +106,7 @@ def _consequence(broker: Broker, path: EntityPath, message: PeekedMessage, outco
     counters = charge(_FRESH, outcome)
     verdict = decide(policy, counters, outcome)
     if isinstance(verdict, Final):
-        return f"It would end at once: {verdict.disposition.value}, {verdict.reason}."
+        return f"It would be final at once: {verdict.disposition.value}, {verdict.reason}."
     tries = policy.total_attempts
     if outcome is Outcome.LOST and policy.max_worker_deaths is not None:
         tries = min(tries, policy.max_worker_deaths)

@@ -171,14 +171,14 @@ def get_records(segment: Segment, end: int, count: int) -> Iterator[Record]:
     """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for what is none."""
     start, last = 0, -1
     if not 0 <= end <= len(segment.map):
-        raise Corrupt("the records end outside their memory")
+        raise Corrupt("the records end outside the shared memory")
     while start < end:
         if end - start < _RECORD.size:
             raise Corrupt("a record is cut short")
         item, kind, size = _RECORD.unpack(segment.get(start, start + _RECORD.size))
         start += _RECORD.size
         if not last < item < count or size > end - start:
-            raise Corrupt("a record is of no item, or longer than all of them")
+            raise Corrupt("a record belongs to no item, or is longer than all items")
         last = item
         yield Record(item, kind, segment.get(start, start + size))
         start += size

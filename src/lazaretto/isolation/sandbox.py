@@ -82,7 +82,7 @@ class Sandbox:
         if not callable(setup):
             raise InvalidOption(f"expected setup to be a function, got {shown(setup)}")
         if self._options.mode == "fork" and not CAN_FORK:
-            raise InvalidOption("mode='fork' needs Linux: give mode='auto' or 'spawn'")
+            raise InvalidOption("mode='fork' needs Linux: pass mode='auto' or 'spawn'")
         try:
             pickled = cloudpickle.dumps(setup)
         except Exception as error:
@@ -237,7 +237,7 @@ class Sandbox:
             self._worker.give_up()
         elif self._barren == 2 * _MOST_BARREN:
             self._barren = 0
-            raise SandboxError("no process can run items any more: each ends before the first")
+            raise SandboxError("no process can run items: each one ends before its first item")
         return verdicts[:known]
 
     def _without(self, verdicts: list[Verdict]) -> list[Verdict]:
@@ -248,7 +248,7 @@ class Sandbox:
         """
         self._worker.give_up()
         if self._count == 1:
-            return [Verdict(Status.CRASH, None, WORKER_CRASHED, "it has overwritten the sandbox's memory")]
+            return [Verdict(Status.CRASH, None, WORKER_CRASHED, "the item overwrote the sandbox's memory")]
         self._alone = _ALONE
         return verdicts + [NOT_RUN] * (self._count - len(verdicts))
 
@@ -365,7 +365,7 @@ def _verdict(record: Record) -> Verdict:
     if record.kind == child.RESULT:
         return Verdict(Status.DONE, record.payload)
     if record.kind not in (child.ERROR, child.MEMORY):
-        raise Corrupt(f"there is no kind {record.kind} of records")
+        raise Corrupt(f"unknown kind of record {record.kind}")
     try:
         failure = msgspec.msgpack.decode(record.payload, type=Failure)
     except msgspec.MsgspecError as error:

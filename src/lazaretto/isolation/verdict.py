@@ -71,9 +71,7 @@ def blame(
 ) -> Verdict:
     """Return the verdict on the item that was running when its process died."""
     if death in (Death.STOP, Death.SILENT):
-        return Verdict(
-            Status.NOT_RUN, None, STOPPED, "stopped before it was finished", stack, elapsed=elapsed
-        )
+        return Verdict(Status.NOT_RUN, None, STOPPED, "stopped before it finished", stack, elapsed=elapsed)
     if death is Death.DEADLINE:
         text = f"no answer within {deadline:g} s"
         return Verdict(Status.TIMEOUT, None, HANDLER_TIMEOUT, text, stack, elapsed=elapsed)

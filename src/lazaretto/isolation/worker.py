@@ -363,13 +363,13 @@ class Worker:
 
     def _refuse_stopped(self) -> None:
         if self._stopping():
-            raise SandboxError("it was stopped before its process was ready")
+            raise SandboxError("stopped before the process was ready")
 
     def _failure(self, size: int) -> Failure:
         try:
             return msgspec.msgpack.decode(self._records.get(0, size), type=Failure)
         except msgspec.MsgspecError as error:
-            return Failure(WORKER_CRASHED, f"what it says cannot be read: {error}")
+            return Failure(WORKER_CRASHED, f"its report cannot be read: {error}")
 
     def recover(self) -> None:
         """Have a runner again after one has died or left."""
@@ -389,7 +389,7 @@ class Worker:
                 return
             except SandboxSetupError as error:
                 if attempt == _MOST_STARTS:
-                    raise SandboxError(f"no process can be started any more: {error}") from error
+                    raise SandboxError(f"no more processes can be started: {error}") from error
 
     # -- ending ---------------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ def check_handle(handle: object) -> str:
     """Return a conversation's handle, else raise InvalidOption."""
     if not isinstance(handle, str) or not _HANDLE.match(handle):
         raise InvalidOption(
-            "expected a conversation's handle (32 hexadecimal digits, then -i for the end that began it, or "
-            f"-t for the other one), got {shown(handle)}"
+            "expected a conversation's handle (32 hexadecimal digits, then -i for the initiator's side, or "
+            f"-t for the target's), got {shown(handle)}"
         )
     return handle
 

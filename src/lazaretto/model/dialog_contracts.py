@@ -131,11 +131,11 @@ def message_type(
     """Return a message type, checked. Raises InvalidOption."""
     _name("a message type's name", name)
     if name in (DEFAULT, *SYSTEM_TYPES):
-        raise InvalidOption(f"{name!r} is a message type of the system")
+        raise InvalidOption(f"{name!r} is a built-in message type")
     wanted = member("validation", validation, VALIDATIONS)
     if (schema is not None) is not (wanted is Validation.JSON_SCHEMA):
         raise InvalidOption(
-            f"expected a schema with validation json_schema and with no other, got {wanted.value} "
+            f"expected a schema only with validation json_schema, got {wanted.value} "
             f"{'without' if schema is None else 'with'} one"
         )
     if schema is not None and not isinstance(schema, Mapping):
@@ -146,7 +146,7 @@ def message_type(
 def contract(name: str, messages: Mapping[str, SentBy | str]) -> Contract:
     """Return a contract, checked: the initiator must be able to begin. Raises InvalidOption."""
     if _name("a contract's name", name) == DEFAULT:
-        raise InvalidOption(f"{DEFAULT!r} is the contract of the system")
+        raise InvalidOption(f"{DEFAULT!r} is the built-in contract")
     if not isinstance(messages, Mapping):
         raise InvalidOption(f"expected a contract's messages to be a mapping, got {shown(messages)}")
     sent_by = {
@@ -358,5 +358,5 @@ def refuse_sending(contract: Contract, type_name: str, *, initiator: bool) -> No
     if by is not SentBy.ANY and (by is SentBy.INITIATOR) is not initiator:
         role = "initiator" if initiator else "target"
         raise DefinitionError(
-            f"contract {contract.name!r} lets the {by.value} send {type_name!r}, and this is the {role}"
+            f"contract {contract.name!r} lets only the {by.value} send {type_name!r}, but this is the {role}"
         )

@@ -104,7 +104,7 @@ class EntityPath(NamedTuple):
                     f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}"
                 )
             if found not in (Subqueue.MAIN, named):
-                raise InvalidPath(f"{path!r} names a subqueue already; leave out subqueue={subqueue!r}")
+                raise InvalidPath(f"{path!r} already names a subqueue; omit subqueue={subqueue!r}")
             found = named
         _check_queue_path(queue, path)
         return cls(exact(queue), found)
@@ -126,10 +126,7 @@ def _check_queue_path(queue: str, given: str) -> None:
             )
     reserved = [index for index, segment in enumerate(segments) if segment.lower() == SUBSCRIPTIONS]
     if reserved and (reserved != [len(segments) - 2] or len(segments) < 3):
-        raise InvalidPath(
-            f"'{SUBSCRIPTIONS}' is reserved: it stands between a topic and a subscription's name, "
-            f"got {shown(given)}"
-        )
+        raise InvalidPath(f"'{SUBSCRIPTIONS}' is reserved for the paths of subscriptions, got {shown(given)}")
 
 
 def subscription_path(topic: str, name: str) -> EntityPath:

@@ -106,7 +106,7 @@ def check_text(name: str, value: object, longest: int | None = None) -> str:
     if longest is not None and not 0 < len(value) <= longest:
         raise InvalidMessage(f"expected {name} of 1 to {longest} characters, got {len(value)}")
     if not is_unicode(value):
-        raise InvalidMessage(f"expected {name} to be valid Unicode, got a lone surrogate in it")
+        raise InvalidMessage(f"expected {name} to be valid Unicode, got a lone surrogate")
     return exact(value)
 
 

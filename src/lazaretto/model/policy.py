@@ -280,9 +280,8 @@ def decide(
         return Final(policy.on_invalid, "InvalidMessage", "The message can never be processed.")
     deaths = policy.max_worker_deaths
     if deaths is not None and counters.worker_deaths >= deaths:
-        return Final(
-            policy.on_poison, WORKER_CRASHED, f"{counters.worker_deaths} workers died holding the message."
-        )
+        workers = "1 worker" if counters.worker_deaths == 1 else f"{counters.worker_deaths} workers"
+        return Final(policy.on_poison, WORKER_CRASHED, f"{workers} died while holding the message.")
     if counters.cycle_attempts <= policy.receive_retry_count and counters.cycle <= policy.max_retry_cycles:
         return Retry()
     if counters.cycle < policy.max_retry_cycles:

@@ -35,7 +35,9 @@ def settle(
     """
     for name in ("claim", "epoch"):
         if name not in batch.columns:
-            raise InvalidOption(f"the batch lacks the column {name!r}: settle it as foreachBatch got it")
+            raise InvalidOption(
+                f"the batch has no column {name!r}: settle the batch exactly as foreachBatch received it"
+            )
     options = parse({"store": store, "queue": queue, "consumer": consumer})
     failures = {number: _failure(number, error) for number, error in (failed or {}).items()}
     row = batch.select("claim", "epoch").first()

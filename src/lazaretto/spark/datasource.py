@@ -45,14 +45,14 @@ class LazarettoSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
         if not options.view:
-            raise InvalidOption(f"a batch read needs the option view: {', '.join(VIEWS)}")
+            raise InvalidOption(f"a batch read needs the option view, one of {', '.join(VIEWS)}")
         _refuse_others(schema, VIEWS[options.view].columns, f"the view {options.view!r}")
         return SnapshotReader(options, list(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = parse(self.options)
         if options.view:
-            raise InvalidOption(f"a stream has no views: leave out view={options.view!r}, or use spark.read")
+            raise InvalidOption(f"a stream has no views: omit view={options.view!r}, or use spark.read")
         _refuse_others(schema, STREAM.names, "a stream of messages")
         return ClaimStreamReader(options, list(schema.names))
 
@@ -64,10 +64,10 @@ class LazarettoSource(DataSource):
 
     def _to_write(self, schema: StructType, overwrite: bool) -> SparkOptions:
         if overwrite:
-            raise InvalidOption("a queue cannot be overwritten, only added to: mode('append')")
+            raise InvalidOption("a queue cannot be overwritten: use mode('append')")
         _refuse_others(schema, COLUMNS, "a message to send")
         if "body" not in schema.names:
-            raise InvalidOption("a message to send needs the column 'body'")
+            raise InvalidOption("the DataFrame needs a column 'body'")
         return parse(self.options)
 
 

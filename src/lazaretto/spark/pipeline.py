@@ -71,7 +71,7 @@ def process(
             f"expected isolation to be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}"
         )
     if (results is None) != (schema is None):
-        raise InvalidOption("expected results and schema together, got one of them")
+        raise InvalidOption("expected both results and schema, got only one of them")
     said = {
         "store": store if store.startswith("env:") else absolute(store),
         "queue": queue,
@@ -128,10 +128,12 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
     own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
     if isinstance(source, DataFrame):
         if own:
-            raise InvalidOption(f"{next(iter(own))} is for the stream: give it where that is loaded")
+            raise InvalidOption(
+                f"{next(iter(own))} is an option of the stream: set it where the stream is loaded"
+            )
         missing = [column for column in STREAM.names if column not in source.columns]
         if missing:
-            raise InvalidOption(f"the stream lacks the column {missing[0]!r}: load it whole")
+            raise InvalidOption(f"the stream has no column {missing[0]!r}: load all columns")
         return source
     register(source)
     options_of_stream = {**said, **own, "shards_only": "true"}
@@ -159,9 +161,7 @@ def refuse_remote(master: str | None, store: str) -> None:
 def _refuse_what_vectors_lack(handler: Handler, options: SparkOptions) -> None:
     """Raise InvalidOption for what a function of whole batches cannot keep."""
     if handler.takes_context or handler.options.validator is not None or handler.options.middleware:
-        raise InvalidOption(
-            "a vectorised function gets a batch and nothing else: no context, validator or middleware"
-        )
+        raise InvalidOption("a vectorised function takes only a batch: no context, validator or middleware")
     with broker_at(options.url()) as broker:
         if broker.queue(options.queue).options.requires_session:
             raise InvalidOption(

@@ -39,7 +39,7 @@ class HandlerSetup(SandboxSetup):
             past = Past(0) if message.deliveries > 1 else None
             effects = call(message, past)
             if effects is not None and effects.statements:
-                raise TransactionError("SQL of the handler's own is not possible in a Spark pipeline")
+                raise TransactionError("a handler cannot run its own SQL in a Spark pipeline")
             return effects, call.returned
 
         return run

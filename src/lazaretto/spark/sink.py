@@ -58,7 +58,7 @@ class SettlingWriter(DataSourceStreamArrowWriter):
         stages = [stage for _, _, _, stage in told if stage is not None]
         shards = [shard for _, _, shard, _ in told if shard is not None]
         if len(set(shards)) < len(shards):
-            raise NotAllowed("the stream was repartitioned before process: one shard is for one task")
+            raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=epoch)
             outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
@@ -66,7 +66,7 @@ class SettlingWriter(DataSourceStreamArrowWriter):
                 consumer.revoke(why=outage)
                 raise SystemicFailure(
                     f"most messages of {options.queue!r} fail in one way ({outage.removeprefix(OUTAGE)}). "
-                    "They were given back uncharged; start the query again when the cause is gone"
+                    "They were released; restart the query when the cause is fixed"
                 )
             summaries = consumer.settle(numbers, stages)
         for summary in summaries:

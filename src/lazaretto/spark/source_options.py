@@ -87,7 +87,7 @@ class SparkOptions:
         url = os.environ.get(name)
         if not url:
             raise InvalidOption(
-                f"expected the environment variable {name} to hold a store's URL, it is not set"
+                f"expected the environment variable {name} to hold a store's URL, but it is not set"
             )
         return absolute(url)
 

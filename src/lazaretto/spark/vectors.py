@@ -46,7 +46,7 @@ class VectorSetup:
                 raise TypeError(f"expected a RecordBatch, a Table or None, got {type(found).__name__}")
             if found.num_rows != batch.num_rows:
                 raise ValueError(
-                    f"expected a result of {batch.num_rows} rows, as given, got {found.num_rows}"
+                    f"expected a result of {batch.num_rows} rows, like the batch, got {found.num_rows}"
                 )
             return encode(found)
 

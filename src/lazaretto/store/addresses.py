@@ -87,7 +87,7 @@ def copy_store(
     written is compared with what was read. Raises StoreError, InvalidOption.
     """
     if _same(source, target):
-        raise InvalidOption("expected a target that is another store than the source, got the same one")
+        raise InvalidOption("expected a target other than the source, got the same store")
     theirs = open_store(source, create=False)
     try:
         ours = open_store(target, copying=True)

@@ -30,7 +30,7 @@ def compile_schema(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
             given, offline=True, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions()
         )
     except Exception as error:
-        raise InvalidOption(f"the schema is not one of JSON Schema: {_told(error)}") from None
+        raise InvalidOption(f"the schema is not a valid JSON Schema: {_told(error)}") from None
 
     def problem(value: Any) -> str | None:
         try:

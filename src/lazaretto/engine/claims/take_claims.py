@@ -70,8 +70,8 @@ def require_driver(
     record = tx.consumer(queue.queue_id, consumer)
     if record is None or record.epoch != epoch:
         raise ClaimFenced(
-            f"another driver has attached to consumer {consumer!r} of {queue.path!r} since "
-            f"({record.driver if record else 'it is gone'}); this one must not go on"
+            f"another driver has taken over consumer {consumer!r} of {queue.path!r} "
+            f"({record.driver if record else 'which no longer exists'}); stop this driver"
         )
     return queue, record
 
@@ -89,8 +89,8 @@ class Attach(Operation[Attached]):
         queue = require_claims(tx, self.path)
         if queue.options.whole_sessions:
             raise NotAllowed(
-                f"sessions of {queue.path!r} are one unit each (on_poison_session=whole), and claims are "
-                "settled message by message: receive from it, or set another on_poison_session"
+                f"sessions of {queue.path!r} are settled as a unit (on_poison_session=whole), but claims are "
+                "settled by message: use a receiver, or set another on_poison_session"
             )
         before = _identified(tx, queue, self.consumer)
         catch_up(tx)
@@ -218,8 +218,8 @@ class TakeClaim(Operation[int | EntityError | None]):
             return self.after + 1
         if record.last_claim < self.after:
             raise NotAllowed(
-                f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, and claims "
-                f"after {self.after} are asked for: the store is older than that, or another one"
+                f"consumer {self.consumer!r} of {queue.path!r} is at claim {record.last_claim}, but claims "
+                f"after {self.after} were requested: the store is older, or a different one"
             )
         _pass_over(tx, record)
         refuse_receiving(queue, Subqueue.MAIN)

@@ -63,7 +63,7 @@ def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
     """Return one end of a dialog. Raises ConversationNotFound."""
     record = tx.conversation(handle)
     if record is None:
-        raise ConversationNotFound(f"no conversation has the handle {handle!r}; it may have been ended")
+        raise ConversationNotFound(f"no conversation has the handle {handle!r}; it may have ended")
     return record
 
 

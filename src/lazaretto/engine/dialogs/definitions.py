@@ -80,15 +80,15 @@ class ApplyDefinitions(Operation[list[Change]]):
         before = tx.definitions().get(change.kind, change.name)
         if isinstance(before, Contract) and tx.contract_in_use(change.name):
             raise DefinitionError(
-                f"contract {change.name!r} cannot be {change.verb}d while there are conversations under it; "
-                "make another one"
+                f"contract {change.name!r} cannot be {change.verb}d while conversations use it; "
+                "create another one"
             )
         if isinstance(before, Service) and tx.service_in_use(change.name):
             now = wanted.get(change.kind, change.name)
             if not isinstance(now, Service) or now.queue.lower() != before.queue.lower():
                 raise DefinitionError(
-                    f"service {change.name!r} has conversations: it cannot be dropped, nor moved to another "
-                    "queue; end them first"
+                    f"service {change.name!r} has conversations: it cannot be dropped or moved to another "
+                    "queue; end the conversations first"
                 )
 
     def _keep_queue(self, tx: Transaction, service: Service) -> None:
@@ -101,7 +101,7 @@ class ApplyDefinitions(Operation[list[Change]]):
             return
         if not queue.options.dialogs:
             raise DefinitionError(
-                f"{queue.path!r} is an ordinary queue: a service needs one of its own, which is made with it"
+                f"{queue.path!r} is an ordinary queue: name a new queue, which is created with the service"
             )
         names = ("retention", "lock_duration", "policy", "on_poison_session", "breaker")
         change_options(tx, queue, {name: getattr(options, name) for name in names}, self.actor)

@@ -125,12 +125,16 @@ class SendDialog(Operation[None]):
             raise refused(tx, self.handle, "send")
         queue = tx.queue_by_id(near.far_queue_id)
         if queue is None:
-            raise ConversationError(f"the queue that conversation {self.handle} sends to is gone; end it")
+            raise ConversationError(
+                f"the queue that conversation {self.handle} sends to was deleted; end the conversation"
+            )
         if near.sent == 1 and is_initiator(self.handle):
             self._begin_far_end(tx, near)
         far = tx.conversation(far_end(self.handle))
         if far is None:
-            raise ConversationError(f"the far end of conversation {self.handle} was cleaned up; end it")
+            raise ConversationError(
+                f"the other side of conversation {self.handle} was cleaned up; end the conversation"
+            )
         name = message_name(self.handle, near.sent)
         prepared = message(far.priority, far.handle, Lane.MESSAGE, self.type, self.body, name)
         check_size(prepared, queue.options.max_message_size)
@@ -290,7 +294,9 @@ class ResumeConversation(Operation[None]):
         record = require_conversation(tx, self.handle)
         queue = tx.queue_by_id(record.queue_id)
         if queue is None:
-            raise ConversationError(f"the queue of conversation {self.handle} is gone; end it")
+            raise ConversationError(
+                f"the queue of conversation {self.handle} was deleted; end the conversation"
+            )
         held = False
         for lane in RECEIVED_LANES:
             session_id = lane_of(record.priority, self.handle, lane)

@@ -145,16 +145,16 @@ class CreateQueues(Operation[list[QueueDescription]]):
         for path in self.paths:
             _refuse_subqueue(path, "created")
             if names_subscription(path):
-                raise InvalidPath(f"{path.queue!r} is the path of a subscription: create_subscription")
+                raise InvalidPath(f"{path.queue!r} is the path of a subscription: use create_subscription")
             if path.key in seen:
-                raise EntityExists(f"{path.queue!r} is among the paths more than once")
+                raise EntityExists(f"{path.queue!r} appears more than once in the paths")
             seen.add(path.key)
         records = tx.insert_queues([path.queue for path in self.paths], self.options) if self.paths else []
         made = {record.path for record in records}
         for path in self.paths:
             taken = None if path.queue in made else tx.queue(path.key)
             if taken is not None:
-                raise EntityExists(f"a {taken.kind.value} exists at {path.queue!r} already")
+                raise EntityExists(f"a {taken.kind.value} already exists at {path.queue!r}")
             check_destinations(tx, path, self.options)
         for record in records:
             touch(tx, record)

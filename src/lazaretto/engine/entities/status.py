@@ -46,14 +46,14 @@ def refuse_dialogs(queue: QueueRecord) -> None:
     """Raise NotAllowed if a queue's messages come and go by dialogs alone."""
     if queue.options.dialogs:
         raise NotAllowed(
-            f"{queue.path!r} is the queue of a service: its messages come and go by dialogs (broker.dialogs)"
+            f"{queue.path!r} is the queue of a service: send and receive by dialogs (broker.dialogs)"
         )
 
 
 def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     return QueueDisabled(
         f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "
-        "by an operator or by consecutive rollbacks; resume it to go on"
+        "by an operator or by consecutive rollbacks; resume it first"
     )
 
 
@@ -134,13 +134,13 @@ class SetStatus(Operation[QueueStatus]):
 
     def _check(self, record: QueueRecord) -> None:
         if self.path.subqueue is not Subqueue.MAIN or self.path.key == SYSTEM_DEAD_LETTER_QUEUE:
-            raise NotAllowed(f"{str(self.path)!r} has no status of its own that could be set")
+            raise NotAllowed(f"{str(self.path)!r} has no status of its own; set the status of its queue")
         topic, subscription = (record.kind is k for k in (EntityKind.TOPIC, EntityKind.SUBSCRIPTION))
         if (topic and self.status is QueueStatus.RECEIVE_DISABLED) or (
             subscription and self.status is QueueStatus.SEND_DISABLED
         ):
             what = "received from" if topic else "sent to"
-            raise InvalidOption(f"a {record.kind.value} is never {what} by itself: active or disabled")
+            raise InvalidOption(f"a {record.kind.value} cannot be {what} directly: set active or disabled")
 
 
 @dataclasses.dataclass(slots=True)

@@ -132,7 +132,7 @@ class CreateTopic(Operation[TopicDescription]):
     def run(self, tx: Transaction) -> TopicDescription:
         taken = tx.queue(self.path.key)
         if taken is not None:
-            raise EntityExists(f"a {taken.kind.value} exists at {self.path.queue!r} already")
+            raise EntityExists(f"a {taken.kind.value} already exists at {self.path.queue!r}")
         record = tx.insert_queue(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
         touch(tx, record)
         note(tx, "topic_created", record)
@@ -204,11 +204,9 @@ class CreateSubscription(Operation[SubscriptionDescription]):
         topic = require_topic(tx, self.topic)
         path = subscription_path(topic.path, self.name)
         if tx.queue(path.key) is not None:
-            raise EntityExists(f"topic {topic.path!r} has a subscription {self.name!r} already")
+            raise EntityExists(f"topic {topic.path!r} already has a subscription {self.name!r}")
         if len(tx.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
-            raise InvalidOption(
-                f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the most there can be"
-            )
+            raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
         rules = _checked(self.rules)
         refuse_for_subscription(self.options)
         check_destinations(tx, path, self.options)
@@ -226,7 +224,7 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
         if not isinstance(rule, Rule):
             raise InvalidOption(f"expected rules to be Rule objects, got {shown(rule)}")
         if rule.name.lower() in names:
-            raise EntityExists(f"there is a rule {rule.name!r} already")
+            raise EntityExists(f"a rule {rule.name!r} already exists")
         names.add(rule.name.lower())
     return list(rules)
 

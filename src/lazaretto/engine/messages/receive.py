@@ -184,8 +184,8 @@ class Receive(Operation[Found]):
                 row.alone = True
         if len(rows) > self.limit:
             raise NotAllowed(
-                f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole) of more "
-                f"messages than the {self.limit} asked for: receive more at once (max_messages)"
+                f"session {session_id!r} of {queue.path!r} is settled as a unit (on_poison_session=whole) "
+                f"and has more messages than the {self.limit} requested: increase max_messages"
             )
         return sorted(rows, key=operator.attrgetter("key"))
 
@@ -321,7 +321,10 @@ def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRe
     """Return the queue if it may be received from in this way. Raises what stands against it."""
     queue = tx.queue(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:
-        raise NotAllowed(f"{str(path)!r} can be peeked, not received from: its messages return by themselves")
+        raise NotAllowed(
+            f"{str(path)!r} can be peeked at but not received from: "
+            "its messages return to the queue on their own"
+        )
     refuse_receiving(queue, path.subqueue)
     if path.subqueue is Subqueue.MAIN and queue.options.requires_session and not with_session:
         raise NotAllowed(

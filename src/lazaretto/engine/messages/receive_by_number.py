@@ -50,8 +50,8 @@ class ReceiveByNumber(Operation[Chosen]):
         queue = receivable(tx, self.path, self.session is not None)
         if queue.options.whole_sessions and self.path.subqueue is Subqueue.MAIN:
             raise NotAllowed(
-                f"the sessions of {queue.path!r} are processed whole (on_poison_session): "
-                "no message of one can be received by itself"
+                f"the sessions of {queue.path!r} are settled as a unit (on_poison_session=whole): "
+                "single messages cannot be received"
             )
         caught_up = catch_up(tx)
         first = lower_bound(queue.queue_id, self.path.subqueue)
@@ -106,7 +106,7 @@ class ReceiveByNumber(Operation[Chosen]):
         if self.session is None or self.session.session_id is None:
             return None
         if row.session_id != self.session.session_id:
-            return f"is of session {row.session_id!r}, not of {self.session.session_id!r}"
+            return f"is in session {row.session_id!r}, not in {self.session.session_id!r}"
         before = tx.first_delayed(queue.queue_id, self.session.session_id)
         if before is None or row.key < before:
             return None
@@ -125,7 +125,7 @@ def _standing(row: MessageRow) -> str:
         return f"is scheduled for {_time(row.due)}"
     if row.state == DELAYED:
         return f"waits for its next attempt until {_time(row.due)}"
-    return "is suspected of killing its worker; receive it by itself"
+    return "is suspected of crashing its worker; receive it alone"
 
 
 def _time(micros: int | None) -> str:
@@ -144,7 +144,7 @@ def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) ->
     record = tx.dead_letter(main_key(key))
     if record is not None and record.resolution is not None:
         return f"{found}: it was a dead letter, and was {record.resolution}"
-    return f"{found}: it was never there, or was completed, or its time to live is over"
+    return f"{found}: it never existed, was completed, or has expired"
 
 
 def _active(tx: Transaction, keys: Sequence[int]) -> list[ReceivedMessage]:

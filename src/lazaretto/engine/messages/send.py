@@ -92,7 +92,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
     if queue.kind is EntityKind.SUBSCRIPTION:
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
     if path.key == SYSTEM_DEAD_LETTER_QUEUE:
-        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be sent to it")
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be sent to it")
     refuse_dialogs(queue)
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
     size = 0
@@ -108,7 +108,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
     if most is not None and tx.size(queue.queue_id) + size > most:
         raise QuotaExceeded(
             f"{queue.kind.value} {queue.path!r} is full: it holds {tx.size(queue.queue_id)} of {most} bytes, "
-            f"and {size} more were to be sent. Receive from it, purge its dead letters, or raise max_size"
+            f"and the call sends {size} more. Receive from it, purge its dead letters, or raise max_size"
         )
     touch(tx, queue)
     return queue

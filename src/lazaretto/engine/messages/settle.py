@@ -235,7 +235,7 @@ def settle_row(
             tx.save_row(msgspec.structs.replace(row, state=DEFERRED, due=None, deferred=1))
         case Outcome.DEAD_LETTERED:
             if not in_main(row.key):
-                raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is a dead letter already")
+                raise NotAllowed(f"message {sequence_of(row.key)} of {queue.path!r} is already a dead letter")
             row = end_attempt(tx, row, Outcome.DEAD_LETTERED, settlement.failure)
             _set_aside(tx, queue, row, settlement)
             hooks_of(queue).on_dead_lettered(tx, queue, row, settlement.reason)
@@ -269,8 +269,8 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
     others = [e for e in entries if e.settlement.outcome not in _KEPT]
     if left or others:
         raise NotAllowed(
-            f"session {session_id!r} of {queue.path!r} is one unit (on_poison_session=whole): "
-            "complete all messages that were received of it in one call, or none. Nothing was changed"
+            f"session {session_id!r} of {queue.path!r} is settled as a unit (on_poison_session=whole): "
+            "complete all messages received from it in one call, or none. Nothing was changed"
         )
 
 
@@ -278,8 +278,8 @@ def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
     numbers = [sequence_of(key) for key in keys]
     named = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
     return MessageLockLost(
-        f"the lock on message {named} of {str(path)!r} is no longer held: it ran out, or the message was "
-        "settled already. Nothing was changed",
+        f"the lock on message {named} of {str(path)!r} is no longer held: it expired, or the message was "
+        "already settled. Nothing was changed",
         numbers,
     )
 
@@ -297,7 +297,7 @@ class RenewLocks(Operation[list[int]]):
         for message in self.messages:
             lock = message.lock
             if lock is None or lock.session_id is not None:
-                raise NotAllowed("this message has no lock of its own to renew; renew its session's")
+                raise NotAllowed("this message has no lock of its own; renew its session's lock")
             queue = require_queue(tx, lock.path)
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             untils.append(until)

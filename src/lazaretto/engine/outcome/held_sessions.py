@@ -74,7 +74,7 @@ class ResumeSession(Operation[None]):
         queue = require_queue(tx, self.path)
         record = tx.session(queue.queue_id, self.session_id)
         if record is None or record.held_by is None:
-            raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held back")
+            raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held")
         held = held_decoder.decode(record.held_by)
         allowed = BLOCK_VERDICTS if held.mode is PoisonSession.BLOCK else PARK_VERDICTS
         verdict = next((one for one in allowed if one == self.verdict), None)
@@ -96,7 +96,7 @@ class ResumeSession(Operation[None]):
             report = Resubmit(dead, [held.sequence_number], self.actor, {}).run(tx)
             if report.skipped:
                 raise EntityError(
-                    f"message {held.sequence_number} cannot be sent back: {report.skipped[0].why}"
+                    f"message {held.sequence_number} cannot be resubmitted: {report.skipped[0].why}"
                 )
         else:
             release_sessions(tx, [key])

@@ -170,15 +170,13 @@ def check_target(tx: Transaction, path: EntityPath, to: EntityPath) -> QueueReco
     if to.subqueue is not Subqueue.MAIN:
         raise NotAllowed(f"nothing can be moved to {str(to)!r}; name the queue itself")
     if target.kind is EntityKind.TOPIC:
-        raise NotAllowed(
-            f"{target.path!r} is a topic: republish to it, which says first how many copies go where"
-        )
+        raise NotAllowed(f"{target.path!r} is a topic: use republish, which counts the copies first")
     if target.kind is EntityKind.SUBSCRIPTION and to.key != path.key:
         raise NotAllowed(f"nothing can be moved to the subscription {target.path!r} of a topic; name a queue")
     if to.key == path.key:
-        raise NotAllowed(f"dead letters go back to {target.path!r} by resubmit, and cannot be moved to it")
+        raise NotAllowed(f"dead letters of {target.path!r} cannot be moved to it: use resubmit")
     if to.key == SYSTEM_DEAD_LETTER_QUEUE:
-        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds what was rejected; nothing can be moved to it")
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be moved to it")
     return target
 
 
@@ -189,7 +187,7 @@ def find_topic(tx: Transaction, path: EntityPath, to: EntityPath | None) -> Queu
     source = require_queue(tx, path)
     topic = None if source.topic_id is None else tx.queue_by_id(source.topic_id)
     if topic is None:
-        raise NotAllowed(f"{source.path!r} is no subscription: name the topic that its dead letters go to")
+        raise NotAllowed(f"{source.path!r} is not a subscription: name the topic for its dead letters")
     return topic
 
 

@@ -90,7 +90,7 @@ class Resubmit(Operation[ResubmitReport]):
                     live = self._live(tx, queue, row, edited)
                     in_place = live.session_id is not None and live.session_id == held.get(key)
                     if in_place and live.state == SCHEDULED:
-                        raise NotAllowed("its session waits behind it: it cannot be scheduled")
+                        raise NotAllowed("it cannot be scheduled, because its session waits for it")
                     sent[key] = key if in_place else tx.take_key(queue.queue_id)
                 except LazarettoError as error:
                     why = str(error)

@@ -61,7 +61,8 @@ def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
         key = way[-1].lower()
         if key in own:
             raise InvalidOption(
-                f"messages would go in a circle: {' → '.join((path.queue, *way))}; forward them elsewhere"
+                f"messages would be forwarded in a circle: {' → '.join((path.queue, *way))}; "
+                "forward them elsewhere"
             )
         found = tx.queue(key)
         if found is None or key in seen:

@@ -45,7 +45,7 @@ def parse_address(url: str) -> Address:
     base, _, query = url.partition("://")[2].partition("?")
     authority, _, database = base.partition("/")
     if "@" in database or "/" in database:
-        raise _malformed(f"there is an @ or a / behind the host; {_USER}")
+        raise _malformed(f"there is an @ or a / after the host; {_USER}")
     parameters = _server(authority)
     if database:
         parameters["dbname"] = _decoded(database, "the database's name")
@@ -70,7 +70,7 @@ def _decoded(text: str, what: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise _malformed(f"{what} is not UTF-8 behind its %") from None
+        raise _malformed(f"{what} is not valid UTF-8 once its %-escapes are decoded") from None
 
 
 def _server(authority: str) -> dict[str, str]:
@@ -102,16 +102,16 @@ def _host(text: str) -> tuple[str, str]:
         except ValueError:
             closed = ""
         if not closed or (rest and not rest.startswith(":")):
-            raise _malformed("it has an IPv6 host that is none; write it as [::1] or [::1]:5432")
+            raise _malformed("it has an invalid IPv6 host; write it as [::1] or [::1]:5432")
         # A zone's % may be written as it is, or escaped.
         host, port = inside.replace("%25", "%"), rest[1:]
     else:
         name, _, port = text.partition(":")
         host = _decoded(name, "the host")
         if "[" in host or "]" in host:
-            raise _malformed("it has an IPv6 host that is none; write it as [::1] or [::1]:5432")
+            raise _malformed("it has an invalid IPv6 host; write it as [::1] or [::1]:5432")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise _malformed(f"what follows the host's : is no port; {_USER}")
+        raise _malformed(f"the port is not a number; {_USER}")
     return host, port
 
 
@@ -121,16 +121,16 @@ def _options(query: str) -> list[tuple[str, str]]:
     for part in query.split("&") if query else ():
         name, equals, value = part.partition("=")
         if not equals or "=" in value:
-            raise _malformed("what follows the ? is not name=value&name=value; write = as %3D and & as %26")
+            raise _malformed("the query is not name=value&name=value; write = as %3D and & as %26")
         name = _decoded(name, "a parameter's name")
         if name not in known:
             # An unescaped ? or & in a password would stand here, too.
             hint = suggestion(name, known) if name.isidentifier() and len(name) < 30 else ""
-            raise _malformed(f"it has a parameter that PostgreSQL does not know{hint}")
+            raise _malformed(f"it has a parameter unknown to PostgreSQL{hint}")
         value = _decoded(value, f"the parameter {name}")
         if name == "ssl":
             if value != "true":
-                raise _malformed("the parameter ssl is not true; give sslmode")
+                raise _malformed("the parameter ssl is not true; use sslmode")
             name, value = "sslmode", "require"
         found.append((name, value))
     return found

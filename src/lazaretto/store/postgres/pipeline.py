@@ -190,7 +190,7 @@ class Pipeline:
         if self._error is not None:
             raise self._error
         if sent.result is None:
-            raise psycopg.OperationalError("the connection was closed before the answer came")
+            raise psycopg.OperationalError("the connection was closed before the reply arrived")
 
     def settle(self) -> None:
         """Wait for what became of everything that was sent. Raises the first error."""

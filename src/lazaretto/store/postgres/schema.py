@@ -81,7 +81,7 @@ def prepare(
     if found is not None and found.copying and not copying:
         raise unfinished(where)
     if found is None and not create:
-        raise StoreNotFound(f"{where}: there is no store here; leave out create=False to make one")
+        raise StoreNotFound(f"{where}: there is no store here; omit create=False to create one")
     if found is None or steps_to_open(found, migrations(), where):
         migrate(connection, schema, where, now=now)
         found = look(connection, schema, where)
@@ -139,7 +139,7 @@ def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
         connection = PgConnection(address)
         try:
             if look(connection, schema, where) is None:
-                raise StoreNotFound(f"{where}: there is no store here; connect() makes one")
+                raise StoreNotFound(f"{where}: there is no store here; connect() creates one")
             done = migrate(connection, schema, where, now=SystemClock().now(), after=after)
         finally:
             connection.close()

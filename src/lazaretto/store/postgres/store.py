@@ -263,7 +263,7 @@ class PostgresStore(SqlStore):
             if not changed or not (connection.broken or done):
                 raise
             raise CommitUnknown(
-                f"{self._where}: the connection was lost while this was committed, or it may not be on disk: "
+                f"{self._where}: the connection was lost during the commit, or it may not be on disk: "
                 "whether it takes effect is not known; look before you do it again"
             ) from error
         row = None if moved is None else moved.fetchone()

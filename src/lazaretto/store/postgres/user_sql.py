@@ -30,9 +30,9 @@ def refusal(sql: str) -> str | None:
     found = _VERB.match(sql)
     verb = found[1].lower() if found else ""
     if verb in _ENDS:
-        return "end or begin a transaction"
+        return "begin or end a transaction"
     if verb in _SAVEPOINTS:
-        return "use savepoints by SQL; call savepoint()"
+        return "use savepoints in SQL; call savepoint()"
     own = _OWN.search(sql)
     return f"change the broker's table {own[0]}" if own and verb not in _READS else None
 
@@ -59,7 +59,7 @@ class PgExclusive:
         if not self._connection.in_transaction:
             raise TransactionError(
                 "this transaction was rolled back by a failure of the server; "
-                "nothing of it took effect: begin another one"
+                "nothing was changed: begin a new one"
             )
 
     def execute(self, sql: str, parameters: Any) -> Cursor:

@@ -24,7 +24,7 @@ COPYING = "copying"
 def unfinished(where: str) -> StoreIncomplete:
     """Return the error of a store that is not all there."""
     return StoreIncomplete(
-        f"{where}: this is a copy that was broken off; go on with `lazaretto store copy`, or remove it"
+        f"{where}: this is an interrupted copy; run `lazaretto store copy` again to resume it, or remove it"
     )
 
 

@@ -79,7 +79,7 @@ class QueueTables:
 
     def _check_ids(self, *queue_ids: int) -> None:
         if max(queue_ids, default=0) > LAST_QUEUE:
-            raise StoreError(f"this store has had {LAST_QUEUE} queues and can take no more")
+            raise StoreError(f"this store has had {LAST_QUEUE} queues the maximum")
         self._memory.forget_queues()
 
     def save_queue(self, record: QueueRecord) -> QueueRecord:

@@ -151,7 +151,7 @@ class SqlStore(ABC):
 
     def _refuse_fork(self) -> None:
         if self._pid != os.getpid():
-            raise StoreError("this broker was opened before a fork; open one of its own in each process")
+            raise StoreError("this broker was opened before a fork; open a new one in each process")
 
     def _refuse_closed(self) -> None:
         self._refuse_fork()

@@ -129,7 +129,8 @@ class SqliteStore(SqlStore):
                 end = end or now + self._busy
                 if now >= end:
                     raise StoreBusy(
-                        f"{self._where}: another process kept writing for {self._busy:g} seconds; try again"
+                        f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
+                        "try again"
                     ) from error
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)

@@ -49,8 +49,8 @@ class WatchedFile:
         name = (self._path, self.log)[which]
         raise StoreGone(
             f"store {self._path}: {name} was {'removed or renamed' if now[which] is None else 'replaced'} "
-            "while the store was open. What the call asked for did not happen, and nothing more is written. "
-            "Stop all processes that have the store open, put the right files in place, and connect again"
+            "while the store was open. The call changed nothing, and nothing more is written. "
+            "Stop all processes that have the store open, restore the right files, and connect again"
         )
 
     @property

@@ -19,8 +19,8 @@ T = TypeVar("T")
 _OWN = "lazaretto_"
 # What user SQL may not do here: end the transaction, reach other files, change settings.
 _REFUSED = {
-    sqlite3.SQLITE_TRANSACTION: "end or begin a transaction",
-    sqlite3.SQLITE_SAVEPOINT: "use savepoints by SQL; call savepoint()",
+    sqlite3.SQLITE_TRANSACTION: "begin or end a transaction",
+    sqlite3.SQLITE_SAVEPOINT: "use savepoints in SQL; call savepoint()",
     sqlite3.SQLITE_ATTACH: "attach a database",
     sqlite3.SQLITE_DETACH: "detach a database",
     sqlite3.SQLITE_PRAGMA: "use PRAGMA",
@@ -92,7 +92,7 @@ class SqliteExclusive:
         if not self._connection.in_transaction:
             raise TransactionError(
                 "this transaction was rolled back by its own SQL or a failure of the disk; "
-                "nothing of it took effect: begin another one"
+                "nothing was changed: begin a new one"
             )
 
     def execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:

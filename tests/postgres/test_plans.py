@@ -7,7 +7,7 @@ import re
 import lazaretto
 from lazaretto import Message
 from lazaretto.store.postgres.connection import PgConnection
-from lazaretto.store.postgres.pipeline import _numbered
+from lazaretto.store.postgres.dialect import place, queries_in
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import with_rows
 
@@ -22,12 +22,12 @@ _SCAN = re.compile(r"Scan(?: Backward)?(?: using (\w+))? on lazaretto_(?:message
 def _unbounded(plan: list[str]) -> list[str]:
     """Return the scans of messages or bodies that go through a whole index, or the table."""
     found = []
-    for place, line in enumerate(plan):
+    for number, line in enumerate(plan):
         scan = _SCAN.search(line)
         if scan is None:
             continue
-        end = next((n for n, later in enumerate(plan) if n > place and "->" in later), len(plan))
-        bounded = any("Index Cond" in detail for detail in plan[place + 1 : end])
+        end = next((n for n, later in enumerate(plan) if n > number and "->" in later), len(plan))
+        bounded = any("Index Cond" in detail for detail in plan[number + 1 : end])
         if not bounded and scan[1] not in _OF_FEW:
             found.append(line.strip())
     return found
@@ -43,12 +43,13 @@ def test_no_query_of_messages_reads_all_of_them(url: str) -> None:
         connection = PgConnection(store._conninfo)
         for table in ("messages", "bodies", "shared_bodies"):
             connection.script(f'VACUUM ANALYZE "{store.schema}".lazaretto_{table}')
-        for name, sql in store.dialect.queries.items():
+        for name, query in queries_in(store.schema).items():
+            sql = query.sql
             if not sql.startswith(("SELECT", "WITH", "UPDATE", "DELETE")):
                 continue
-            statement, _ = _numbered(with_rows(sql, 2))
-            count = len(set(re.findall(rb"\$\d+", statement)))
-            connection.script(f"PREPARE of_a_test AS {statement.decode()}")
+            statement, names = place(with_rows(sql, 2))
+            count = len(names)
+            connection.script(f"PREPARE of_a_test AS {statement}")
             nulls = f"({', '.join(['NULL'] * count)})" if count else ""
             plan = [line for (line,) in connection.script(f"EXPLAIN (COSTS OFF) EXECUTE of_a_test{nulls}")]
             connection.script("DEALLOCATE of_a_test")

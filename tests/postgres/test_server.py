@@ -35,6 +35,9 @@ from lazaretto import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from lazaretto.store.postgres.dialect import place
+from lazaretto.store.sql.query_files import Query
+from lazaretto.store.sql.statements import Statement
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 #: What a caller does about an error that says it may be tried again, or that nobody knows how it ended.
@@ -232,8 +235,9 @@ class TestFailures:
         with lazaretto.connect(url) as one, lazaretto.connect(url) as other:
             one.create_queue("work")
             store = other._store
+            fails = Statement(Query("SELECT 1 / (random() * 0)::int"), place)
             store.dialect = dataclasses.replace(
-                store.dialect, queries={**store.dialect.queries, "flush": "SELECT 1 / (random() * 0)::int"}
+                store.dialect, statements={**store.dialect.statements, "flush": fails}
             )
             # The disk is waited for outside the lock where others write too.
             one.sender("work").send(Message(b"1"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sqlite3
 from contextlib import closing
@@ -23,9 +22,13 @@ from lazaretto import (
     StoreTooNew,
 )
 from lazaretto.engine.timers import CleanUp
-from lazaretto.store.sql.query_files import Migration, load_queries
+from lazaretto.store.postgres.dialect import place, queries_in
+from lazaretto.store.postgres.store import PostgresStore
+from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
+from lazaretto.store.sql.words import words
+from lazaretto.store.sqlite import dialect as sqlite
 from lazaretto.store.sqlite import schema
-from lazaretto.store.sqlite.dialect import SQLITE
+from lazaretto.store.sqlite.dialect import QUERIES
 
 from .actions import bodies, create, fail, send, stored, take
 from .conftest import Connect
@@ -299,57 +302,88 @@ class TestStatements:
 
     PACKAGE = Path(lazaretto.__file__).parent
     FILES = (
-        ("sqlite", "queries.sql"),
+        ("sql", "queries.sql"),
         ("sql", "columns.sql"),
         ("sql", "dialogs.sql"),
+        ("sqlite", "queries.sql"),
         ("postgres", "queries.sql"),
     )
+
+    def text(self, store: str, file: str) -> str:
+        return (self.PACKAGE / "store" / store / file).read_text()
 
     def names(self) -> list[tuple[str, str]]:
         return [
             (store, name)
             for store, file in self.FILES
-            for name in load_queries(f"lazaretto.store.{store}", file)
+            for name in re.findall(r"^-- name: (\w+)$", self.text(store, file), re.MULTILINE)
         ]
 
     def test_every_query_is_used(self) -> None:
         code = "".join(file.read_text() for file in self.PACKAGE.rglob("*.py"))
         assert [(store, name) for store, name in self.names() if f'"{name}"' not in code] == []
 
-    @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-    def test_every_query_that_is_used_is_there(self, store: str) -> None:
+    @pytest.mark.parametrize("queries", [QUERIES, queries_in("s")], ids=["sqlite", "postgres"])
+    def test_every_query_that_is_used_is_there(self, queries: dict[str, Query]) -> None:
         code = "".join(file.read_text() for file in (self.PACKAGE / "store" / "sql").rglob("*.py"))
-        known = {name for where, name in self.names() if where in (store, "sql")}
-        used = set(re.findall(r'self\._q\["(\w+)"', code))
+        used = set(re.findall(r'self\._(?:run|insert)\(\s*"(\w+)"', code))
         assert len(used) > 100
-        assert used <= known
+        assert used <= set(queries)
 
     def test_nothing_is_lost_by_the_loader(self) -> None:
-        for store, file in self.FILES:
-            text = (self.PACKAGE / "store" / store / file).read_text()
-            assert len(load_queries(f"lazaretto.store.{store}", file)) == text.count("-- name: ")
+        apart = self.names_of("columns.sql")
+        for store, queries, made in (
+            ("sqlite", QUERIES, set()),
+            ("postgres", queries_in("s"), {"next_group"}),
+        ):
+            known = {name for where, name in self.names() if where in (store, "sql")}
+            assert set(queries) - made == known - apart
+        assert set(load_queries(("lazaretto.store.sql", "columns.sql"), words=words({}))) == apart
+
+    def names_of(self, file: str) -> set[str]:
+        return set(re.findall(r"^-- name: (\w+)$", self.text("sql", file), re.MULTILINE))
+
+    @pytest.mark.parametrize("store", ["sqlite", "postgres"])
+    def test_a_text_of_one_database_says_why_it_differs(self, store: str) -> None:
+        headers = re.findall(
+            r"^-- (?:name|part): (\w+)\n((?:-- .*\n)+)", self.text(store, "queries.sql"), re.MULTILINE
+        )
+        assert len(headers) > 10
+        assert [name for name, header in headers if "\n-- Differs because " not in header] == []
+
+    def test_no_state_and_no_key_is_written_as_a_number(self) -> None:
+        raw = re.compile(r"\bstate (?:=|<>|IN \() ?\d|(?:<<|>>) 4[24]\b")
+        assert [
+            (file, raw.findall(self.text(*file))) for file in self.FILES if raw.search(self.text(*file))
+        ] == []
+
+    def test_a_query_of_messages_says_whether_locks_on_ranges_are_written_first(self) -> None:
+        silent = [
+            name
+            for name, query in queries_in("s").items()
+            if "lazaretto_messages" in query.sql
+            and "lazaretto_range_locks" not in query.sql
+            and query.locks_first is None
+        ]
+        assert silent == []
 
     @pytest.mark.stores("sqlite")
     def test_each_can_be_prepared(self, broker: Broker, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:
-            for name, sql in SQLITE.queries.items():
-                plain = sql.replace("[rows] ", "")
-                count, named = plain.count("?"), set(re.findall(r":(\w+)", plain))
-                values = dict.fromkeys(named) if named else (None,) * count
+            for name, query in QUERIES.items():
+                plain, names = sqlite.place(with_rows(query.sql, 2))
                 try:
-                    connection.execute(f"EXPLAIN {plain}", values)
+                    connection.execute(f"EXPLAIN {plain}", (None,) * len(names))
                 except sqlite3.Error as error:
                     pytest.fail(f"{name}: {error}")
 
     @pytest.mark.stores("postgres")
     def test_each_can_be_prepared_by_the_server(self, broker: Broker, postgres: Server) -> None:
+        store = broker._store
+        assert isinstance(store, PostgresStore)
         with psycopg.connect(postgres.url, autocommit=True) as connection:
-            for name, sql in broker._store.dialect.queries.items():
-                plain = sql.replace("[rows] ", "").replace("%%", "%")
-                for place, parameter in enumerate(dict.fromkeys(re.findall(r"%\(\w+\)s", plain)), 1):
-                    plain = plain.replace(parameter, f"${place}")
-                numbers = itertools.count(1)
-                plain = re.sub(r"%s", lambda _: f"${next(numbers)}", plain)  # noqa: B023
+            for name, query in queries_in(store.schema).items():
+                plain, _ = place(with_rows(query.sql, 2))
                 try:
                     if plain.startswith("COPY"):
                         with connection.cursor().copy(plain.encode()):

@@ -9,11 +9,13 @@ from __future__ import annotations
 from lazaretto.model.entities import Subqueue
 
 SEQUENCE_BITS = 42
-_SUBQUEUE_BITS = 2
+SUBQUEUE_BITS = 2
+#: What of a key is not the queue's id.
+QUEUE_BITS = SEQUENCE_BITS + SUBQUEUE_BITS
 #: The highest sequence number: at 10,000 messages a second it is reached after 14 years.
 LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
 #: The highest queue id: what is left of a signed 64-bit integer.
-LAST_QUEUE = (1 << (63 - SEQUENCE_BITS - _SUBQUEUE_BITS)) - 1
+LAST_QUEUE = (1 << (63 - QUEUE_BITS)) - 1
 
 # Messages that wait in ";retry" stay in the main part: it is a state, not a place.
 _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}
@@ -22,7 +24,7 @@ _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the key just before a subqueue's first message."""
-    return (queue_id << _SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
+    return (queue_id << SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
 
 
 def upper_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
@@ -37,7 +39,7 @@ def sequence_of(key: int) -> int:
 
 def queue_of(key: int) -> int:
     """Return the queue id in a key."""
-    return key >> (SEQUENCE_BITS + _SUBQUEUE_BITS)
+    return key >> QUEUE_BITS
 
 
 def in_main(key: int) -> bool:

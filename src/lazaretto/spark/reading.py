@@ -16,12 +16,14 @@ import pyarrow as pa
 from lazaretto.spark.store_access import is_open_here
 from lazaretto.store.addresses import file_of, is_served, served_at
 from lazaretto.store.sql.query_files import load_queries
+from lazaretto.store.sql.words import words
 
 #: Messages that are read at once.
 BATCH_ROWS = 10_000
 
 #: Queries of columns, the same for every database. Their parameters are `?`.
-SQL = load_queries("lazaretto.store.sql", "columns.sql")
+_QUERIES = load_queries(("lazaretto.store.sql", "columns.sql"), words=words({}))
+SQL = {name: query.sql for name, query in _QUERIES.items()}
 
 
 def select(

@@ -146,13 +146,14 @@ class PgConnection:
         """Whether the server has said something unasked: most often that it goes."""
         return bool(self._poll.poll(0))
 
-    def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Run a statement, whose parameters are $1 and so on."""
         if not sql.startswith("SELECT"):
             self.total_changes += 1
         if self._pipeline.is_open:
             return self._pipeline.send(sql, parameters)
         # With parameters, even none, it is one statement alone, and results come in binary.
-        return self.raw.execute(sql.encode(), parameters, binary=True)
+        return psycopg.RawCursor(self.raw).execute(sql.encode(), parameters, binary=True)
 
     # -- several statements in one round trip ---------------------------------------------------
 

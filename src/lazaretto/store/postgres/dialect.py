@@ -4,52 +4,43 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from lazaretto.store.sql.query_files import load_queries
-from lazaretto.store.sql.rows import Dialect
+from lazaretto.store.sql.query_files import PARAMETER, Query, load_queries
+from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.words import words
+
+_WORDS = words(
+    {
+        "among": "= ANY(:{0})",
+        "index": "",
+        "rowid": "id",
+        "as_type": "CAST(:{0} AS {1})",
+        # A join may be planned for a table that seems empty.
+        "listed": "AND {0} = ANY(ARRAY(SELECT key FROM {1}))",
+        # The entries of what is gone stay in an index for a while: the search starts behind them, and ends
+        # before them.
+        "is_due": "({0} > :since AND {0} <= :now)",
+        "comes_due": "({0} > :since AND {0} <= :ahead)",
+    }
+)
 
 # What may follow a table's name where a table is meant; its columns need no schema before them.
 _MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
 
-# A parameter as SQLite names it, in queries that are the same for both.
-_NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
-
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
-
-#: Queries of messages that need not know of ranges: they look at nobody's lock, or at messages that were
-#: handed out before, or at those of sessions; a range holds none of these.
-_OF_NO_LOCK = {
-    "copy_messages",
-    "delete_all_locked",
-    "first_delayed_key",
-    "first_receivable_key",
-    "lane_messages",
-    "lock_keys",
-    "lock_one",
-    "next_group",
-    "next_lane",
-    "next_session_id",
-    "open_lane",
-    "peek_delayed",
-    "repeat_routed",
-    "select_body",
-    "select_claimable_ready",
-    "select_dead_letter_keys",
-    "select_dead_letters",
-    "select_last_key",
-    "select_levels",
-    "select_ready",
-    "select_session_messages",
-    "select_session_sizes",
-    "select_suspect",
-    "sum_sizes",
-}
 
 
 def ids(values: Iterable[int]) -> list[int]:
     """Return numbers as the one parameter that a query takes them in: an array."""
     return list(values)
+
+
+def place(sql: str) -> tuple[str, Sequence[str]]:
+    """Return a query with the server's placeholders, and the names of the values they stand for."""
+    places: dict[str, int] = {}
+    placed = PARAMETER.sub(lambda found: f"${places.setdefault(found[1], len(places) + 1)}", sql)
+    return placed, tuple(places)
 
 
 def within(schema: str, sql: str) -> str:
@@ -58,29 +49,34 @@ def within(schema: str, sql: str) -> str:
     return _SEQUENCE.sub(lambda found: f"""'"{schema}".{found[1]}'::regclass""", sql)
 
 
-def _next_group(queries: dict[str, str]) -> str:
+def _next_group(queries: dict[str, Query]) -> Query:
     """Return the query of the next group, its first lane and its messages, made of those for each."""
-    lane = queries["open_lane"].replace("%(group_id)s", "g.group_id")
-    messages = queries["lane_messages"].replace("%(session_id)s", "l.lane").replace("%(before)s", "l.before")
-    lanes = f"({queries['next_lane']}) g CROSS JOIN LATERAL ({lane}) l"
-    return f"SELECT g.lane, l.*, m.* FROM {lanes} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
+    lane = _given(queries["open_lane"].sql, group_id="g.group_id")
+    messages = _given(queries["lane_messages"].sql, session_id="l.lane", before="l.before")
+    lanes = f"({queries['next_lane'].sql}) g CROSS JOIN LATERAL ({lane}) l"
+    sql = f"SELECT g.lane, l.*, m.* FROM {lanes} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
+    return Query(sql, locks_first=False)
+
+
+def _given(sql: str, **columns: str) -> str:
+    """Return a query with columns in the place of parameters."""
+    return PARAMETER.sub(lambda found: columns.get(found[1], found[0]), sql)
+
+
+@functools.cache
+def queries_in(schema: str) -> dict[str, Query]:
+    """Return all queries for a schema, whose name was checked."""
+    queries = load_queries(
+        ("lazaretto.store.postgres", "queries.sql"),
+        ("lazaretto.store.sql", "queries.sql"),
+        ("lazaretto.store.sql", "dialogs.sql"),
+        words=_WORDS,
+    )
+    queries["next_group"] = _next_group(queries)
+    return {name: query._replace(sql=within(schema, query.sql)) for name, query in queries.items()}
 
 
 @functools.cache
 def dialect(schema: str) -> Dialect:
     """Return the dialect for a schema, whose name was checked."""
-    queries = load_queries("lazaretto.store.postgres")
-    for name, sql in load_queries("lazaretto.store.sql", "dialogs.sql").items():
-        queries[name] = _NAMED.sub(r"%(\1)s", sql)
-    queries["next_group"] = _next_group(queries)
-    return Dialect.of({name: within(schema, sql) for name, sql in queries.items()}, ids)
-
-
-@functools.cache
-def asking_for_locks(schema: str) -> frozenset[str]:
-    """Return the names of the queries that go by the messages' own locks, and know of no ranges."""
-    return frozenset(
-        name
-        for name, sql in dialect(schema).queries.items()
-        if "lazaretto_messages" in sql and "lazaretto_range_locks" not in sql and name not in _OF_NO_LOCK
-    )
+    return Dialect.of(queries_in(schema), place, ids)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import re
 import select
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,26 +20,6 @@ _FAILED = (int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.PIPELINE_ABORTED))
 _BAD = int(pq.ConnStatus.BAD)
 #: How long one wait lasts before it is looked whether the server is still there, in milliseconds.
 _GLANCE = 100
-_PLACES = re.compile(r"%%|%s|%\((\w+)\)s")
-
-
-@functools.lru_cache(maxsize=2000)
-def _numbered(sql: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a query with the server's placeholders, and the names of the parameters if they have any."""
-    names: dict[str, int] = {}
-    count = 0
-
-    def place(found: re.Match[str]) -> str:
-        nonlocal count
-        if found[0] == "%%":
-            return "%"
-        name = found[1]
-        if name is None:
-            count += 1
-            return f"${count}"
-        return f"${names.setdefault(name, len(names) + 1)}"
-
-    return _PLACES.sub(place, sql).encode(), tuple(names)
 
 
 def text(value: str) -> str:
@@ -145,21 +123,22 @@ class Pipeline:
         self._error = None
         self.is_open = True
 
-    def send(self, sql: str, parameters: Any = ()) -> Sent:
-        """Send a statement. Raises the error of one before, if it is known already."""
+    def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
+        """Send a statement, whose parameters are $1 and so on.
+
+        Raises the error of one before, if it is known already.
+        """
         if self._error is not None:
             raise self._error
-        statement, names = _numbered(sql)
-        values: Sequence[Any] = [parameters[each] for each in names] if names else parameters
-        kinds = [_KINDS[type(value)] for value in values]
+        kinds = [_KINDS[type(value)] for value in parameters]
         formats = [int(kind in _BINARY) for kind in kinds]
-        encoded = [_ENCODERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
+        encoded = [_ENCODERS[kind](value) for kind, value in zip(kinds, parameters, strict=True)]
         try:
             name = self._names.get(sql)
             if name is None:
                 self._prepared += 1
                 name = b"lazaretto_%d" % self._prepared
-                self._pg.send_prepare(name, statement)
+                self._pg.send_prepare(name, sql.encode())
                 self._waiting.append(Sent(self, prepares=sql))
                 self._names[sql] = name
             self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
 from lazaretto.model.messages import ReceivedMessage
@@ -15,8 +15,9 @@ from lazaretto.store.contract.records import MessageRow
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.sql.dialog_tables import in_order
-from lazaretto.store.sql.rows import Cursor, Dialect, Memory
+from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
+from lazaretto.store.sql.statements import Dialect
 
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
 _COPIED = {
@@ -81,33 +82,6 @@ class DueMark:
         self._since = min(self._since, due - 1)
 
 
-class Ranges(NamedTuple):
-    """How messages are locked by ranges: whether they are, and which queries know nothing of it."""
-
-    used: bool
-    asking: frozenset[str]
-
-
-class _Queries(Mapping[str, str]):
-    """Queries by name. Before one is given out that goes by the messages' own locks, `write` is called."""
-
-    def __init__(self, queries: Mapping[str, str], asking: frozenset[str], write: Callable[[], None]) -> None:
-        self._queries = queries
-        self._write = write
-        self._asking = asking
-
-    def __getitem__(self, name: str) -> str:
-        if name in self._asking:
-            self._write()
-        return self._queries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._queries)
-
-    def __len__(self) -> int:
-        return len(self._queries)
-
-
 class PgTransaction(SqlTransaction):
     """What an operation may do within one commit, or within one snapshot when it only reads.
 
@@ -115,7 +89,7 @@ class PgTransaction(SqlTransaction):
     lock on each would write them all anew. Their completion knows of ranges too. Whatever else looks at
     messages has those locks written into them before, so that it need not.
 
-    `reads`: it only reads, and nothing is written.
+    `ranges`: whether messages are locked by ranges. `reads`: it only reads, and nothing is written.
     """
 
     def __init__(
@@ -126,16 +100,14 @@ class PgTransaction(SqlTransaction):
         worker: str,
         prefix: str,
         mark: DueMark,
-        ranges: Ranges,
         *,
+        ranges: bool,
         reads: bool = False,
     ) -> None:
         super().__init__(connection.execute, dialect, memory, worker, prefix)
-        self._q = _Queries(dialect.queries, ranges.asking, self._write_ranges)
-        self._plain_queries = dialect.queries
         self._connection = connection
         self._mark = mark
-        self._ranges = ranges.used
+        self._ranges = ranges
         self._reads = reads
         #: What was asked ahead: the parameters and the answer, and how much had been changed by then.
         self._asked: dict[str, tuple[Any, Cursor]] = {}
@@ -152,10 +124,10 @@ class PgTransaction(SqlTransaction):
         # What was done about timers is undone too.
         self._mark.lower(self._nothing_due_till + 1)
 
-    def _write_ranges(self) -> None:
+    def _write_range_locks(self) -> None:
         if self._memory.ranges and not self._reads:
             self._memory.ranges = False
-            self._x(self._plain_queries["write_range_locks"])
+            self._run("write_range_locks")
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         self._note_due(row.due)
@@ -166,7 +138,6 @@ class PgTransaction(SqlTransaction):
         super().save_row(row, new_key)
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
-        self._write_ranges()
         for row in rows.values():
             self._note_due(row.due)
         super().save_rows(rows)
@@ -188,7 +159,7 @@ class PgTransaction(SqlTransaction):
             if kind == "text":
                 values[column::width] = [None if v is None else text(v) for v in values[column::width]]
         rows = (values[start : start + width] for start in range(0, count * width, width))
-        self._connection.copy(self._q[query], types, rows)
+        self._connection.copy(self._statements[query].sql, types, rows)
 
     def random_token(self, messages: int = 1) -> int:
         token = super().random_token()
@@ -209,7 +180,7 @@ class PgTransaction(SqlTransaction):
             ("select_suspect", (first, last, now)),
             ("select_ready", (first, last, now, limit)),
         ):
-            self._asked[name] = (values, self._x(self._q[name], values))
+            self._asked[name] = (values, self._run(name, values))
         self._asked_at = self._connection.total_changes
 
     def _ask(self, name: str, values: Any) -> Cursor:
@@ -217,7 +188,7 @@ class PgTransaction(SqlTransaction):
         before, cursor = self._asked.pop(name, (None, None))
         if cursor is not None and before == values and self._asked_at == self._connection.total_changes:
             return cursor
-        return self._x(self._q[name], values)
+        return self._run(name, values)
 
     def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
         return suspect_of(self._ask("select_suspect", (first, last, self.now)).fetchone())
@@ -258,8 +229,8 @@ class PgTransaction(SqlTransaction):
         first, times, memory = lower_bound(queue_id), self._by_now(), self._memory
         ranged = bool(tokens[0] & _RANGED)
         memory.ranges |= ranged
-        sent = self._x(
-            self._q["take_range" if ranged else "take_rows"],
+        sent = self._run(
+            "take_range" if ranged else "take_rows",
             {
                 **times,
                 "look": look,
@@ -306,7 +277,7 @@ class PgTransaction(SqlTransaction):
             return super().next_group(queue_id, ranges, token, limit)
         # All in one question. Most often the first range has one; the others are asked about if it has not.
         values = {"queue_id": queue_id, "now": self.now, "token": token, "handle": None, "limit": limit}
-        asked = (self._x(self._q["next_group"], {**values, "after": a, "end": e}) for a, e in ranges)
+        asked = (self._run("next_group", {**values, "after": a, "end": e}) for a, e in ranges)
         sent = list(itertools.islice(asked, 1))
 
         def look() -> NextGroup | None:
@@ -335,14 +306,14 @@ class PgTransaction(SqlTransaction):
         for token, some in held.items():
             if token & _RANGED:
                 values = {"keys": self._ids(some), "token": token, "now": self.now, "amount": len(some)}
-                self._x(self._q["delete_all_ranged"], {**values, "last": max(some)})
+                self._run("delete_all_ranged", {**values, "last": max(some)})
             else:
                 own += ((key, token) for key in some)
         if own:
             of_keys, of_tokens = zip(*own, strict=True)
             tokens = of_tokens[:1] if len(set(of_tokens)) == 1 else of_tokens
             values = {"keys": self._ids(of_keys), "tokens": self._ids(tokens), "now": self.now}
-            self._x(self._q["delete_all_locked"], {**values, "amount": len(own)})
+            self._run("delete_all_locked", {**values, "amount": len(own)})
         return True
 
     def _by_now(self) -> dict[str, int]:

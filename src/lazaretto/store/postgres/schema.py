@@ -120,7 +120,7 @@ def migrate(
             known |= {"schema": str(due[-1].number), "oldest": str(oldest)}
         for name, value in known.items():
             connection.execute(
-                "INSERT INTO lazaretto_meta (name, value) VALUES (%s, %s) "
+                "INSERT INTO lazaretto_meta (name, value) VALUES ($1, $2) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (name, value),
             )
@@ -154,10 +154,10 @@ def shown_place(address: str, schema: str) -> str:
 
 def look(connection: PgConnection, schema: str, where: str) -> Found | None:
     """Return what a schema holds, None where there is no store. Raises StoreForeign."""
-    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = $1", (schema,)).fetchall()
     names = {name for (name,) in tables}
     if "lazaretto_meta" in names:
-        meta = dict(connection.execute(dialect(schema).queries["select_meta"]).fetchall())
+        meta = dict(connection.execute(dialect(schema).text("select_meta")).fetchall())
         version = int(meta["schema"])
         return Found(version, int(meta.get("oldest", version)), COPYING in meta)
     if names:

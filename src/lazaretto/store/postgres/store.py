@@ -17,10 +17,10 @@ from lazaretto.model.clock import Clock, SystemClock
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
-from lazaretto.store.postgres.dialect import asking_for_locks, dialect
+from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.listener import Listener, ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
-from lazaretto.store.postgres.pipelined_transaction import DueMark, PgTransaction, Ranges
+from lazaretto.store.postgres.pipelined_transaction import DueMark, PgTransaction
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.user_sql import PgExclusive
@@ -89,7 +89,8 @@ class PostgresStore(SqlStore):
                 connection.close()
                 raise
         self._mark = DueMark()
-        self._ranges = Ranges(found.oldest >= RANGE_LOCKS, asking_for_locks(schema))
+        #: Whether messages are locked by ranges: no worker is left that knows none.
+        self._ranges = found.oldest >= RANGE_LOCKS
         super().__init__(
             where,
             connection,
@@ -110,7 +111,7 @@ class PostgresStore(SqlStore):
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own, names = cast(PgConnection, connection), (self.worker, self._prefix)
-        return PgTransaction(own, self.dialect, memory, *names, self._mark, self._ranges, reads=reads)
+        return PgTransaction(own, self.dialect, memory, *names, self._mark, ranges=self._ranges, reads=reads)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class PostgresStore(SqlStore):
         connection.send_ahead()
         connection.send("BEGIN")
         self._flushes = False
-        query = self.dialect.queries["begin_as_expected"]
+        query = self.dialect.text("begin_as_expected")
         expected = (_WRITING, self._number, self._version, not durable)
         self._opening = connection.execute(query, expected)
         self._tx.begin(self.clock.now())
@@ -218,7 +219,7 @@ class PostgresStore(SqlStore):
         ((version, now),) = connection.script(
             # What the server is set to may be more than "on".
             f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
-            f"SELECT pg_advisory_xact_lock({_WRITING}, {self._number}); " + self.dialect.queries["select_now"]
+            f"SELECT pg_advisory_xact_lock({_WRITING}, {self._number}); " + self.dialect.text("select_now")
         )
         if self._server_clock is not None:
             self._server_clock.set(now)
@@ -242,17 +243,17 @@ class PostgresStore(SqlStore):
         is not on disk, and is to be before this returns.
         """
         changed = connection.total_changes != begun_at
-        move = self.dialect.queries["tell" if tells else "move_on"]
+        move = self.dialect.text("tell" if tells else "move_on")
         committed: Sent | None = None
         try:
             moved = connection.execute(move, (channel(self.schema),) if tells else ()) if changed else None
             if connection.sends_ahead:
                 committed = connection.send("COMMIT")
                 if changed and flush:
-                    connection.send(self.dialect.queries["flush"])
+                    connection.send(self.dialect.text("flush"))
                 connection.settle()
             else:
-                flushed = f"; {self.dialect.queries['flush']}" if changed and flush else ""
+                flushed = f"; {self.dialect.text('flush')}" if changed and flush else ""
                 connection.script(f"COMMIT{flushed}")
         except psycopg.Error as error:
             # What was committed must not be done again, even if it could not be made sure that it is on disk.
@@ -339,7 +340,7 @@ class PostgresStore(SqlStore):
         connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
         # The broker's tables can be read, behind whatever the user's own path says.
         connection.execute(
-            "SELECT set_config('search_path', current_setting('search_path') || ', ' || %s, true)",
+            "SELECT set_config('search_path', current_setting('search_path') || ', ' || $1, true)",
             (f'"{self.schema}"',),
         )
         return now
@@ -359,9 +360,7 @@ class PostgresStore(SqlStore):
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
-        listener = Listener(
-            self._conninfo, self.schema, self.dialect.queries["select_now"], self._server_clock
-        )
+        listener = Listener(self._conninfo, self.schema, self.dialect.text("select_now"), self._server_clock)
         seen, looked_at = 0, 0.0
 
         def read() -> tuple[int, int]:
@@ -385,7 +384,7 @@ class PostgresStore(SqlStore):
             try:
                 self._start(connection, durable=True)
                 # Copies know no ranges.
-                connection.execute(self.dialect.queries["write_range_locks"])
+                connection.execute(self.dialect.text("write_range_locks"))
                 yield PgTables(connection, self.schema, lambda: self._start(connection, durable=True))
             finally:
                 connection.close()
@@ -419,7 +418,7 @@ class PostgresStore(SqlStore):
     def _vacuum(self, connection: PgConnection) -> bool:
         """Vacuum the tables that hold much that is gone; return whether there were any."""
         values = (self.schema, _TIDYING, self._number)
-        crowded = connection.execute(self.dialect.queries["select_crowded"], values).fetchall()
+        crowded = connection.execute(self.dialect.text("select_crowded"), values).fetchall()
         for (table,) in crowded:
             connection.script(f'VACUUM (TRUNCATE false) "{self.schema}"."{table}"')
         connection.execute("SELECT pg_advisory_unlock_all()")
@@ -430,7 +429,7 @@ class PostgresStore(SqlStore):
         with translating(self._where):
             connection = self._borrow()
             try:
-                found = connection.execute(self.dialect.queries["select_problems"]).fetchall()
+                found = connection.execute(self.dialect.text("select_problems")).fetchall()
             finally:
                 self._give_back(connection)
         return [f"{what}: {count}" for what, count in found]
@@ -440,9 +439,8 @@ class PostgresStore(SqlStore):
         with translating(self._where):
             connection = self._borrow()
             try:
-                queries = self.dialect.queries
-                meta = dict(connection.execute(queries["select_meta"]).fetchall())
-                found = connection.execute(queries["select_facts"], (self.schema,)).fetchone()
+                meta = dict(connection.execute(self.dialect.text("select_meta")).fetchall())
+                found = connection.execute(self.dialect.text("select_facts"), (self.schema,)).fetchone()
                 server, size, commit = found
             finally:
                 self._give_back(connection)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.statements import Statements
 
 
-class BodyTables:
+class BodyTables(Statements):
     """What a transaction does with bodies."""
-
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _ids: Callable[[Iterable[int]], object]
-    _insert: Callable[[str, list[Any], int], None]
-    _memory: Memory
 
     def take_body_id(self) -> int:
         last = self._memory.last_body
         if last is None:
-            (last,) = self._x(self._q["select_last_body"]).fetchone()
+            (last,) = self._run("select_last_body").fetchone()
         self._memory.last_body = last + 1
         return last + 1
 
@@ -46,8 +40,8 @@ class BodyTables:
         if not body_ids:
             return
         gone = self._ids(body_ids)
-        if self._x(self._q["count_down_uses"], (gone,)).rowcount:
-            self._x(self._q["delete_unused_bodies"], (gone,))
-            self._x(self._q["delete_uses"], (gone,))
+        if self._run("count_down_uses", (gone,)).rowcount:
+            self._run("delete_unused_bodies", (gone,))
+            self._run("delete_uses", (gone,))
         else:
-            self._x(self._q["delete_bodies"], (gone,))
+            self._run("delete_bodies", (gone,))

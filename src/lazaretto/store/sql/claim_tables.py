@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
 from lazaretto.store.contract.claim_contract import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.contract.records import FRESH
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.statements import Statements
 
 
 def _shard(row: Sequence[Any]) -> ShardRecord:
@@ -18,12 +17,9 @@ def _shard(row: Sequence[Any]) -> ShardRecord:
     return msgspec.structs.replace(ShardRecord(*fields), careful=bool(careful))
 
 
-class ClaimTables:
+class ClaimTables(Statements):
     """What a transaction does with claims."""
 
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _memory: Memory
     _keep_high_water: Callable[[Sequence[int]], None]
     sized: Callable[[int], int | None]
     grow: Callable[[int, int], None]
@@ -31,128 +27,128 @@ class ClaimTables:
     delete_bodies: Callable[[Sequence[int]], None]
     wake: Callable[[int], None]
     worker: str
-    now: int
+    _lock_range: Callable[[int, int, int, int | None], None]
     cursors: dict[int, int]
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
-        row = self._x(self._q["select_consumer"], (queue_id, consumer)).fetchone()
+        row = self._run("select_consumer", (queue_id, consumer)).fetchone()
         return ConsumerRecord(*row) if row else None
 
     def save_consumer(self, record: ConsumerRecord) -> None:
-        self._x(self._q["save_consumer"], msgspec.structs.asdict(record))
+        self._run("save_consumer", msgspec.structs.asdict(record))
 
     def delete_consumers(self, queue_id: int) -> None:
         """Forget the consumers of a queue that is deleted, with their claims."""
         for query in ("delete_consumers_staged", "delete_consumers_shards", "delete_consumers_claims"):
-            self._x(self._q[query], (queue_id,))
-        self._x(self._q["delete_consumers"], (queue_id,))
+            self._run(query, (queue_id,))
+        self._run("delete_consumers", (queue_id,))
 
     def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
-        rows = self._x(self._q["select_claims"], (queue_id, consumer, after, last))
+        rows = self._run("select_claims", (queue_id, consumer, after, last))
         return [ClaimRecord(*row) for row in rows]
 
     def all_claims(self, queue_id: int, limit: int) -> list[ClaimRecord]:
-        return [ClaimRecord(*row) for row in self._x(self._q["select_all_claims"], (queue_id, limit))]
+        return [ClaimRecord(*row) for row in self._run("select_all_claims", (queue_id, limit))]
 
     def due_claims(self, limit: int) -> list[ClaimRecord]:
-        return [ClaimRecord(*row) for row in self._x(self._q["select_due_claims"], (self.now, limit))]
+        return [ClaimRecord(*row) for row in self._run("select_due_claims", (self.now, limit))]
 
     def save_claim(self, record: ClaimRecord) -> None:
-        self._x(self._q["save_claim"], msgspec.structs.asdict(record))
+        self._run("save_claim", msgspec.structs.asdict(record))
 
     def renew_claims(self, queue_id: int, consumer: str, until: int) -> int:
         values = {"queue_id": queue_id, "consumer": consumer, "until": until, "now": self.now}
-        return self._x(self._q["renew_claims"], values).rowcount
+        return self._run("renew_claims", values).rowcount
 
     def delete_claims(self, queue_id: int, consumer: str, last: int) -> None:
-        self._x(self._q["delete_claims"], (queue_id, consumer, last))
+        self._run("delete_claims", (queue_id, consumer, last))
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
-        return [_shard(row) for row in self._x(self._q["select_shards"], (claim_token,))]
+        return [_shard(row) for row in self._run("select_shards", (claim_token,))]
 
     def shard(self, token: int) -> ShardRecord | None:
-        row = self._x(self._q["select_shard"], (token,)).fetchone()
+        row = self._run("select_shard", (token,)).fetchone()
         return _shard(row) if row else None
 
     def save_shard(self, record: ShardRecord) -> None:
-        self._x(self._q["save_shard"], msgspec.structs.asdict(record))
+        self._run("save_shard", msgspec.structs.asdict(record))
 
     def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
-        self._x(self._q["insert_staged"], (claim_token, stage, outcomes))
+        self._run("insert_staged", (claim_token, stage, outcomes))
 
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
-        return [outcomes for (outcomes,) in self._x(self._q["select_staged"], (claim_token, stage))]
+        return [outcomes for (outcomes,) in self._run("select_staged", (claim_token, stage))]
 
     def forget_shards(self, claim_token: int) -> None:
-        self._x(self._q["delete_shards"], (claim_token,))
-        self._x(self._q["delete_staged"], (claim_token,))
+        self._run("delete_shards", (claim_token,))
+        self._run("delete_staged", (claim_token,))
 
     def claimable(
         self, queue_id: int, last: int, limit: int
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         first = lower_bound(queue_id)
-        ready = self._x(self._q["select_claimable_ready"], (first, last, self.now, limit)).fetchall()
+        ready = self._run("select_claimable_ready", (first, last, self.now, limit)).fetchall()
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
         left = limit - len(ready)
-        fresh = self._x(self._q["select_claimable_fresh"], (start, last, self.now, left)).fetchall()
+        fresh = self._run("select_claimable_fresh", (start, last, self.now, left)).fetchall()
         return ready, fresh
 
     def claimable_session(
         self, queue_id: int, session_id: str, before: int, limit: int
     ) -> list[tuple[int, int]]:
         values = (queue_id, session_id, self.now, before, limit)
-        return self._x(self._q["select_claimable_session"], values).fetchall()
+        return self._run("select_claimable_session", values).fetchall()
 
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
-        self._x(self._q["lock_range"], (None, token, self.now, self.worker, first, last, FRESH, self.now))
+        self._lock_range(first, last, token, None)
         self.cursors[queue_id] = last
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
-        self._x(self._q["insert_outbox"], (stage, messages, self.now))
+        self._run("insert_outbox", (stage, messages, self.now))
 
     def outbox(self, stage: str) -> list[bytes]:
-        return [messages for (messages,) in self._x(self._q["select_outbox"], (stage,))]
+        return [messages for (messages,) in self._run("select_outbox", (stage,))]
 
     def delete_outbox(self, stage: str) -> None:
-        self._x(self._q["delete_outbox"], (stage,))
+        self._run("delete_outbox", (stage,))
 
     def last_batch(self, writer: str) -> int:
-        row = self._x(self._q["select_writer"], (writer,)).fetchone()
+        row = self._run("select_writer", (writer,)).fetchone()
         return row[0] if row else -1
 
     def save_writer(self, writer: str, batch: int) -> None:
-        self._x(self._q["save_writer"], (writer, batch, self.now))
+        self._run("save_writer", (writer, batch, self.now))
 
     def last_message(self, queue_id: int) -> int | None:
-        row = self._x(self._q["select_last_key"], (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
+        row = self._run("select_last_key", (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
-        return [key for (key,) in self._x(self._q["select_shard_keys"], {**_held(shard), "limit": limit})]
+        return [key for (key,) in self._run("select_shard_keys", {**_held(shard), "limit": limit})]
 
     def delete_shard(self, shard: ShardRecord) -> int:
         values = _held(shard)
-        bodies = [body_id for (body_id,) in self._x(self._q["select_shard_bodies"], values)]
-        self._x(self._q["delete_shard_attempts"], values)
+        bodies = [body_id for (body_id,) in self._run("select_shard_bodies", values)]
+        self._run("delete_shard_attempts", values)
         self._keep_high_water([shard.last])
         sized = self.sized(queue_of(shard.first))
         if sized is not None:
             self.grow(sized, -self.sum_range(shard.first, shard.last, shard.token))
-        deleted = self._x(self._q["delete_shard"], values).rowcount
+        deleted = self._run("delete_shard", values).rowcount
         self.delete_bodies(bodies)
         return deleted
 
     def release_shard(self, shard: ShardRecord) -> int:
-        released = self._x(self._q["release_shard"], _held(shard)).rowcount
+        released = self._run("release_shard", _held(shard)).rowcount
         if released:
             self.wake(shard.first)
         return released
 
     def unlock_claimed_sessions(self, queue_id: int, token: int) -> Sequence[str]:
-        rows = self._x(self._q["unlock_claimed_sessions"], (queue_id, token, token + MOST_SHARDS)).fetchall()
+        rows = self._run("unlock_claimed_sessions", (queue_id, token, token + MOST_SHARDS)).fetchall()
         sessions = [session for (session,) in rows]
         for session_id in sessions:
-            self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+            self._run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
         if sessions:
             self.wake(lower_bound(queue_id))
         return sessions

@@ -3,7 +3,7 @@
 -- name: shard_messages
 -- What a shard of a claim holds, in order.
 SELECT [columns] FROM lazaretto_messages m
-WHERE m.key >= ? AND m.key <= ? AND m.state = 2 AND m.lock_token = ? ORDER BY m.key
+WHERE m.key >= ? AND m.key <= ? AND m.state = {LOCKED} AND m.lock_token = ? ORDER BY m.key
 
 -- name: messages_view
 -- Messages of a queue or its dead-letter subqueue as they stand.
@@ -11,7 +11,7 @@ SELECT [columns] FROM lazaretto_messages m WHERE m.key > ? AND m.key <= ?[condit
 
 -- name: dead_letters_view
 -- Dead letters that wait, with why.
-SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = m.key - 4398046511104
+SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = [main_key m.key]
 WHERE m.key > ? AND m.key <= ? AND d.resolution IS NULL[conditions] ORDER BY m.key
 
 -- name: attempts_view

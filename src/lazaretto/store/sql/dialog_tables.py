@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,8 @@ from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
 from lazaretto.store.contract.records import SUSPECT
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.rows import Cursor
+from lazaretto.store.sql.statements import Statements
 
 #: How many conversations are remembered between commits.
 _MOST_REMEMBERED = 10_000
@@ -38,18 +39,14 @@ def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
     return found
 
 
-class DialogTables:
+class DialogTables(Statements):
     """What a transaction does with dialogs."""
 
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _memory: Memory
     wake: Callable[[int], None]
-    now: int
 
     def definitions(self) -> Definitions:
         if self._memory.definitions is None:
-            rows = self._x(self._q["select_definitions"])
+            rows = self._run("select_definitions")
             found = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
             self._memory.definitions = Definitions(tuple(found))
         return self._memory.definitions
@@ -57,17 +54,17 @@ class DialogTables:
     def save_definition(self, definition: Definition) -> None:
         body = msgspec.json.encode(definition).decode()
         values = {"kind": kind_of(definition), "name": definition.name, "body": body}
-        self._x(self._q["save_definition"], values)
+        self._run("save_definition", values)
         self._memory.definitions = None
 
     def delete_definition(self, kind: str, name: str) -> None:
-        self._x(self._q["delete_definition"], {"kind": kind, "name": name})
+        self._run("delete_definition", {"kind": kind, "name": name})
         self._memory.definitions = None
 
     def conversation(self, handle: str) -> ConversationRecord | None:
         known = self._memory.conversations
         if handle not in known:
-            row = self._x(self._q["select_conversation"], {"handle": handle}).fetchone()
+            row = self._run("select_conversation", {"handle": handle}).fetchone()
             self._remember(handle, _conversation(row) if row else None)
         return known[handle]
 
@@ -81,11 +78,11 @@ class DialogTables:
         self._remember(record.handle, record)
         values = msgspec.structs.asdict(record)
         values["state"] = record.state.value
-        self._x(self._q["save_conversation"], values)
+        self._run("save_conversation", values)
 
     def delete_conversation(self, handle: str) -> None:
         self._remember(handle, None)
-        self._x(self._q["delete_conversation"], {"handle": handle})
+        self._run("delete_conversation", {"handle": handle})
 
     def count_sent(self, handle: str) -> ConversationRecord | None:
         record = self.conversation(handle)
@@ -95,7 +92,7 @@ class DialogTables:
             return None
         record = msgspec.structs.replace(record, sent=record.sent + 1, state=state)
         values = {"handle": handle, "sent": record.sent, "state": state.value}
-        self._x(self._q["count_sent"], values)
+        self._run("count_sent", values)
         self._remember(handle, record)
         return record
 
@@ -115,22 +112,22 @@ class DialogTables:
             "state": None if state is None else state.value,
             "group_id": group_id,
         }
-        return [_conversation(row) for row in self._x(self._q["select_conversations"], values)]
+        return [_conversation(row) for row in self._run("select_conversations", values)]
 
     def service_in_use(self, name: str) -> bool:
-        return bool(self._x(self._q["uses_of_service"], {"name": name}).fetchone()[0])
+        return bool(self._run("uses_of_service", {"name": name}).fetchone()[0])
 
     def contract_in_use(self, name: str) -> bool:
-        return bool(self._x(self._q["uses_of_contract"], {"name": name}).fetchone()[0])
+        return bool(self._run("uses_of_contract", {"name": name}).fetchone()[0])
 
     def group_open(self, queue_id: int, group_id: str) -> bool:
         values = {"queue_id": queue_id, "group_id": group_id}
-        return bool(self._x(self._q["group_open"], values).fetchone()[0])
+        return bool(self._run("group_open", values).fetchone()[0])
 
     def levels(self, queue_id: int) -> list[int]:
         known = self._memory.levels
         if queue_id not in known:
-            rows = self._x(self._q["select_levels"], {"queue_id": queue_id})
+            rows = self._run("select_levels", {"queue_id": queue_id})
             known[queue_id] = {int(level, 16) for (level,) in rows}
         return sorted(known[queue_id])
 
@@ -142,8 +139,8 @@ class DialogTables:
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "token": token}
-        self._x(self._q["forget_group_lock"], values)
-        self._x(self._q["free_group_lock"], values)
+        self._run("forget_group_lock", values)
+        self._run("free_group_lock", values)
         self.wake(lower_bound(queue_id))
 
     def next_group(
@@ -152,7 +149,7 @@ class DialogTables:
         def look() -> NextGroup | None:
             for low, end in ranges:
                 values = {"queue_id": queue_id, "after": low, "end": end, "now": self.now, "token": token}
-                row = self._x(self._q["next_lane"], values).fetchone()
+                row = self._run("next_lane", values).fetchone()
                 if row:
                     found = self.open_messages(queue_id, row[2], None, token, limit)
                     return None if found is None else NextGroup(row[0], *found)
@@ -171,11 +168,11 @@ class DialogTables:
 
     def _open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> Cursor:
         values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
-        return self._x(self._q["open_lane"], values)
+        return self._run("open_lane", values)
 
     def _lane_messages(self, queue_id: int, session_id: str, before: int, limit: int) -> Cursor:
         values = {"queue_id": queue_id, "session_id": session_id, "before": before, "limit": limit}
-        return self._x(self._q["lane_messages"], values)
+        return self._run("lane_messages", values)
 
     def happened(
         self,
@@ -196,13 +193,13 @@ class DialogTables:
             "number": number,
             "text": text,
         }
-        self._x(self._q["insert_happening"], values)
+        self._run("insert_happening", values)
 
     def happenings(self, dialog: str) -> list[Happening]:
-        return [Happening(*row) for row in self._x(self._q["select_happenings"], {"dialog_id": dialog})]
+        return [Happening(*row) for row in self._run("select_happenings", {"dialog_id": dialog})]
 
     def trim_happenings(self, dialog: str, keep: int) -> None:
-        self._x(self._q["trim_happenings"], {"dialog_id": dialog, "keep": keep})
+        self._run("trim_happenings", {"dialog_id": dialog, "keep": keep})
 
     def forget_happenings(self, dialog: str) -> None:
-        self._x(self._q["delete_happenings"], {"dialog_id": dialog})
+        self._run("delete_happenings", {"dialog_id": dialog})

@@ -1,4 +1,4 @@
--- Queries of dialogs, the same for every database: parameters are written :name.
+-- Queries of dialogs, the same for every database.
 -- The lanes of a conversation are sessions of its queue; see the module conversations for their names.
 
 -- name: select_definitions
@@ -66,13 +66,14 @@ SELECT EXISTS (
 
 -- name: select_levels
 -- The priorities of which messages are in a queue: one step from each to the next.
+-- locks: not looked at
 SELECT substr(lane, 1, 1) FROM (
     WITH RECURSIVE firsts (lane) AS (
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > '' ORDER BY session_id LIMIT 1)
+                WHERE [queue_of key] = :queue_id AND session_id > '' ORDER BY session_id LIMIT 1)
         UNION ALL
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~'
+                WHERE [queue_of key] = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~'
                 ORDER BY session_id LIMIT 1)
         FROM firsts WHERE firsts.lane IS NOT NULL
     )
@@ -83,40 +84,39 @@ SELECT substr(lane, 1, 1) FROM (
 -- The key of the first message of `lane` that was not handed out, or can be again.
 SELECT min(k) FROM (
     SELECT (SELECT key FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 0
+            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {FRESH}
             ORDER BY key LIMIT 1) AS k
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 1
+            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {READY}
             ORDER BY key LIMIT 1)
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 6
+            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {SUSPECT}
             ORDER BY key LIMIT 1)) receivable
-
 
 -- part: first_held_of_lane
 -- The key of the first message of `lane` that holds back what is behind it. Few are locked; by their keys as they
 -- are PostgreSQL would go through all messages there are.
 SELECT coalesce(min(k), 9223372036854775807) FROM (
     SELECT (SELECT key FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 5
+            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {DELAYED}
             ORDER BY key LIMIT 1) AS k
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE key >> 44 = :queue_id AND session_id = lane AND state = 2 AND lock_token <> :token
+            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {LOCKED} AND lock_token <> :token
             ORDER BY key + 0 LIMIT 1)) held
-
 
 -- name: next_lane
 -- The next lane with a message that nothing holds back, of a group that nobody else has locked: lane by lane, each
 -- looked at once, however many messages wait in it.
+-- locks: not looked at
 SELECT found.lane, c.handle, c.group_id, c.service, c.contract
 FROM (
     WITH RECURSIVE lanes (lane) AS (
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > :after AND session_id < :end
+                WHERE [queue_of key] = :queue_id AND session_id > :after AND session_id < :end
                 ORDER BY session_id LIMIT 1)
         UNION ALL
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE key >> 44 = :queue_id AND session_id > lanes.lane AND session_id < :end
+                WHERE [queue_of key] = :queue_id AND session_id > lanes.lane AND session_id < :end
                 ORDER BY session_id LIMIT 1)
         FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM lazaretto_conversations c
@@ -134,6 +134,7 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
 -- The lane of a group that is to be received from first: timers, then errors, then messages by priority. With it,
 -- the first message that can be received, and the first one that holds back what is behind it. The LIMIT within makes
 -- SQLite look at each lane once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
+-- locks: not looked at
 SELECT lane, handle, group_id, service, contract, first, before FROM (
     SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
            ([first_of_lane]) AS first, ([first_held_of_lane]) AS before
@@ -153,21 +154,22 @@ ORDER BY kind, priority DESC, first LIMIT 1
 
 -- name: lane_messages
 -- A lane's next messages, as they are handed over, and the first one that must be handed over alone.
-SELECT m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)) AS body,
+-- locks: not looked at
+SELECT m.key, [body] AS body,
        message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
        enqueued_sequence_number, NULL, NULL, cycle_attempts, state
 FROM (
     SELECT * FROM (
         SELECT * FROM lazaretto_messages
-        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 1 AND key < :before
+        WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {READY} AND key < :before
         ORDER BY key LIMIT :limit) ready
     UNION ALL SELECT * FROM (
         SELECT * FROM lazaretto_messages
-        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 0 AND key < :before
+        WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {FRESH} AND key < :before
         ORDER BY key LIMIT :limit) fresh
     UNION ALL SELECT * FROM (
         SELECT * FROM lazaretto_messages
-        WHERE key >> 44 = :queue_id AND session_id = :session_id AND state = 6 AND key < :before
+        WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {SUSPECT} AND key < :before
         ORDER BY key LIMIT 1) suspect
 ) m
 ORDER BY m.key LIMIT :limit

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
+_LOCKS = re.compile(r"^-- locks: (.*)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
-_PART = re.compile(r"\[(\w+)\]")
-_ROWS = re.compile(r"\[rows\]\s+(\([^)]*\))")
+_WORD = re.compile(r"\[(\w+)(?: ([^\[\]]+))?\]")
+_CONSTANT = re.compile(r"\{([A-Z_]+)\}")
+_ROWS = re.compile(r"\[rows\]\s+(\((?:[^()]|\([^()]*\))*\))")
+#: A parameter; two colons are a cast.
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+#: What a query may say of the locks on ranges of messages, and whether they are written first.
+_SAYS = {"written first": True, "not looked at": False}
 
 
 class Migration(NamedTuple):
@@ -24,20 +32,73 @@ class Migration(NamedTuple):
     after: bool = False
 
 
-def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
-    """Return the text of each query in `file` of `package` by its name.
+class Query(NamedTuple):
+    """A named query, its parameters written `:name`.
+
+    `locks_first`: whether the locks on ranges are written into the messages before it; None if it does not
+    say.
+    """
+
+    sql: str
+    locks_first: bool | None = None
+
+
+class Words(NamedTuple):
+    """What a text may name: `terms` as `[term first, second]`, `constants` as `{CONSTANT}`."""
+
+    terms: Mapping[str, str]
+    constants: Mapping[str, int]
+
+
+_NO_WORDS = Words({}, {})
+
+
+def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str, Query]:
+    """Return each query of some files, given by their package and name, by the query's name.
 
     A query is a line `-- name: NAME`, at least one comment line that says what it is for, and SQL. What
-    several have in common begins with `-- part: NAME`, and stands above them; they say `[NAME]` for it.
+    several have in common begins with `-- part: NAME`, in any of the files; they say `[NAME]` for it.
     """
-    text = resources.files(package).joinpath(file).read_text("utf-8")
-    found: dict[str, dict[str, str]] = {"query": {}, "part": {}}
-    for word, name, _purpose, sql in _QUERY.findall(text):
-        kind = "query" if word == "name" else "part"
-        if name in found[kind]:
-            raise ValueError(f"{kind} {name!r} stands twice in {file}")
-        found[kind][name] = _PART.sub(lambda part: found["part"].get(part[1], part[0]), sql.strip())
-    return found["query"]
+    found: dict[str, dict[str, tuple[str, str]]] = {"name": {}, "part": {}}
+    for package, file in files:
+        text = resources.files(package).joinpath(file).read_text("utf-8")
+        for word, name, header, sql in _QUERY.findall(text):
+            if name in found[word]:
+                kind = "query" if word == "name" else "part"
+                raise ValueError(f"{kind} {name!r} stands twice in {', '.join(file for _, file in files)}")
+            found[word][name] = header, sql.strip()
+    parts = {name: sql for name, (_, sql) in found["part"].items()}
+
+    def expand(sql: str) -> str:
+        return _WORD.sub(say, sql)
+
+    def say(word: re.Match[str]) -> str:
+        name, given = word[1], word[2]
+        if given is None and name in parts:
+            return expand(parts[name])
+        if name in words.terms:
+            return words.terms[name].format(*(given or "").split(", "))
+        if given is not None:
+            raise ValueError(f"a query says {word[0]}, and no such word is known")
+        # A place for rows, or what PostgreSQL writes so.
+        return word[0]
+
+    def constant(named: re.Match[str]) -> str:
+        return str(words.constants[named[1]])
+
+    return {
+        name: Query(_CONSTANT.sub(constant, expand(sql)), _says_of_locks(name, header))
+        for name, (header, sql) in found["name"].items()
+    }
+
+
+def _says_of_locks(name: str, header: str) -> bool | None:
+    said = _LOCKS.search(header)
+    if said is None:
+        return None
+    if said[1] not in _SAYS:
+        raise ValueError(f"query {name!r} says {said[1]!r} of locks; expected one of {', '.join(_SAYS)}")
+    return _SAYS[said[1]]
 
 
 def load_migrations(package: str) -> list[Migration]:
@@ -51,5 +112,9 @@ def load_migrations(package: str) -> list[Migration]:
 
 
 def with_rows(sql: str, count: int) -> str:
-    """Return a query with its `[rows]` template repeated `count` times."""
-    return _ROWS.sub(lambda m: ", ".join([m.group(1)] * count), sql)
+    """Return a query with its `[rows]` template repeated `count` times, each with parameters of its own."""
+
+    def repeat(found: re.Match[str]) -> str:
+        return ", ".join(PARAMETER.sub(rf":\1_{row}", found[1]) for row in range(count))
+
+    return _ROWS.sub(repeat, sql)

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.model.keys import LAST_QUEUE, lower_bound, queue_of
 from lazaretto.store.contract.records import QueueRecord, Standing
-from lazaretto.store.sql.rows import Cursor, Memory, encode_options, queue_record
+from lazaretto.store.sql.rows import encode_options, queue_record
+from lazaretto.store.sql.statements import Statements
 
 _COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")
 
 
-class QueueTables:
+class QueueTables(Statements):
     """What a transaction does with queues."""
 
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _ids: Callable[[Iterable[int]], object]
-    _insert: Callable[[str, list[Any], int], None]
-    _memory: Memory
     delete_bodies: Callable[[Sequence[int]], None]
     delete_consumers: Callable[[int], None]
-    now: int
 
     def queue(self, path_key: str) -> QueueRecord | None:
         known = self._memory.queues
         if path_key not in known:
-            row = self._x(self._q["select_queue"], (path_key,)).fetchone()
+            row = self._run("select_queue", (path_key,)).fetchone()
             known[path_key] = queue_record(row) if row else None
         return known[path_key]
 
     def queue_by_id(self, queue_id: int) -> QueueRecord | None:
         known = self._memory.queues_by_id
         if queue_id not in known:
-            row = self._x(self._q["select_queue_by_id"], (queue_id,)).fetchone()
+            row = self._run("select_queue_by_id", (queue_id,)).fetchone()
             known[queue_id] = queue_record(row) if row else None
         return known[queue_id]
 
     def queues(self) -> list[QueueRecord]:
-        return [queue_record(row) for row in self._x(self._q["select_queues"])]
+        return [queue_record(row) for row in self._run("select_queues")]
 
     def insert_queue(
         self,
@@ -52,17 +46,17 @@ class QueueTables:
         rules: bytes | None = None,
     ) -> QueueRecord:
         values = dict(zip(_COLUMNS, self._values_of(path, options, kind, topic_id, rules), strict=True))
-        (queue_id,) = self._x(self._q["insert_queue"], values).fetchone()
+        (queue_id,) = self._run("insert_queue", values).fetchone()
         self._check_ids(queue_id)
         record = self.queue_by_id(queue_id)
         assert record is not None
         return record
 
     def insert_queues(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
-        (last,) = self._x(self._q["last_queue"]).fetchone()
+        (last,) = self._run("last_queue").fetchone()
         values = [v for path in paths for v in self._values_of(path, options, EntityKind.QUEUE)]
         self._insert("insert_queues", values, len(paths))
-        added = [queue_record(row) for row in self._x(self._q["select_queues_after"], (last,))]
+        added = [queue_record(row) for row in self._run("select_queues_after", (last,))]
         self._check_ids(*(record.queue_id for record in added))
         return added
 
@@ -83,8 +77,8 @@ class QueueTables:
         self._memory.forget_queues()
 
     def save_queue(self, record: QueueRecord) -> QueueRecord:
-        self._x(
-            self._q["update_queue"],
+        self._run(
+            "update_queue",
             {
                 "queue_id": record.queue_id,
                 "options": encode_options(record.options),
@@ -107,47 +101,47 @@ class QueueTables:
             # What its topic holds is less by that.
             bounds = {"first": lower_bound(record.queue_id), "last": lower_bound(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
-        self._x(self._q["delete_queue"], {"queue_id": record.queue_id})
+        self._run("delete_queue", {"queue_id": record.queue_id})
         self.delete_consumers(record.queue_id)
-        self._x(self._q["insert_deleted_queue"], (record.queue_id,))
+        self._run("insert_deleted_queue", (record.queue_id,))
         self._memory.forget()
 
     def remove_deleted(self, limit: int) -> bool:
-        row = self._x(self._q["select_deleted_queue"]).fetchone()
+        row = self._run("select_deleted_queue").fetchone()
         if row is None:
             return False
         (queue_id,) = row
         first, last = lower_bound(queue_id), lower_bound(queue_id + 1)
-        found = self._x(self._q["select_some_keys"], (first, last, limit)).fetchall()
+        found = self._run("select_some_keys", (first, last, limit)).fetchall()
         if found:
-            self._x(self._q["delete_messages"], (self._ids(key for key, _ in found),))
+            self._run("delete_messages", (self._ids(key for key, _ in found),))
             self.delete_bodies([body_id for _, body_id in found if body_id is not None])
         else:
-            self._x(self._q["delete_attempts_range"], (first, last))
-            self._x(self._q["delete_dead_letters_range"], (first, last))
-            self._x(self._q["delete_sessions_of"], (queue_id,))
-            self._x(self._q["delete_message_ids_of"], (queue_id,))
-            self._x(self._q["delete_deleted_queue"], (queue_id,))
+            self._run("delete_attempts_range", (first, last))
+            self._run("delete_dead_letters_range", (first, last))
+            self._run("delete_sessions_of", (queue_id,))
+            self._run("delete_message_ids_of", (queue_id,))
+            self._run("delete_deleted_queue", (queue_id,))
         return True
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
         found: dict[int, Standing] = {}
         values = {"ids": self._ids(queue_ids)}
-        for queue_id, *known, state, amount in self._x(self._q["select_standings"], values):
+        for queue_id, *known, state, amount in self._run("select_standings", values):
             standing = found.setdefault(queue_id, Standing(*known))
             if amount is not None:
                 standing.states[state] = amount
         return found
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
-        self._x(self._q["count_discarded"], {"queue_id": queue_id, "expired": expired, "dropped": dropped})
+        self._run("count_discarded", {"queue_id": queue_id, "expired": expired, "dropped": dropped})
 
     def rollbacks(self, queue_id: int) -> int:
-        (count,) = self._x(self._q["select_rollbacks"], (queue_id,)).fetchone()
+        (count,) = self._run("select_rollbacks", (queue_id,)).fetchone()
         return int(count)
 
     def set_rollbacks(self, queue_id: int, count: int) -> None:
-        self._x(self._q["set_rollbacks"], {"queue_id": queue_id, "rollbacks": count})
+        self._run("set_rollbacks", {"queue_id": queue_id, "rollbacks": count})
 
     # -- sizes, of entities that have a largest one ---------------------------------------------
 
@@ -160,7 +154,7 @@ class QueueTables:
 
     def grow(self, queue_id: int, size: int) -> None:
         """Add to the bytes that an entity holds."""
-        self._x(self._q["grow"], (size, queue_id))
+        self._run("grow", (size, queue_id))
 
     def count_bytes(self, keys: Sequence[int], sign: int) -> None:
         """Add messages to the sizes of their entities, or take them away, while they are there."""
@@ -168,24 +162,24 @@ class QueueTables:
             sized = self.sized(queue_id)
             if sized is not None:
                 theirs = self._ids(key for key in keys if queue_of(key) == queue_id)
-                self.grow(sized, sign * self._x(self._q["sum_sizes"], (theirs,)).fetchone()[0])
+                self.grow(sized, sign * self._run("sum_sizes", (theirs,)).fetchone()[0])
 
     def sum_range(self, first: int, last: int, token: int | None = None) -> int:
         """Return the bytes of the messages between two keys, or of those that a lock holds."""
-        found = self._x(self._q["sum_range"], {"first": first, "last": last, "token": token}).fetchone()
+        found = self._run("sum_range", {"first": first, "last": last, "token": token}).fetchone()
         return int(found[0])
 
     def size(self, queue_id: int) -> int:
-        (size,) = self._x(self._q["select_size"], (queue_id,)).fetchone()
+        (size,) = self._run("select_size", (queue_id,)).fetchone()
         return int(size)
 
     def count_size(self, queue_id: int) -> None:
-        self._x(self._q["set_size"], {"queue_id": queue_id})
+        self._run("set_size", {"queue_id": queue_id})
 
     # -- entities that are deleted when nobody uses them ----------------------------------------
 
     def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
-        self._x(self._q["set_idle_at"], (idle_at, queue_id))
+        self._run("set_idle_at", (idle_at, queue_id))
         if idle_at is None:
             self._memory.idle_at.pop(queue_id, None)
         else:
@@ -195,5 +189,5 @@ class QueueTables:
         return self._memory.idle_at.get(queue_id, 0)
 
     def idle(self, limit: int) -> list[QueueRecord]:
-        found = (self.queue_by_id(row[0]) for row in self._x(self._q["select_idle"], (self.now, limit)))
+        found = (self.queue_by_id(row[0]) for row in self._run("select_idle", (self.now, limit)))
         return [record for record in found if record is not None]

@@ -1,9 +1,8 @@
-"""What a transaction's parts share: the queries, queues as rows, what is remembered between commits."""
+"""What a transaction's parts share: queues as rows, what is remembered between commits."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +11,6 @@ from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.sql.query_files import with_rows
 
 
 class Cursor(Protocol):
@@ -36,54 +34,6 @@ class Cursor(Protocol):
 
 #: Bodies up to this size stand in their message's row. A page holds three such rows.
 INLINE_BODY = 1280
-
-#: Rows of one INSERT: more gains nothing.
-_MOST_ROWS = 100
-
-
-class Inserts:
-    """A query that takes rows, for any number of them."""
-
-    def __init__(self, sql: str) -> None:
-        self._sql = sql
-        self._queries: dict[int, str] = {}
-
-    def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
-        """Give it `count` rows, whose values stand one after the other."""
-        width = len(values) // count
-        for start in range(0, count, _MOST_ROWS):
-            rows = min(_MOST_ROWS, count - start)
-            query = self._queries.get(rows)
-            if query is None:
-                query = self._queries[rows] = with_rows(self._sql, rows)
-            execute(query, values[start * width : (start + rows) * width])
-
-
-#: What is given many rows at once.
-_INSERTS = (
-    "insert_queues",
-    "insert_messages",
-    "insert_routed",
-    "insert_bodies",
-    "insert_events",
-    "add_uses",
-    "update_rows",
-    "send_dead_letters",
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Dialect:
-    """What differs from one database to another: the queries, and how they take a list of numbers."""
-
-    queries: Mapping[str, str]
-    ids: Callable[[Iterable[int]], object]
-    inserts: Mapping[str, Inserts]
-
-    @classmethod
-    def of(cls, queries: Mapping[str, str], ids: Callable[[Iterable[int]], object]) -> Dialect:
-        """Return a dialect by its queries, those that insert rows made ready."""
-        return cls(queries, ids, {name: Inserts(queries[name]) for name in _INSERTS})
 
 
 def encode_options(options: QueueOptions) -> str:

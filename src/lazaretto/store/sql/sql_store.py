@@ -21,8 +21,9 @@ from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Notifier
 from lazaretto.store.sql.copy_store import Tables
-from lazaretto.store.sql.rows import Cursor, Dialect, Memory
+from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.statements import Dialect
 
 T = TypeVar("T")
 

@@ -31,7 +31,8 @@ from lazaretto.store.sql.claim_tables import ClaimTables
 from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Dialect, Memory
+from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory
+from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.topic_tables import TopicTables
 from lazaretto.store.sql.worker_tables import WorkerTables
 
@@ -56,11 +57,7 @@ class SqlTransaction(
     def __init__(
         self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory, worker: str, prefix: str
     ) -> None:
-        self._x = execute
-        self._q = dialect.queries
-        self._ids = dialect.ids
-        self._inserts = dialect.inserts
-        self._memory = memory
+        super().__init__(execute, dialect, memory)
         self._random = random.Random()  # noqa: S311 - tokens fence off stale holders, they guard no secret
         self._prefix = prefix
         self._number = 0
@@ -88,10 +85,6 @@ class SqlTransaction(
         """Forget what is known by something that was undone."""
         self._memory.forget()
 
-    def _insert(self, name: str, values: list[Any], count: int) -> None:
-        """Give `count` rows to a named query, whose values stand one after the other."""
-        self._inserts[name].run(self._x, values, count)
-
     def random_token(self, messages: int = 1) -> int:
         return self._random.getrandbits(63)
 
@@ -112,12 +105,12 @@ class SqlTransaction(
         known = self._memory.last_sequences
         last = known.get(queue_id)
         if last is None:
-            row = self._x(self._q["select_high_water"], (queue_id,)).fetchone()
+            row = self._run("select_high_water", (queue_id,)).fetchone()
             last = row[0] if row else 0
             for place in _PLACES:
                 # What is below was seen before; many that are gone may stand there.
                 bounds = (lower_bound(queue_id, place) + last, upper_bound(queue_id, place))
-                row = self._x(self._q["select_last_key"], bounds).fetchone()
+                row = self._run("select_last_key", bounds).fetchone()
                 if row:
                     last = max(last, sequence_of(row[0]))
             known[queue_id] = last
@@ -185,7 +178,7 @@ class SqlTransaction(
             values["body_id"] = self.insert_body(body)
             body = None
         self.note_lanes(queue_of(row.key), (row.session_id,))
-        self._x(self._q["insert_full_message"], {**values, "body": body})
+        self._run("insert_full_message", {**values, "body": body})
         self.count_bytes([row.key], 1)
         self.wake(row.key)
 
@@ -203,20 +196,24 @@ class SqlTransaction(
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         last, now = upper_bound(queue_id), self.now
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or lower_bound(queue_id)
-        rows = self._x(self._q["select_fresh"], (start, last, now, limit))
+        rows = self._run("select_fresh", (start, last, now, limit))
         messages = [ReceivedMessage(*row) for row in rows]
         if messages:
             first, final = messages[0].key, messages[-1].key
             self.cursors[queue_id] = final
             if first == final:
-                self._x(self._q["lock_one"], (until, token, now, self.worker, first))
+                self._run("lock_one", (until, token, now, self.worker, first))
             else:
-                bounds = (first, final, FRESH, now)
-                self._x(self._q["lock_range"], (until, token, now, self.worker, *bounds))
+                self._lock_range(first, final, token, until)
         return messages
 
+    def _lock_range(self, first: int, last: int, token: int, until: int | None) -> None:
+        """Lock the fresh messages between two keys."""
+        values = {"first": first, "last": last, "state": FRESH, "token": token, "until": until}
+        self._run("lock_range", {**values, "now": self.now, "worker": self.worker})
+
     def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
-        rows = self._x(self._q["select_ready"], (first, last, self.now, limit))
+        rows = self._run("select_ready", (first, last, self.now, limit))
         return [ReceivedMessage(*row) for row in rows]
 
     def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
@@ -225,35 +222,35 @@ class SqlTransaction(
             queue_id = queue_of(last)
             start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
         values = {"first": first, "last": last, "start": start, "now": self.now, "limit": limit}
-        return _count_fitting(self._x(self._q["select_sizes"], values), most)
+        return _count_fitting(self._run("select_sizes", values), most)
 
     def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
         values = {"queue_id": queue_id, "session_id": session_id, "now": self.now, "limit": limit}
-        return _count_fitting(self._x(self._q["select_session_sizes"], values), most)
+        return _count_fitting(self._run("select_session_sizes", values), most)
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
     ) -> list[ReceivedMessage]:
         values = (queue_id, session_id, state, self.now, before, limit)
-        return _to_hand_over(self._x(self._q["select_session_messages"], values), state)
+        return _to_hand_over(self._run("select_session_messages", values), state)
 
     def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
-        return _to_hand_over(self._x(self._q["select_messages"], (self._ids(keys), state)), state)
+        return _to_hand_over(self._run("select_messages", (self._ids(keys), state)), state)
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
         lock = (until, token, self.now, self.worker)
         if len(keys) == 1:
-            self._x(self._q["lock_one"], (*lock, keys[0]))
+            self._run("lock_one", (*lock, keys[0]))
         else:
-            self._x(self._q["lock_keys"], (*lock, self._ids(keys)))
+            self._run("lock_keys", (*lock, self._ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
         values = {"keys": self._ids(keys), "token": token, "now": self.now}
-        return {key for (key,) in self._x(self._q["select_locked"], values)}
+        return {key for (key,) in self._run("select_locked", values)}
 
     def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
         values = {"keys": self._ids(keys), "token": token, "now": self.now}
-        return {row[0]: MessageRow(*row) for row in self._x(self._q["select_held"], values)}
+        return {row[0]: MessageRow(*row) for row in self._run("select_held", values)}
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         return all(self._delete_held(keys, token) for token, keys in held.items())
@@ -262,32 +259,32 @@ class SqlTransaction(
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
         if len(keys) == 1:
-            cursor = self._x(self._q["delete_one_locked"], (keys[0], token, self.now))
+            cursor = self._run("delete_one_locked", (keys[0], token, self.now))
         else:
-            cursor = self._x(self._q["delete_locked"], (self._ids(keys), token, self.now))
+            cursor = self._run("delete_locked", (self._ids(keys), token, self.now))
         return cursor.rowcount == len(keys)
 
     def delete_messages(self, keys: Sequence[int]) -> None:
         self._keep_high_water(keys)
         self.count_bytes(keys, -1)
-        self._x(self._q["delete_messages"], (self._ids(keys),))
+        self._run("delete_messages", (self._ids(keys),))
 
     def _keep_high_water(self, keys: Sequence[int]) -> None:
         """Keep a queue's highest sequence number before the last message that shows it goes."""
         for queue_id in set(map(queue_of, keys)):
             number = max(sequence_of(key) for key in keys if queue_of(key) == queue_id)
             if number >= self._last_sequence(queue_id):
-                self._x(self._q["set_high_water"], {"queue_id": queue_id, "sequence_number": number})
+                self._run("set_high_water", {"queue_id": queue_id, "sequence_number": number})
 
     def row(self, key: int) -> MessageRow | None:
-        row = self._x(self._q["select_row"], (key,)).fetchone()
+        row = self._run("select_row", (key,)).fetchone()
         return MessageRow(*row) if row else None
 
     def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
-        return {row[0]: MessageRow(*row) for row in self._x(self._q["select_rows"], (self._ids(keys),))}
+        return {row[0]: MessageRow(*row) for row in self._run("select_rows", (self._ids(keys),))}
 
     def body(self, key: int) -> bytes:
-        (body,) = self._x(self._q["select_body"], (key,)).fetchone()
+        (body,) = self._run("select_body", (key,)).fetchone()
         return bytes(body)
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
@@ -295,7 +292,7 @@ class SqlTransaction(
         values["new_key"] = row.key if new_key is None else new_key
         self.count_bytes([row.key], -1)
         self.note_lanes(queue_of(values["new_key"]), (row.session_id,))
-        self._x(self._q["update_row"], values)
+        self._run("update_row", values)
         self.count_bytes([values["new_key"]], 1)
         if row.state in (FRESH, READY, SUSPECT):
             self.wake(values["new_key"])
@@ -312,70 +309,68 @@ class SqlTransaction(
         self.count_bytes(list(rows), 1)
 
     def save_counters(self, row: MessageRow) -> None:
-        self._x(self._q["update_counters"], {"key": row.key, **row.counters._asdict()})
+        self._run("update_counters", {"key": row.key, **row.counters._asdict()})
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         values = {"key": key, "token": token, "until": until, "now": self.now}
-        return self._x(self._q["renew_lock"], values).rowcount == 1
+        return self._run("renew_lock", values).rowcount == 1
 
     def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
-        self._x(
-            self._q["renew_locks"], {"keys": self._ids(keys), "token": token, "until": until, "now": self.now}
-        )
+        self._run("renew_locks", {"keys": self._ids(keys), "token": token, "until": until, "now": self.now})
 
     def _by_now(self) -> dict[str, int]:
         """Return the moment that timers are compared with, as the parameters of queries."""
         return {"now": self.now}
 
     def anything_due(self) -> bool:
-        return bool(self._x(self._q["anything_due"], self._by_now()).fetchone()[0])
+        return bool(self._run("anything_due", self._by_now()).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
         values = {**self._by_now(), "limit": limit}
-        return [MessageRow(*row) for row in self._x(self._q["select_due"], values)]
+        return [MessageRow(*row) for row in self._run("select_due", values)]
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
-        return [MessageRow(*row) for row in self._x(self._q["select_active"], (first, last, limit))]
+        return [MessageRow(*row) for row in self._run("select_active", (first, last, limit))]
 
     def make_due(self, first: int, last: int) -> None:
-        self._x(self._q["make_due"], {"now": self.now, "first": first, "last": last})
+        self._run("make_due", {"now": self.now, "first": first, "last": last})
 
     def next_due(self) -> int | None:
         found = [
-            self._x(self._q[name], self._by_now()).fetchone()[0]
+            self._run(name, self._by_now()).fetchone()[0]
             for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
         ]
         return min((due for due in found if due is not None), default=None)
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
-        return _peeked(self._x(self._q["peek_delayed" if delayed else "peek"], (first, last, limit)))
+        return _peeked(self._run("peek_delayed" if delayed else "peek", (first, last, limit)))
 
     def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
-        return _peeked(self._x(self._q["peek_keys"], (self._ids(keys),)))
+        return _peeked(self._run("peek_keys", (self._ids(keys),)))
 
     def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
-        return suspect_of(self._x(self._q["select_suspect"], (first, last, self.now)).fetchone())
+        return suspect_of(self._run("select_suspect", (first, last, self.now)).fetchone())
 
     # -- sessions -------------------------------------------------------------------------------
 
     def session_ids(self, queue_id: int) -> list[str]:
-        return [name for (name,) in self._x(self._q["select_sessions"], {"queue_id": queue_id})]
+        return [name for (name,) in self._run("select_sessions", {"queue_id": queue_id})]
 
     def next_session_id(self, queue_id: int, after: str) -> str | None:
-        row = self._x(self._q["next_session_id"], {"queue_id": queue_id, "after": after}).fetchone()
+        row = self._run("next_session_id", {"queue_id": queue_id, "after": after}).fetchone()
         return row[0] if row else None
 
     def first_receivable(self, queue_id: int, session_id: str) -> int | None:
-        (first,) = self._x(self._q["first_receivable_key"], (queue_id, session_id, self.now)).fetchone()
+        (first,) = self._run("first_receivable_key", (queue_id, session_id, self.now)).fetchone()
         delayed = self.first_delayed(queue_id, session_id)
         return None if first is None or (delayed is not None and delayed < first) else first
 
     def first_delayed(self, queue_id: int, session_id: str) -> int | None:
-        (key,) = self._x(self._q["first_delayed_key"], (queue_id, session_id)).fetchone()
+        (key,) = self._run("first_delayed_key", (queue_id, session_id)).fetchone()
         return None if key is None else int(key)
 
     def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
-        row = self._x(self._q["select_session"], (queue_id, session_id)).fetchone()
+        row = self._run("select_session", (queue_id, session_id)).fetchone()
         return SessionRecord(*row) if row else None
 
     def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
@@ -386,68 +381,68 @@ class SqlTransaction(
             "until": until,
             "worker": self.worker,
         }
-        self._x(self._q["lock_session"], values)
+        self._run("lock_session", values)
 
     def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
-        self._x(self._q["renew_session"], {"queue_id": queue_id, "session_id": session_id, "until": until})
+        self._run("renew_session", {"queue_id": queue_id, "session_id": session_id, "until": until})
 
     def unlock_session(self, queue_id: int, session_id: str) -> None:
         values = {"queue_id": queue_id, "session_id": session_id}
-        self._x(self._q["unlock_session"], values)
-        self._x(self._q["delete_idle_session"], values)
+        self._run("unlock_session", values)
+        self._run("delete_idle_session", values)
         self.wake(lower_bound(queue_id))
 
     def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
-        self._x(self._q["hold_session"], values)
+        self._run("hold_session", values)
 
     def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        released = self._x(self._q["release_sessions"], (self._ids(keys),)).fetchall()
+        released = self._run("release_sessions", (self._ids(keys),)).fetchall()
         for queue_id, session_id in released:
-            self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+            self._run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
             self.wake(lower_bound(queue_id))
         return released
 
     def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
-        return dict(self._x(self._q["select_sessions_held_by"], (self._ids(keys),)).fetchall())
+        return dict(self._run("select_sessions_held_by", (self._ids(keys),)).fetchall())
 
     def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
         values = {"first": first, "last": last, "limit": limit}
-        return self._x(self._q["select_held_sessions"], values).fetchall()
+        return self._run("select_held_sessions", values).fetchall()
 
     def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
-        return self._x(self._q["select_session_keys"], (queue_id, session_id)).fetchall()
+        return self._run("select_session_keys", (queue_id, session_id)).fetchall()
 
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "state": state}
-        self._x(self._q["set_session_state"], values)
+        self._run("set_session_state", values)
         if state is None:
-            self._x(self._q["delete_idle_session"], {"queue_id": queue_id, "session_id": session_id})
+            self._run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
 
     def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
-        rows = self._x(self._q["select_session_locked"], (queue_id, session_id)).fetchall()
+        rows = self._run("select_session_locked", (queue_id, session_id)).fetchall()
         return [MessageRow(*row) for row in rows]
 
     def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        return self._x(self._q["select_due_sessions"], {**self._by_now(), "limit": limit}).fetchall()
+        return self._run("select_due_sessions", {**self._by_now(), "limit": limit}).fetchall()
 
     # -- duplicate detection --------------------------------------------------------------------
 
     def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
         values = (queue_id, message_id, partition_key, self.now)
-        row = self._x(self._q["select_message_id"], values).fetchone()
+        row = self._run("select_message_id", values).fetchone()
         return row[0] if row else None
 
     def remember_message_id(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
     ) -> None:
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
-        self._x(self._q["insert_message_id"], values)
+        self._run("insert_message_id", values)
 
     def forget_message_id(
         self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
     ) -> None:
-        self._x(self._q["delete_message_id"], (queue_id, message_id, partition_key, sequence_number))
+        self._run("delete_message_id", (queue_id, message_id, partition_key, sequence_number))
 
 
 def suspect_of(row: Sequence[Any] | None) -> ReceivedMessage | None:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
-from lazaretto.store.sql.rows import INLINE_BODY, Cursor, Memory, queue_record
+from lazaretto.store.sql.rows import INLINE_BODY, queue_record
+from lazaretto.store.sql.statements import Statements
 
 
-class TopicTables:
+class TopicTables(Statements):
     """What a transaction does with topics."""
 
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _insert: Callable[[str, list[Any], int], None]
-    _memory: Memory
     _take_sequences: Callable[[int, int], int]
     wake: Callable[[int], None]
     insert_body: Callable[[bytes], int]
     sized: Callable[[int], int | None]
     grow: Callable[[int, int], None]
     sum_range: Callable[..., int]
-    now: int
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
         known = self._memory.subscriptions
         if topic_id not in known:
-            rows = self._x(self._q["select_subscriptions"], (topic_id,))
+            rows = self._run("select_subscriptions", (topic_id,))
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
@@ -58,7 +54,7 @@ class TopicTables:
     def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
         key = lower_bound(queue.queue_id) + self._take_sequences(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
-        self._x(self._q["repeat_routed"], values)
+        self._run("repeat_routed", values)
         sized = self.sized(queue.queue_id)
         if sized is not None:
             self.grow(sized, self.sum_range(key, key + count - 1))
@@ -66,4 +62,4 @@ class TopicTables:
 
     def keep_sequence(self, key: int) -> None:
         values = {"queue_id": queue_of(key), "sequence_number": sequence_of(key)}
-        self._x(self._q["set_high_water"], values)
+        self._run("set_high_water", values)

@@ -3,60 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 
 import msgspec
 
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import LeaseRecord, MessageRow
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.statements import Statements
 
 #: How long a process that cannot be seen from here may be silent before it counts as dead, in microseconds.
 SILENCE = 30_000_000
 
 
-class WorkerTables:
+class WorkerTables(Statements):
     """What a transaction does with workers and leases."""
 
-    _x: Callable[..., Cursor]
-    _q: Mapping[str, str]
-    _memory: Memory
     worker: str
-    now: int
     #: Whether this commit makes the process known as a worker.
     registers = False
 
     def register_worker(self) -> None:
         if not self._memory.registered:
-            self._x(
-                self._q["register_worker"],
+            self._run(
+                "register_worker",
                 {"worker": self.worker, "now": self.now, **this_process()._asdict()},
             )
             self.registers = True
 
     def worker_died(self, worker: str) -> bool:
-        row = self._x(self._q["select_worker"], (worker,)).fetchone()
+        row = self._run("select_worker", (worker,)).fetchone()
         if row is None:
             return False
         *process, died = row
         return died is not None or self._is_dead(*process)
 
     def dead_workers(self) -> list[str]:
-        living = self._x(self._q["select_living_workers"]).fetchall()
+        living = self._run("select_living_workers").fetchall()
         return [worker for worker, *process in living if self._is_dead(*process)]
 
     def bury_worker(self, worker: str) -> None:
-        self._x(self._q["bury_worker"], {"worker": worker, "now": self.now})
+        self._run("bury_worker", {"worker": worker, "now": self.now})
 
     def needs_heartbeat(self) -> bool:
-        return self._x(self._q["select_worker"], (self.worker,)).fetchone() is not None
+        return self._run("select_worker", (self.worker,)).fetchone() is not None
 
     def write_heartbeat(self) -> None:
-        self._x(self._q["beat"], {"worker": self.worker, "now": self.now})
+        self._run("beat", {"worker": self.worker, "now": self.now})
 
     def delete_worker(self) -> None:
-        self._x(self._q["delete_worker"], (self.worker,))
+        self._run("delete_worker", (self.worker,))
 
     def _is_dead(self, machine: str, pid: int, born: str, seen: int) -> bool:
         gone = is_gone(Process(machine, pid, born))
@@ -64,23 +59,21 @@ class WorkerTables:
 
     def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
         bounds = {"first": lower_bound(queue_id), "end": lower_bound(queue_id + 1)}
-        rows = self._x(self._q["select_locked_by"], {"worker": worker, "until": until, **bounds})
+        rows = self._run("select_locked_by", {"worker": worker, "until": until, **bounds})
         return [MessageRow(*row) for row in rows]
 
     def insert_lease(self, lease: LeaseRecord) -> None:
-        self._x(
-            self._q["insert_lease"], {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))}
-        )
+        self._run("insert_lease", {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))})
 
     def start_lease(self, token: int) -> None:
-        self._x(self._q["start_lease"], (token,))
+        self._run("start_lease", (token,))
 
     def leases_of(self, worker: str) -> list[LeaseRecord]:
-        rows = self._x(self._q["select_leases"], (worker,))
+        rows = self._run("select_leases", (worker,))
         return [
             LeaseRecord(token, worker, queue_id, session_id, json.loads(keys), bool(started))
             for token, worker, queue_id, session_id, keys, started in rows
         ]
 
     def delete_lease(self, token: int) -> None:
-        self._x(self._q["delete_lease"], (token,))
+        self._run("delete_lease", (token,))

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from lazaretto.store.sql.query_files import load_queries
-from lazaretto.store.sql.rows import Dialect
+from lazaretto.store.sql.query_files import PARAMETER, load_queries
+from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.words import words
+
+_WORDS = words(
+    {
+        "among": "IN (SELECT value FROM json_each(:{0}))",
+        "index": "INDEXED BY {0}",
+        "rowid": "rowid",
+        "as_type": ":{0}",
+        "listed": "",
+        "is_due": "{0} <= :now",
+        "comes_due": "{0} IS NOT NULL",
+    }
+)
 
 
 def ids(values: Iterable[int]) -> str:
@@ -14,6 +27,19 @@ def ids(values: Iterable[int]) -> str:
     return json.dumps(list(values))
 
 
-SQLITE = Dialect.of(
-    load_queries("lazaretto.store.sqlite") | load_queries("lazaretto.store.sql", "dialogs.sql"), ids
-)
+def place(sql: str) -> tuple[str, Sequence[str]]:
+    """Return a query with SQLite's placeholders, and the names of the values they stand for, one by one."""
+    return PARAMETER.sub("?", sql), PARAMETER.findall(sql)
+
+
+QUERIES = {
+    # No lock is on a range here.
+    name: query._replace(locks_first=None)
+    for name, query in load_queries(
+        ("lazaretto.store.sqlite", "queries.sql"),
+        ("lazaretto.store.sql", "queries.sql"),
+        ("lazaretto.store.sql", "dialogs.sql"),
+        words=_WORDS,
+    ).items()
+}
+SQLITE = Dialect.of(QUERIES, place, ids)

@@ -223,7 +223,7 @@ class SqliteStore(SqlStore):
                 damage = [row[0] for row in connection.execute("PRAGMA quick_check")]
                 found = [] if damage == ["ok"] else damage
                 if not found:
-                    problems = connection.execute(self.dialect.queries["select_problems"])
+                    problems = connection.execute(self.dialect.text("select_problems"))
                     found = [f"{what}: {count}" for what, count in problems]
             finally:
                 connection.close()

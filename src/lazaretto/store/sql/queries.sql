@@ -1,0 +1,1022 @@
+-- The queries of both databases, in one text. Parameters are written :name; the order of their first use is
+-- that in which they may be given without names. What differs by the database is said by words in brackets, which
+-- stand in its module dialect; states and the arithmetic of keys stand in the module words.
+-- [rows] after VALUES stands for as many copies of the row as there are rows.
+-- Headers: `locks: written first` has the locks on ranges of messages written into the messages before; `locks: not
+-- looked at` says that it looks at nobody's lock, or at messages of which a range locks none.
+
+-- == parts of several queries ==
+
+-- part: queue_columns
+-- What is known of a queue, in the order of queue_record.
+queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
+       kind, topic_id, rules
+
+-- part: row_columns
+-- All that the engine decides by of a message, in the order of MessageRow; not its body.
+key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
+       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
+       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
+
+-- part: dead_letter_columns
+-- A dead letter, in the order of DeadLetterRecord.
+key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
+       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
+
+-- part: claim_columns
+-- A claim, in the order of ClaimRecord.
+queue_id, consumer, number, state, token, created, lease_until, rows, bytes, ended, summary
+
+-- part: shard_columns
+-- A shard, in the order of ShardRecord.
+token, claim_token, first, last, rows, reads, read_epoch, started, careful
+
+-- part: body
+-- The body of a message, which is in its row or stands by itself.
+coalesce(body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id))
+
+-- part: bytes
+-- The bytes of a message.
+coalesce(length(body), (SELECT length(b.body) FROM lazaretto_bodies b WHERE b.body_id = m.body_id), 0)
+    + coalesce(length(headers), 0)
+
+-- part: lives
+-- Whether a message has not expired.
+(expires IS NULL OR expires > :now)
+
+-- part: held
+-- Whether a message is held under a lock that has not run out.
+state = {LOCKED} AND lock_token = :token AND (due IS NULL OR due > :now)
+
+-- part: is_active
+-- Whether a message is active.
+state IN ({FRESH}, {READY}, {SUSPECT})
+
+-- part: in_shard
+-- Whether a message is held by a shard.
+key >= :first AND key <= :last AND state = {LOCKED} AND lock_token = :token
+
+-- part: lock
+-- Lock messages.
+UPDATE lazaretto_messages
+SET state = {LOCKED}, due = :until, lock_token = :token, locked_at = :now, locked_by = :worker,
+    deliveries = deliveries + 1
+
+-- part: dead_letter
+-- A message's record as a dead letter, if it is one.
+LEFT JOIN lazaretto_dead_letters d ON d.key = [main_key m.key] AND [place_of m.key] <> 0
+
+-- == queues ==
+
+-- name: insert_queue
+-- A new queue; its id.
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
+VALUES (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules) RETURNING queue_id
+
+-- name: insert_queues
+-- New queues at those of these paths at which nothing is.
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
+VALUES [rows] (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules)
+ON CONFLICT (path_key) DO NOTHING
+
+-- name: last_queue
+-- The highest id of a queue.
+SELECT coalesce(max(queue_id), 0) FROM lazaretto_queues
+
+-- name: select_queues_after
+-- The queues behind an id, in the order in which they came.
+SELECT [queue_columns]
+FROM lazaretto_queues WHERE queue_id > :after ORDER BY queue_id
+
+-- name: select_queue
+-- One queue by path.
+SELECT [queue_columns]
+FROM lazaretto_queues WHERE path_key = :path_key
+
+-- name: select_queue_by_id
+-- One queue by the id in its messages' keys.
+SELECT [queue_columns]
+FROM lazaretto_queues WHERE queue_id = :queue_id
+
+-- name: select_queues
+-- All queues by path.
+SELECT [queue_columns]
+FROM lazaretto_queues ORDER BY path_key
+
+-- name: select_subscriptions
+-- The subscriptions of a topic by path.
+SELECT [queue_columns]
+FROM lazaretto_queues WHERE topic_id = :topic_id ORDER BY path_key
+
+-- name: update_queue
+-- The options and status of a queue.
+UPDATE lazaretto_queues
+SET options = :options, status = :status, halted_by = :halted_by,
+    dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now,
+    rules = :rules
+WHERE queue_id = :queue_id
+
+-- name: select_size
+-- The bytes that an entity with a largest size holds.
+SELECT size FROM lazaretto_queues WHERE queue_id = :queue_id
+
+-- name: grow
+-- Add to the bytes that an entity with a largest size holds.
+UPDATE lazaretto_queues SET size = size + :size WHERE queue_id = :queue_id
+
+-- name: set_size
+-- The bytes of all messages of an entity, counted one by one.
+-- locks: written first
+UPDATE lazaretto_queues SET size = (
+    SELECT coalesce(sum([bytes]), 0)
+    FROM lazaretto_messages m JOIN lazaretto_queues q ON q.queue_id = :queue_id OR q.topic_id = :queue_id
+    WHERE m.key > [lower_bound q.queue_id] AND m.key < [lower_bound q.queue_id + 1])
+WHERE queue_id = :queue_id
+
+-- name: sum_sizes
+-- The bytes of some messages.
+-- locks: not looked at
+SELECT coalesce(sum([bytes]), 0)
+FROM lazaretto_messages m WHERE key [among keys]
+
+-- name: sum_range
+-- The bytes of all messages between two keys, or of those of them that are held under a lock.
+-- locks: written first
+SELECT coalesce(sum([bytes]), 0)
+FROM lazaretto_messages m
+WHERE key >= :first AND key <= :last AND (CAST(:token AS BIGINT) IS NULL OR state = {LOCKED} AND lock_token = :token)
+
+-- name: set_idle_at
+-- When an entity is deleted, unless it is used before.
+UPDATE lazaretto_queues SET idle_at = :idle_at WHERE queue_id = :queue_id
+
+-- name: select_idle
+-- Entities that were not used for as long as they may be.
+SELECT queue_id FROM lazaretto_queues WHERE idle_at <= :now ORDER BY idle_at LIMIT :limit
+
+-- name: next_idle
+-- When an entity will have been unused for too long.
+SELECT min(idle_at) FROM lazaretto_queues WHERE idle_at IS NOT NULL
+
+-- name: make_due
+-- Let the first active message of a queue be looked at now.
+-- locks: written first
+UPDATE lazaretto_messages SET due = :now WHERE key = (
+    SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last AND [is_active]
+    ORDER BY key LIMIT 1)
+
+-- name: count_discarded
+-- Add to the numbers of messages discarded.
+UPDATE lazaretto_queues SET expired = expired + :expired, dropped = dropped + :dropped
+WHERE queue_id = :queue_id
+
+-- name: select_rollbacks
+-- How many receives from the queue were rolled back in a row.
+SELECT rollbacks FROM lazaretto_queues WHERE queue_id = :queue_id
+
+-- name: set_rollbacks
+-- Note how many receives from the queue were rolled back in a row.
+UPDATE lazaretto_queues SET rollbacks = :rollbacks WHERE queue_id = :queue_id
+
+-- name: select_last_key
+-- The highest key within a subqueue.
+-- locks: not looked at
+SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last ORDER BY key DESC LIMIT 1
+
+-- name: insert_deleted_queue
+-- Note that a queue's messages are to be removed.
+INSERT INTO lazaretto_deleted_queues (queue_id) VALUES (:queue_id)
+
+-- name: select_deleted_queue
+-- A queue whose messages are to be removed.
+SELECT queue_id FROM lazaretto_deleted_queues LIMIT 1
+
+-- name: delete_deleted_queue
+-- All of a queue's messages are removed.
+DELETE FROM lazaretto_deleted_queues WHERE queue_id = :queue_id
+
+-- name: select_some_keys
+-- Some messages of a range, to remove them.
+-- locks: written first
+SELECT key, body_id FROM lazaretto_messages WHERE key > :first AND key <= :last LIMIT :limit
+
+-- name: delete_attempts_range
+-- The history of a deleted queue.
+DELETE FROM lazaretto_attempts WHERE key > :first AND key <= :last
+
+-- name: delete_dead_letters_range
+-- The dead-letter records of a deleted queue.
+DELETE FROM lazaretto_dead_letters WHERE key > :first AND key <= :last
+
+-- name: delete_sessions_of
+-- The sessions of a deleted queue.
+DELETE FROM lazaretto_sessions WHERE queue_id = :queue_id
+
+-- name: delete_message_ids_of
+-- The duplicate history of a deleted queue.
+DELETE FROM lazaretto_message_ids WHERE queue_id = :queue_id
+
+-- == messages ==
+
+-- name: insert_messages
+-- New messages.
+-- locks: not looked at
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body)
+
+-- name: insert_routed
+-- Messages that come to rest in a queue, from a topic or another queue.
+-- locks: not looked at
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+     enqueued_sequence_number, generation, resubmitted_from)
+VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body, :enqueued_sequence_number, :generation, :resubmitted_from)
+
+-- name: repeat_routed
+-- The messages that one subscription has just got, for another one.
+-- locks: not looked at
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+     enqueued_sequence_number, generation, resubmitted_from)
+SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
+       enqueued_sequence_number, generation, resubmitted_from
+FROM lazaretto_messages WHERE key >= :first AND key <= :last
+
+-- name: insert_bodies
+-- Bodies too large to stand with their message, or of several messages.
+INSERT INTO lazaretto_bodies (body_id, body) VALUES [rows] (:body_id, :body)
+
+-- name: add_uses
+-- Say how many messages have a body. One that is shared already has so many more, less the first.
+INSERT INTO lazaretto_shared_bodies (body_id, uses) VALUES [rows] (:body_id, :uses)
+ON CONFLICT (body_id) DO UPDATE SET uses = lazaretto_shared_bodies.uses + excluded.uses - 1
+
+-- name: insert_full_message
+-- A message with a past: resubmitted, activated, or returned to its sender.
+-- locks: written first
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
+     lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, enqueued_sequence_number,
+     resubmitted_from, headers, body_id, body)
+VALUES
+    (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :deliveries, :failures,
+     :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation,
+     :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
+
+-- name: select_fresh
+-- The next messages of a subqueue that were never handed out.
+-- locks: written first
+SELECT key, [body],
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
+       enqueued_sequence_number, NULL, NULL, cycle_attempts
+FROM lazaretto_messages m
+WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives]
+ORDER BY key LIMIT :limit
+
+-- name: select_ready
+-- The first messages of a subqueue that were handed out before and are receivable again.
+-- locks: not looked at
+SELECT m.key, [body],
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+FROM lazaretto_messages m [index lazaretto_messages_ready]
+[dead_letter]
+WHERE m.key > :first AND m.key <= :last AND state = {READY} AND [lives]
+ORDER BY m.key LIMIT :limit
+
+-- name: select_session_messages
+-- The first receivable messages of a session, those handed out before first.
+-- locks: not looked at
+SELECT m.key, [body],
+       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       generation, enqueued_sequence_number, NULL, NULL, cycle_attempts
+FROM lazaretto_messages m
+WHERE [queue_of m.key] = :queue_id AND session_id = :session_id AND state = CAST(:state AS INTEGER) AND [lives] AND m.key < :before
+ORDER BY m.key LIMIT :limit
+
+-- name: select_sizes
+-- The bytes of the next messages of a subqueue in the order in which they are handed out: those that were before first.
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, [bytes] AS size
+        FROM lazaretto_messages m [index lazaretto_messages_ready]
+        WHERE key > :first AND key <= :last AND state = {READY} AND [lives]
+        ORDER BY key LIMIT :limit) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, [bytes] AS size
+        FROM lazaretto_messages m
+        WHERE key > [fresh_start] AND key <= :last AND state = {FRESH} AND [lives]
+        ORDER BY key LIMIT :limit) AS fresh
+) AS next ORDER BY part, key LIMIT :limit
+
+-- name: select_session_sizes
+-- The same of a session.
+-- locks: not looked at
+SELECT size FROM (
+    SELECT * FROM (
+        SELECT 0 AS part, key, [bytes] AS size
+        FROM lazaretto_messages m
+        WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {READY}
+            AND [lives]
+        ORDER BY key LIMIT :limit) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT 1 AS part, key, [bytes] AS size
+        FROM lazaretto_messages m
+        WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {FRESH}
+            AND [lives]
+        ORDER BY key LIMIT :limit) AS fresh
+) AS next ORDER BY part, key LIMIT :limit
+
+-- name: select_messages
+-- Messages by key, in a given state, whatever their order.
+-- locks: written first
+SELECT m.key, [body],
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+FROM lazaretto_messages m
+[dead_letter]
+WHERE m.key [among keys] AND state = CAST(:state AS INTEGER)
+ORDER BY m.key
+
+-- name: lock_range
+-- Lock all receivable messages of one state between two keys.
+-- locks: written first
+[lock]
+WHERE key >= :first AND key <= :last AND state = CAST(:state AS INTEGER) AND [lives]
+
+-- name: lock_one
+-- Lock one message. SQLite needs no list of the rows it is to change then, which is most of the cost.
+-- locks: not looked at
+[lock]
+WHERE key = :key
+
+-- name: lock_keys
+-- Lock messages by key.
+-- locks: not looked at
+[lock]
+WHERE key [among keys]
+
+-- name: delete_locked
+-- Remove messages that are held under a lock, if it is still held.
+-- locks: written first
+DELETE FROM lazaretto_messages
+WHERE key [among keys] AND [held]
+
+-- name: delete_one_locked
+-- Remove a message that is held under a lock, if it is still held.
+-- locks: written first
+DELETE FROM lazaretto_messages
+WHERE key = :key AND [held]
+
+-- name: select_held
+-- The messages of these that are held under this lock.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages
+WHERE key [among keys] AND [held]
+
+-- name: delete_messages
+-- Remove messages by key.
+-- locks: written first
+DELETE FROM lazaretto_messages WHERE key [among keys]
+
+-- name: delete_bodies
+-- Remove the bodies of messages that are gone.
+DELETE FROM lazaretto_bodies WHERE body_id [among body_ids]
+
+-- name: delete_unused_bodies
+-- Remove the bodies of messages that are gone, but those that others have too.
+DELETE FROM lazaretto_bodies AS b WHERE body_id [among body_ids]
+    AND coalesce((SELECT s.uses FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id), 0) < 1
+
+-- name: delete_uses
+-- Bodies that nobody has any more are not shared.
+DELETE FROM lazaretto_shared_bodies WHERE body_id [among body_ids] AND uses < 1
+
+-- name: select_row
+-- All that the engine decides by of one message; not its body.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages WHERE key = :key
+
+-- name: select_rows
+-- The same of several messages.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages WHERE key [among keys]
+
+-- name: select_active
+-- The first active messages of a queue, as the engine decides by them.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages WHERE key > :first AND key <= :last AND [is_active] ORDER BY key LIMIT :limit
+
+-- name: select_due
+-- The messages whose time has come, the longest due first.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages [index lazaretto_messages_due] WHERE [is_due due] ORDER BY due LIMIT :limit
+
+-- name: select_session_locked
+-- The messages a session's receiver holds.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {LOCKED}
+
+-- name: update_row
+-- The new standing of one message, its lock gone.
+-- locks: written first
+UPDATE lazaretto_messages
+SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :enqueued,
+    session_id = :session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
+    deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
+    lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
+    cycle = :cycle, moves = :moves, generation = :generation, deferred = :deferred,
+    enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from,
+    suspect = :suspect, headers = :headers
+WHERE key = :key
+
+-- name: update_rows
+-- The new standing of several messages, their locks gone.
+-- locks: written first
+WITH new (
+    key, new_key, state, due, expires, enqueued, session_id, deliveries, failures, worker_deaths, lock_expiries,
+    delivery_count, cycle_attempts, cycle, moves, generation, deferred, enqueued_sequence_number,
+    resubmitted_from, suspect, headers
+) AS (VALUES [rows]
+    ([as_type key, bigint], [as_type new_key, bigint], [as_type state, int], [as_type due, bigint],
+     [as_type expires, bigint], [as_type enqueued, bigint], [as_type session_id, text],
+     [as_type deliveries, bigint], [as_type failures, bigint], [as_type worker_deaths, bigint],
+     [as_type lock_expiries, bigint], [as_type delivery_count, bigint], [as_type cycle_attempts, bigint],
+     [as_type cycle, bigint], [as_type moves, bigint], [as_type generation, bigint],
+     [as_type deferred, int], [as_type enqueued_sequence_number, bigint],
+     [as_type resubmitted_from, bigint], [as_type suspect, bigint], [as_type headers, bytea]))
+UPDATE lazaretto_messages AS m
+SET key = n.new_key, state = n.state, due = n.due, expires = n.expires, enqueued = n.enqueued,
+    session_id = n.session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
+    deliveries = n.deliveries, failures = n.failures, worker_deaths = n.worker_deaths,
+    lock_expiries = n.lock_expiries, delivery_count = n.delivery_count, cycle_attempts = n.cycle_attempts,
+    cycle = n.cycle, moves = n.moves, generation = n.generation, deferred = n.deferred,
+    enqueued_sequence_number = n.enqueued_sequence_number, resubmitted_from = n.resubmitted_from,
+    suspect = n.suspect, headers = n.headers
+FROM new n WHERE m.key = n.key [listed m.key, new]
+
+-- name: update_counters
+-- The counters of one message, its lock kept.
+-- locks: written first
+UPDATE lazaretto_messages
+SET deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
+    lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
+    cycle = :cycle, moves = :moves
+WHERE key = :key
+
+-- name: renew_lock
+-- Prolong the lock on a message.
+-- locks: written first
+UPDATE lazaretto_messages SET due = :until
+WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
+
+-- name: renew_locks
+-- Prolong the locks on messages.
+-- locks: written first
+UPDATE lazaretto_messages SET due = :until
+WHERE key [among keys] AND state = {LOCKED} AND lock_token = :token AND due > :now
+
+-- name: select_body
+-- The body of one message.
+-- locks: not looked at
+SELECT [body]
+FROM lazaretto_messages m WHERE key = :key
+
+-- name: peek
+-- Messages of a subqueue as they stand, from a sequence number on.
+[as_it_stands]
+WHERE m.key > :first AND m.key <= :last ORDER BY m.key LIMIT :limit
+
+-- name: peek_keys
+-- Messages by key as they stand, whatever their order.
+[as_it_stands]
+WHERE m.key [among keys]
+
+-- name: peek_delayed
+-- The same of the messages that wait for a retry.
+-- locks: not looked at
+SELECT m.key, [body],
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
+       enqueued_sequence_number, NULL, NULL, state, NULL
+FROM lazaretto_messages m
+WHERE m.key > :first AND m.key <= :last AND state = {DELAYED} ORDER BY m.key LIMIT :limit
+
+-- name: select_suspect
+-- The first message of a subqueue that must be handed out alone.
+-- locks: not looked at
+SELECT m.key, [body],
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description, NULL
+FROM lazaretto_messages m [index lazaretto_messages_suspect]
+[dead_letter]
+WHERE m.key > :first AND m.key <= :last AND state = {SUSPECT} AND [lives]
+ORDER BY m.key LIMIT 1
+
+-- == workers ==
+
+-- name: register_worker
+-- A process that is about to hold messages.
+INSERT INTO lazaretto_workers (worker, machine, pid, born, seen)
+VALUES (:worker, :machine, :pid, :born, :now)
+ON CONFLICT (worker) DO UPDATE SET seen = :now
+
+-- name: select_living_workers
+-- The processes not known to be dead.
+SELECT worker, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NULL
+
+-- name: select_worker
+-- One process that holds or held messages.
+SELECT machine, pid, born, seen, died FROM lazaretto_workers WHERE worker = :worker
+
+-- name: bury_worker
+-- A process found dead.
+UPDATE lazaretto_workers SET died = :now WHERE worker = :worker
+
+-- name: beat
+-- A process's sign of life.
+UPDATE lazaretto_workers SET seen = :now WHERE worker = :worker
+
+-- name: delete_worker
+-- A process that has given up what it held.
+DELETE FROM lazaretto_workers WHERE worker = :worker
+
+-- name: delete_old_workers
+-- Forget processes that died so long ago that none of their locks can be left.
+DELETE FROM lazaretto_workers WHERE died < :before
+
+-- name: select_locked_by
+-- The messages that a process holds, among those whose lock runs out until then.
+-- locks: written first
+SELECT [row_columns]
+FROM lazaretto_messages [index lazaretto_messages_due]
+WHERE due <= :until AND state = {LOCKED} AND locked_by = :worker AND key > :first AND key < :end ORDER BY key
+
+-- name: insert_lease
+-- A hand-over to a service host.
+INSERT INTO lazaretto_leases (token, worker, queue_id, session_id, keys, started)
+VALUES (:token, :worker, :queue_id, :session_id, :keys, :started)
+ON CONFLICT (token) DO UPDATE SET worker = excluded.worker, queue_id = excluded.queue_id, session_id =
+    excluded.session_id, keys = excluded.keys, started = excluded.started
+
+-- name: start_lease
+-- The handlers of a hand-over are started.
+UPDATE lazaretto_leases SET started = true WHERE token = :token
+
+-- name: select_leases
+-- What a process was handed and has not finished with.
+SELECT token, worker, queue_id, session_id, keys, started FROM lazaretto_leases WHERE worker = :worker
+
+-- name: delete_lease
+-- A hand-over that is finished.
+DELETE FROM lazaretto_leases WHERE token = :token
+
+-- == sessions ==
+
+-- name: next_session_id
+-- The next session after this one that has messages in the queue and is not held back.
+-- locks: not looked at
+SELECT session_id FROM lazaretto_messages m
+WHERE [queue_of key] = :queue_id AND session_id > :after AND session_id IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM lazaretto_sessions s
+                  WHERE s.queue_id = :queue_id AND s.session_id = m.session_id AND s.held_key IS NOT NULL)
+ORDER BY session_id LIMIT 1
+
+-- name: first_receivable_key
+-- The first receivable message of a session.
+-- locks: not looked at
+SELECT min(key) FROM lazaretto_messages
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND [is_active] AND [lives]
+
+-- name: first_delayed_key
+-- The first message of a session that waits for a retry: later ones wait behind it.
+-- locks: not looked at
+SELECT min(key) FROM lazaretto_messages WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAYED}
+
+-- name: select_session
+-- A session's lock and state.
+SELECT lock_token, locked_until, locked_by, state, held_by FROM lazaretto_sessions
+WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: lock_session
+-- Lock a session.
+INSERT INTO lazaretto_sessions (queue_id, session_id, lock_token, locked_until, locked_by)
+VALUES (:queue_id, :session_id, :token, :until, :worker)
+ON CONFLICT (queue_id, session_id) DO UPDATE
+SET lock_token = :token, locked_until = :until, locked_by = :worker
+
+-- name: renew_session
+-- Prolong the lock on a session.
+UPDATE lazaretto_sessions SET locked_until = :until WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: unlock_session
+-- Give a session up.
+UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
+WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: delete_idle_session
+-- Forget a session that is not locked and has no state.
+DELETE FROM lazaretto_sessions
+WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token IS NULL AND state IS NULL
+  AND held_key IS NULL
+
+-- name: hold_session
+-- Hold a session back until its poison message is decided on: of several, the first.
+INSERT INTO lazaretto_sessions (queue_id, session_id, held_by, held_key)
+VALUES (:queue_id, :session_id, :held_by, :key)
+ON CONFLICT (queue_id, session_id) DO UPDATE
+SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                   THEN lazaretto_sessions.held_by ELSE excluded.held_by END,
+    held_key = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
+                    THEN lazaretto_sessions.held_key ELSE excluded.held_key END
+
+-- name: release_sessions
+-- Let sessions go on that were held back by these messages.
+UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL
+WHERE held_key [among keys] RETURNING queue_id, session_id
+
+-- name: select_sessions_held_by
+-- The sessions that messages hold back.
+SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key [among keys]
+
+-- name: select_held_sessions
+-- The sessions of a queue that are held back, by the place of their poison message.
+SELECT session_id, held_by FROM lazaretto_sessions
+WHERE held_key > :first AND held_key <= :last ORDER BY held_key LIMIT :limit
+
+-- name: select_session_keys
+-- Every message of a session.
+-- locks: written first
+SELECT key, state FROM lazaretto_messages WHERE [queue_of key] = :queue_id AND session_id = :session_id ORDER BY key
+
+-- name: set_session_state
+-- The state of a session.
+UPDATE lazaretto_sessions SET state = :state WHERE queue_id = :queue_id AND session_id = :session_id
+
+-- name: select_due_sessions
+-- The sessions whose lock has run out.
+SELECT queue_id, session_id, lock_token FROM lazaretto_sessions
+WHERE [is_due locked_until] ORDER BY locked_until LIMIT :limit
+
+-- name: next_due_session
+-- When the store must look at a session again.
+SELECT min(locked_until) FROM lazaretto_sessions WHERE [comes_due locked_until]
+
+-- name: select_sessions
+-- The sessions of a queue that have messages, a lock or a state.
+-- locks: written first
+SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id
+UNION SELECT DISTINCT session_id FROM lazaretto_messages
+WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
+
+-- == duplicate detection ==
+
+-- name: select_message_id
+-- The sequence number under which a message id was sent before.
+SELECT sequence_number FROM lazaretto_message_ids
+WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key AND forget_after > :now
+
+-- name: insert_message_id
+-- Remember a message id.
+INSERT INTO lazaretto_message_ids
+    (queue_id, message_id, partition_key, forget_after, sequence_number) VALUES (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
+ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
+    sequence_number = excluded.sequence_number
+
+-- name: delete_message_id
+-- Forget a message id, if it was sent under this number.
+DELETE FROM lazaretto_message_ids
+WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key AND sequence_number = :sequence_number
+
+-- name: delete_old_message_ids
+-- Forget ids whose time is over, a chunk at a time.
+DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN
+    (SELECT queue_id, message_id, partition_key FROM lazaretto_message_ids
+     WHERE forget_after <= :now LIMIT :limit)
+
+-- == attempts and dead letters ==
+
+-- name: insert_attempt
+-- An attempt that did not complete.
+INSERT INTO lazaretto_attempts
+    (key, number, started, ended, worker, outcome, error_type, error_message, stack)
+VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack)
+
+-- name: select_attempts
+-- The history of a message.
+SELECT number, started, ended, worker, outcome, error_type, error_message, stack
+FROM lazaretto_attempts WHERE key = :key ORDER BY number, [rowid]
+
+-- name: select_last_error
+-- The latest attempt of a message that had an error.
+SELECT error_type, error_message, stack FROM lazaretto_attempts
+WHERE key = :key AND error_type IS NOT NULL ORDER BY number DESC, [rowid] DESC LIMIT 1
+
+-- name: trim_attempts
+-- The oldest part of a history that is too long.
+DELETE FROM lazaretto_attempts WHERE key = :key AND number <= :number
+
+-- name: move_attempts
+-- The history of a message that goes on under another key.
+UPDATE lazaretto_attempts SET key = :new_key WHERE key = :key
+
+-- name: delete_attempts
+-- The history of messages that completed.
+DELETE FROM lazaretto_attempts WHERE key [among keys]
+
+-- name: insert_dead_letter
+-- Why a message was set aside.
+INSERT INTO lazaretto_dead_letters
+    (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
+     counters, resubmitted_from, subqueue)
+VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
+        :counters, :resubmitted_from, :subqueue)
+ON CONFLICT (key) DO UPDATE SET message_id = excluded.message_id, reason = excluded.reason, description =
+    excluded.description, error_type = excluded.error_type, error_message = excluded.error_message,
+    dead_lettered = excluded.dead_lettered, enqueued = excluded.enqueued, generation = excluded.generation,
+    counters = excluded.counters, resubmitted_from = excluded.resubmitted_from, subqueue = excluded.subqueue,
+    resolution = NULL, resolved = NULL, resubmitted_as = NULL
+
+-- name: resolve_dead_letters
+-- Dead letters that were dealt with.
+UPDATE lazaretto_dead_letters SET resolution = :resolution, resolved = :now
+WHERE key [among keys]
+
+-- name: send_dead_letters
+-- Dead letters that were sent back or elsewhere, and as what.
+WITH sent (key, resubmitted_as, now, resolution) AS (VALUES [rows]
+    ([as_type key, bigint], [as_type resubmitted_as, bigint], [as_type now, bigint], [as_type resolution, text]))
+UPDATE lazaretto_dead_letters AS d
+SET resolution = s.resolution, resolved = s.now, resubmitted_as = s.resubmitted_as
+FROM sent s WHERE d.key = s.key [listed d.key, sent]
+
+-- name: select_dead_letter
+-- One dead letter, or what became of it.
+SELECT [dead_letter_columns]
+FROM lazaretto_dead_letters WHERE key = :key
+
+-- name: select_some_dead_letters
+-- Several dead letters, or what became of them.
+SELECT [dead_letter_columns]
+FROM lazaretto_dead_letters WHERE key [among keys]
+
+-- name: select_dead_letters
+-- What is known of such dead letters.
+-- locks: not looked at
+SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
+       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
+       d.subqueue
+[that_wait]
+
+-- name: select_dead_letter_keys
+-- Which these are.
+-- locks: not looked at
+SELECT d.key
+[that_wait]
+
+-- name: group_dead_letters
+-- Dead letters that wait, counted by reason and error type.
+SELECT reason, error_type, count(*), min(dead_lettered), max(dead_lettered), min(key)
+FROM lazaretto_dead_letters
+WHERE key > :first AND key <= :last AND resolution IS NULL AND subqueue = :subqueue
+GROUP BY reason, error_type ORDER BY count(*) DESC, reason NULLS FIRST, error_type NULLS FIRST
+
+-- name: select_resolved
+-- Dead letters that were dealt with long ago.
+SELECT key FROM lazaretto_dead_letters WHERE resolved < :before ORDER BY resolved LIMIT :limit
+
+-- name: delete_dead_letters
+-- Records of dead letters that are no longer kept.
+DELETE FROM lazaretto_dead_letters WHERE key [among keys]
+
+-- == events and audit ==
+
+-- name: insert_events
+-- What programs may follow.
+INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail) VALUES [rows] (:time, :kind, :queue, :sequence_number, :detail)
+
+-- name: select_events
+-- Events after a position.
+SELECT position, time, kind, queue, sequence_number, detail FROM lazaretto_events
+WHERE position > :after AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+  AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
+ORDER BY position LIMIT :limit
+
+-- name: last_event
+-- The position of the latest event.
+SELECT coalesce(max(position), 0) FROM lazaretto_events
+
+-- name: delete_old_events
+-- Forget old events, a chunk at a time.
+DELETE FROM lazaretto_events WHERE position IN
+    (SELECT position FROM lazaretto_events WHERE time < :before ORDER BY time LIMIT :limit)
+
+-- name: insert_audit
+-- What an operator did.
+INSERT INTO lazaretto_audit (time, actor, action, queue, detail)
+VALUES (:time, :actor, :action, :queue, :detail)
+
+-- name: select_audit
+-- What operators did, the latest first.
+SELECT position, time, actor, action, queue, detail FROM lazaretto_audit
+WHERE (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue) ORDER BY position DESC LIMIT :limit
+
+-- == claims ==
+
+-- name: select_consumer
+-- A consumer of claims.
+SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity
+FROM lazaretto_consumers WHERE queue_id = :queue_id AND consumer = :consumer
+
+-- name: save_consumer
+-- How a consumer of claims stands.
+INSERT INTO lazaretto_consumers
+    (queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity)
+VALUES (:queue_id, :consumer, :epoch, :last_claim, :settled, :driver, :attached, :narrow, :narrow_left, :identity)
+ON CONFLICT (queue_id, consumer) DO UPDATE SET epoch = excluded.epoch, last_claim = excluded.last_claim,
+    settled = excluded.settled, driver = excluded.driver, attached = excluded.attached, narrow =
+    excluded.narrow, narrow_left = excluded.narrow_left, identity = excluded.identity
+
+-- name: select_claims
+-- A consumer's claims between two numbers.
+SELECT [claim_columns]
+FROM lazaretto_claims WHERE queue_id = :queue_id AND consumer = :consumer AND number > :after AND number <= :last ORDER BY number
+
+-- name: select_all_claims
+-- A queue's claims, the latest first.
+SELECT [claim_columns]
+FROM lazaretto_claims WHERE queue_id = :queue_id ORDER BY created DESC, number DESC LIMIT :limit
+
+-- name: select_due_claims
+-- The claims whose lease has run out, and those that are being revoked.
+SELECT [claim_columns]
+FROM lazaretto_claims WHERE lease_until <= :now ORDER BY lease_until LIMIT :limit
+
+-- name: save_claim
+-- How a claim stands.
+INSERT INTO lazaretto_claims
+    ([claim_columns])
+VALUES (:queue_id, :consumer, :number, :state, :token, :created, :lease_until, :rows, :bytes, :ended, :summary)
+ON CONFLICT (queue_id, consumer, number) DO UPDATE SET state = excluded.state,
+    lease_until = excluded.lease_until, rows = excluded.rows, bytes = excluded.bytes,
+    ended = excluded.ended, summary = excluded.summary
+
+-- name: renew_claims
+-- A longer lease for a consumer's open claims.
+UPDATE lazaretto_claims SET lease_until = :until
+WHERE queue_id = :queue_id AND consumer = :consumer AND state = 'open' AND lease_until > :now
+
+-- name: delete_claims
+-- A consumer's claims up to a number, which have ended.
+DELETE FROM lazaretto_claims
+WHERE queue_id = :queue_id AND consumer = :consumer AND number <= :last AND lease_until IS NULL AND state <> 'open'
+
+-- name: next_due_claim
+-- When the store must look at a claim.
+SELECT min(lease_until) FROM lazaretto_claims WHERE lease_until IS NOT NULL
+
+-- name: select_shards
+-- The shards of a claim.
+SELECT [shard_columns]
+FROM lazaretto_shards WHERE claim_token = :claim_token ORDER BY token
+
+-- name: select_shard
+-- One shard.
+SELECT [shard_columns]
+FROM lazaretto_shards WHERE token = :token
+
+-- name: save_shard
+-- How a shard stands.
+INSERT INTO lazaretto_shards ([shard_columns])
+VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started, :careful)
+ON CONFLICT (token) DO UPDATE SET claim_token = excluded.claim_token, first = excluded.first, last =
+    excluded.last, rows = excluded.rows, reads = excluded.reads, read_epoch = excluded.read_epoch, started =
+    excluded.started, careful = excluded.careful
+
+-- name: delete_shards
+-- The shards of a claim that has ended.
+DELETE FROM lazaretto_shards WHERE claim_token = :claim_token
+
+-- name: delete_consumers_staged
+-- What was staged for claims of a queue that is deleted.
+DELETE FROM lazaretto_staged
+WHERE claim_token IN (SELECT token FROM lazaretto_claims WHERE queue_id = :queue_id)
+
+-- name: delete_consumers_shards
+-- The shards of claims of a queue that is deleted.
+DELETE FROM lazaretto_shards
+WHERE claim_token IN (SELECT token FROM lazaretto_claims WHERE queue_id = :queue_id)
+
+-- name: delete_consumers_claims
+-- The claims of a queue that is deleted.
+DELETE FROM lazaretto_claims WHERE queue_id = :queue_id
+
+-- name: delete_consumers
+-- The consumers of a queue that is deleted.
+DELETE FROM lazaretto_consumers WHERE queue_id = :queue_id
+
+-- name: insert_staged
+-- What a task has done.
+INSERT INTO lazaretto_staged (claim_token, stage, outcomes) VALUES (:claim_token, :stage, :outcomes)
+
+-- name: select_staged
+-- What a task has done.
+SELECT outcomes FROM lazaretto_staged WHERE claim_token = :claim_token AND stage = :stage ORDER BY [rowid]
+
+-- name: delete_staged
+-- What tasks have done, of a claim that has ended.
+DELETE FROM lazaretto_staged WHERE claim_token = :claim_token
+
+-- name: select_claimable_fresh
+-- The next messages that were never handed out: key and size, no bodies.
+-- locks: written first
+SELECT key, [bytes]
+FROM lazaretto_messages m
+WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives] ORDER BY key LIMIT :limit
+
+-- name: select_claimable_ready
+-- The first messages that were handed out before and are receivable again: key and size, no bodies.
+-- locks: not looked at
+SELECT key, [bytes]
+FROM lazaretto_messages m [index lazaretto_messages_ready]
+WHERE key > :first AND key <= :last AND state = {READY} AND [lives] ORDER BY key LIMIT :limit
+
+-- name: select_claimable_session
+-- The first receivable messages of a session: key and size, no bodies.
+-- locks: written first
+SELECT key, [bytes]
+FROM lazaretto_messages m [index lazaretto_messages_session]
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state IN ({FRESH}, {READY}) AND [lives] AND key < :before
+ORDER BY key LIMIT :limit
+
+-- name: select_shard_keys
+-- The messages that a shard still holds.
+-- locks: written first
+SELECT key FROM lazaretto_messages
+WHERE [in_shard] ORDER BY key LIMIT :limit
+
+-- name: select_shard_bodies
+-- The large bodies of what a shard holds.
+-- locks: written first
+SELECT body_id FROM lazaretto_messages
+WHERE [in_shard] AND body_id IS NOT NULL
+
+-- name: delete_shard_attempts
+-- The history of what a shard holds, of those messages that were tried before.
+-- locks: written first
+DELETE FROM lazaretto_attempts WHERE key IN (
+    SELECT key FROM lazaretto_messages
+    WHERE [in_shard] AND deliveries > 1)
+
+-- name: delete_shard
+-- All that a shard holds.
+-- locks: written first
+DELETE FROM lazaretto_messages WHERE [in_shard]
+
+-- name: release_shard
+-- Give back all that a shard holds, as if it had never been handed out; suspects need a closer look.
+-- locks: written first
+UPDATE lazaretto_messages
+SET state = {READY}, due = expires, deliveries = deliveries - 1, lock_token = NULL, locked_at = NULL, locked_by = NULL
+WHERE [in_shard] AND suspect = 0 AND deferred = 0
+
+-- name: unlock_claimed_sessions
+-- The sessions that a claim holds.
+UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
+WHERE locked_until IS NOT NULL AND queue_id = :queue_id AND lock_token >= :first_token AND lock_token < :end_token RETURNING session_id
+
+-- == the outbox ==
+
+-- name: insert_outbox
+-- Messages that a task has prepared.
+INSERT INTO lazaretto_outbox (stage, messages, staged) VALUES (:stage, :messages, :staged)
+
+-- name: select_outbox
+-- Messages that a task has prepared, in their order.
+SELECT messages FROM lazaretto_outbox WHERE stage = :stage ORDER BY [rowid]
+
+-- name: delete_outbox
+-- What a task has prepared and was sent, or will not be.
+DELETE FROM lazaretto_outbox WHERE stage = :stage
+
+-- name: delete_old_outbox
+-- What tasks have prepared that were never heard of again.
+DELETE FROM lazaretto_outbox WHERE staged < :before
+
+-- name: select_writer
+-- The last batch of a writer that was sent.
+SELECT batch FROM lazaretto_writers WHERE writer = :writer
+
+-- name: save_writer
+-- The last batch of a writer that was sent.
+INSERT INTO lazaretto_writers (writer, batch, seen) VALUES (:writer, :batch, :seen)
+ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, seen = excluded.seen

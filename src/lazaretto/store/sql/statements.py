@@ -1,0 +1,118 @@
+"""Runs named queries: each as a database takes it, with its parameters in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from lazaretto.store.sql.query_files import Query, with_rows
+from lazaretto.store.sql.rows import Cursor, Memory
+
+#: Rows of one INSERT: more gains nothing.
+_MOST_ROWS = 100
+
+#: Writes the parameters of a text as a database wants them; returns with it the names of the values in order.
+Place = Callable[[str], tuple[str, Sequence[str]]]
+
+
+class Statement:
+    """A query as a database takes it: its parameters are values in order."""
+
+    __slots__ = ("locks_first", "pick", "sql")
+
+    def __init__(self, query: Query, place: Place) -> None:
+        self.sql, names = place(query.sql)
+        self.locks_first = bool(query.locks_first)
+        self.pick: Callable[[Mapping[str, Any]], Sequence[Any]] = _picker(names)
+
+
+def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """Return what takes the values of some names out of a mapping."""
+    if len(names) > 1:
+        return operator.itemgetter(*names)
+    return lambda values: tuple(values[name] for name in names)
+
+
+class RowStatement:
+    """A query that takes rows, for any number of them."""
+
+    def __init__(self, query: Query, place: Place) -> None:
+        self._query = query
+        self._place = place
+        self._texts: dict[int, str] = {}
+        self.locks_first = bool(query.locks_first)
+
+    def text(self, count: int) -> str:
+        """Return its text for `count` rows."""
+        found = self._texts.get(count)
+        if found is None:
+            found, _ = self._place(with_rows(self._query.sql, count))
+            self._texts[count] = found
+        return found
+
+    def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
+        """Give it `count` rows, whose values stand one after the other."""
+        width = len(values) // count
+        for start in range(0, count, _MOST_ROWS):
+            rows = min(_MOST_ROWS, count - start)
+            execute(self.text(rows), values[start * width : (start + rows) * width])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs from one database to another: the queries' texts, and how they take a list of numbers."""
+
+    statements: Mapping[str, Statement]
+    row_statements: Mapping[str, RowStatement]
+    ids: Callable[[Iterable[int]], object]
+
+    @classmethod
+    def of(
+        cls, queries: Mapping[str, Query], place: Place, ids: Callable[[Iterable[int]], object]
+    ) -> Dialect:
+        """Return a dialect by its queries."""
+        rows = {name for name, query in queries.items() if "[rows]" in query.sql}
+        return cls(
+            {name: Statement(query, place) for name, query in queries.items() if name not in rows},
+            {name: RowStatement(queries[name], place) for name in rows},
+            ids,
+        )
+
+    def text(self, name: str) -> str:
+        """Return the text of a query that takes no rows."""
+        return self.statements[name].sql
+
+
+class Statements:
+    """What the parts of a transaction run their queries by."""
+
+    now: int
+
+    def __init__(self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory) -> None:
+        self._x = execute
+        self._statements = dialect.statements
+        self._row_statements = dialect.row_statements
+        self._ids = dialect.ids
+        self._memory = memory
+
+    def _run(self, name: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> Cursor:
+        """Run a query with its values by name, or in the order in which its text first has them.
+
+        Only a query that has each parameter once may be given its values in order.
+        """
+        statement = self._statements[name]
+        if statement.locks_first:
+            self._write_range_locks()
+        return self._x(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
+
+    def _insert(self, name: str, values: list[Any], count: int) -> None:
+        """Give `count` rows to a query, whose values stand one after the other."""
+        statement = self._row_statements[name]
+        if statement.locks_first:
+            self._write_range_locks()
+        statement.run(self._x, values, count)
+
+    def _write_range_locks(self) -> None:
+        """Write the locks on ranges into their messages, where there are such locks."""

@@ -1,0 +1,38 @@
+"""The words of all queries: a message's states, and the arithmetic of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.keys import QUEUE_BITS, SEQUENCE_BITS, SUBQUEUE_BITS, place_of
+from lazaretto.store.contract.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
+from lazaretto.store.sql.query_files import Words
+
+_CONSTANTS = {
+    "FRESH": FRESH,
+    "READY": READY,
+    "LOCKED": LOCKED,
+    "DEFERRED": DEFERRED,
+    "SCHEDULED": SCHEDULED,
+    "DELAYED": DELAYED,
+    "SUSPECT": SUSPECT,
+    "DEAD_LETTER": place_of(Subqueue.DEAD_LETTER),
+    "TRANSFER_DEAD_LETTER": place_of(Subqueue.TRANSFER_DEAD_LETTER),
+}
+_SUBQUEUE_MASK = (1 << SUBQUEUE_BITS) - 1
+
+#: What SQL says where Python says the functions of the module keys. An index is on `queue_of`.
+_KEYS = {
+    "queue_of": f"{{0}} >> {QUEUE_BITS}",
+    "place_of": f"({{0}} >> {SEQUENCE_BITS} & {_SUBQUEUE_MASK})",
+    "main_key": f"{{0}} & ~(CAST({_SUBQUEUE_MASK} AS BIGINT) << {SEQUENCE_BITS})",
+    "dead_key": f"{{0}} | ({{1}} << {SEQUENCE_BITS})",
+    "lower_bound": f"({{0}} << {QUEUE_BITS})",
+    "subqueue_bound": f"(({{0}} << {SUBQUEUE_BITS} | {{1}}) << {SEQUENCE_BITS})",
+}
+
+
+def words(of_database: Mapping[str, str]) -> Words:
+    """Return the words of a database's queries: its own, and those of all."""
+    return Words({**_KEYS, **of_database}, _CONSTANTS)

@@ -155,12 +155,19 @@ class Receiver(MessageVerbs):
         return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end) or []
 
     def take(
-        self, max_messages: int, max_wait: float, *, started: bool = True, most_bytes: int | None = None
+        self,
+        max_messages: int,
+        max_wait: float,
+        *,
+        started: bool = True,
+        most_bytes: int | None = None,
+        sharers: Callable[[], int] | None = None,
     ) -> Handover | None:
         """Receive for a service host: under a lease, so that its death is known and blamed at once.
 
         `started`: the handlers start now, so that the hand-over counts as tried. `most_bytes`:
-        of bodies and headers, if there is more than one message. None: nothing came.
+        of bodies and headers, if there is more than one message. `sharers`: among how many what waits
+        is shared out, the caller being one. None: nothing came.
         After CommitUnknown, `in_doubt` is what may have been handed over.
         """
         self._refuse_closed()
@@ -169,7 +176,7 @@ class Receiver(MessageVerbs):
         end = time.monotonic() + seconds("max_wait", max_wait)
         if self._wanted is not None and self._lock is None and not self._accept(max_wait):
             return None
-        operation = Take(self._path, max_messages, self._lock, started, most_bytes)
+        operation = Take(self._path, max_messages, self._lock, started, most_bytes, sharers)
         try:
             return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end)
         except CommitUnknown:

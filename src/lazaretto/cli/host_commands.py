@@ -41,6 +41,16 @@ def run(
             "--grace", parser=duration, metavar="DURATION", help="What running handlers get at the end [30s]."
         ),
     ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="Batches, or sessions, that each handler works on at once [the handler's own].",
+        ),
+    ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -54,7 +64,7 @@ def run(
     call = Call.of(context, store, json)
     found = load_handlers(handlers)
     with call.broker() as broker:
-        host = ServiceHost(broker, found, grace=30.0 if grace is None else grace)
+        host = ServiceHost(broker, found, grace=30.0 if grace is None else grace, concurrency=concurrency)
         view = _View(host, broker)
         with _shown(view, json=call.json) as (look, say), _logged(say):
             idle = _Idle(host) if stop_when_idle else None

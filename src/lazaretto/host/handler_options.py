@@ -38,6 +38,9 @@ class Isolation(enum.Enum):
     INLINE = "inline"
 
 
+#: How many batches, or sessions, of one handler are worked on at once at most.
+MOST_SLOTS = 1024
+
 _ISOLATIONS = {i.value: i for i in Isolation}
 GivenIsolation = Isolation | Literal["process", "inline"]
 Function = Callable[..., object]
@@ -68,7 +71,8 @@ class HandlerOptions:
         isolation: Run in a sandbox process, or in the host's own process.
         concurrency: Number of batches (or sessions) processed in parallel, one process each
             (inline: threads).
-        batch_size: Maximum number of messages received together and settled in one commit.
+        batch_size: Maximum number of messages received together and settled in one commit. Fewer are taken
+            if they would take longer than an eighth of a second, or if other slots have nothing to do.
         batch_bytes: Maximum size of a batch, unless it is a single message or a session that is one unit.
         deadline: Time that a message may take. An inline handler cannot be stopped; its lock expires.
         memory: Memory that a message may add to the process; not for inline.
@@ -84,7 +88,7 @@ class HandlerOptions:
     """
 
     isolation: Converted[Isolation, GivenIsolation] = option(Isolation.PROCESS, choice(_ISOLATIONS))
-    concurrency: int = option(1, integer(1, 1024))
+    concurrency: int = option(1, integer(1, MOST_SLOTS))
     batch_size: int = option(100, integer(1, MOST_MESSAGES))
     batch_bytes: int = option(67_108_864, size(1, 1 << 40))
     deadline: OptionalDuration = option(30.0, optional(duration(0.001)))

@@ -16,14 +16,16 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
+from lazaretto.host.handler_options import MOST_SLOTS
 from lazaretto.host.handler_stats import HandlerReport, HandlerStats
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
 from lazaretto.host.idle import work_left
+from lazaretto.host.pace import Pace
 from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Shared
 from lazaretto.host.slots import Slot
 from lazaretto.model.breaker import BreakerWindow
-from lazaretto.model.checks import seconds, shown
+from lazaretto.model.checks import seconds, shown, whole
 from lazaretto.model.entities import QueueOptions, Subqueue
 from lazaretto.tools.signals import Ending
 
@@ -45,7 +47,8 @@ Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
 class ServiceHost:
     """Runs handlers on the queues of a broker, each message isolated from all others.
 
-    `handlers`: a Handler, several, or functions by queue. `grace`: seconds that running handlers get
+    `handlers`: a Handler, several, or functions by queue. `concurrency`: of each handler, instead of its own
+    option. `grace`: seconds that running handlers get
     when the host is stopped; what is not finished then is given back uncharged. `on_output`: called
     with what sandboxed handlers print (the default writes it to standard error). Any number of
     hosts may work on one store. A context manager: started on entry, stopped on exit.
@@ -62,6 +65,7 @@ class ServiceHost:
         handlers: Handlers,
         *,
         grace: float = 30.0,
+        concurrency: int | None = None,
         on_output: Callable[[bytes], object] | None = None,
     ) -> None:
         if not isinstance(broker, Broker):
@@ -76,6 +80,7 @@ class ServiceHost:
             if keys.count(key) > 1:
                 raise HandlerError(f"expected one handler for {str(handler.path)!r}, got {keys.count(key)}")
         self._grace = seconds("grace", grace)
+        self._concurrency = None if concurrency is None else whole("concurrency", concurrency, 1, MOST_SLOTS)
         self._on_output = on_output
         self._gate = Gate()
         self._shared: list[Shared] = []
@@ -137,10 +142,10 @@ class ServiceHost:
         window = BreakerWindow(queue.breaker) if main and queue.breaker is not None else None
         stats = HandlerStats(str(path), handler.__name__)
         for_ever = queue.policy_of(path.subqueue) is None
-        shared = Shared(handler, self._store, stats, self._gate, window, for_ever)
+        shared = Shared(handler, self._store, stats, self._gate, window, Pace(), for_ever)
         self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
-        for _ in range(options.concurrency):
+        for _ in range(self._concurrency or options.concurrency):
             make_runner = partial(runner_of, handler, self._on_output, self._is_told)
             self._slots.append(Slot(shared, make_runner, queue.lock_duration, sessions=sessions))
 

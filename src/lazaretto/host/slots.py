@@ -145,7 +145,7 @@ class Slot:
 
     def _work_queue(self) -> None:
         with Receiver(self._store, self._path) as receiver:
-            handover = self._take(receiver, LOOK_UP)
+            handover = self._ask(receiver)
             if handover is None:
                 self._patience.well()
             while handover is not None:
@@ -156,7 +156,7 @@ class Slot:
         receiver = Receiver(self._store, self._path, session=NEXT_SESSION, rotation=rotation)
         # Closed by `_give_back`, which does that again should it fail.
         self._receiver = receiver
-        handover = self._take(receiver, LOOK_UP)
+        handover = self._ask(receiver)
         if handover is None:
             self._patience.well()
         end = time.monotonic() + self._turn
@@ -171,12 +171,24 @@ class Slot:
                 # Its poison message is for an operator now; there are other sessions.
                 return
 
-    def _take(self, receiver: Receiver, wait: float, *, started: bool = True) -> Handover | None:
+    def _ask(self, receiver: Receiver) -> Handover | None:
+        with self._shared.asking():
+            return self._take(receiver, LOOK_UP, sharers=lambda: self._shared.idle)
+
+    def _take(
+        self,
+        receiver: Receiver,
+        wait: float,
+        *,
+        started: bool = True,
+        sharers: Callable[[], int] | None = None,
+    ) -> Handover | None:
         whole = self._sessions is PoisonSession.WHOLE
         # What is one unit is handed over as one.
-        limit, most_bytes = (MOST_MESSAGES, None) if whole else (self._size.size, self._most_bytes)
+        size = min(self._size.size, self._shared.pace.size)
+        limit, most_bytes = (MOST_MESSAGES, None) if whole else (size, self._most_bytes)
         try:
-            handover = receiver.take(limit, wait, started=started, most_bytes=most_bytes)
+            handover = receiver.take(limit, wait, started=started, most_bytes=most_bytes, sharers=sharers)
         except CommitUnknown:
             if receiver.in_doubt is not None:
                 # To be given back, should it have been handed over.
@@ -216,17 +228,20 @@ class Slot:
         runner, following = self._runner, None
         assert runner is not None
         with self._shared.gate.working(alone=handover.alone) if self._inline else contextlib.nullcontext():
+            begun = time.monotonic()
             runner.start(handover)
             try:
-                if ahead is not None and not self._stopping.is_set():
+                quick = self._shared.pace.is_quick(len(handover.messages))
+                if quick and ahead is not None and not self._stopping.is_set():
                     following = self._look_ahead(ahead)
             finally:
                 ended = runner.collect()
+            self._shared.pace.note(len(ended), time.monotonic() - begun)
         return following, ended
 
     def _look_ahead(self, receiver: Receiver) -> Handover | None:
         try:
-            return self._take(receiver, 0.0, started=False)
+            return self._take(receiver, 0.0, started=False, sharers=lambda: self._shared.idle + 1)
         except Exception:
             # It will be met again when there is nothing else to do, and what is in doubt is given back then.
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,6 +20,8 @@ from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import LeaseRecord, QueueRecord
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+
+_ANY_SIZE = 1 << 62
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +57,8 @@ class Take(Operation[Handover | EntityError | None]):
     started: bool = True
     #: Bytes of headers and bodies together, unless a single message has more.
     most_bytes: int | None = None
+    #: Among how many what waits is shared out: nobody takes more than their share while others have nothing.
+    sharers: Callable[[], int] | None = None
     #: What the last run handed over, for a caller who cannot know whether that was committed.
     handed: Handover | None = None
 
@@ -98,14 +102,21 @@ class Take(Operation[Handover | EntityError | None]):
         return Handover(lock, found, past, any(m.suspect for m in found), outage)
 
     def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
-        """Return how many messages to take, looking at their sizes only where they may be too large."""
+        """Return how many messages to take; look at what waits only if it is shared out or may be large."""
+        sharers = 1 if self.sharers is None or self.session is not None else self.sharers()
+        if sharers > 1 and limit > 1:
+            waiting = tx.count_fitting(*self._edges(queue), limit * sharers, _ANY_SIZE)
+            limit = -(-waiting // sharers)
         most = self.most_bytes
         if most is None or limit * queue.options.max_message_size <= most:
             return limit
         if self.session is not None and self.session.session_id is not None:
             return tx.count_fitting_of_session(queue.queue_id, self.session.session_id, limit, most)
-        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
-        return tx.count_fitting(first, last, limit, most)
+        return tx.count_fitting(*self._edges(queue), limit, most)
+
+    def _edges(self, queue: QueueRecord) -> tuple[int, int]:
+        subqueue = self.path.subqueue
+        return lower_bound(queue.queue_id, subqueue), upper_bound(queue.queue_id, subqueue)
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:

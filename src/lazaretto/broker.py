@@ -42,6 +42,7 @@ from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
 from lazaretto.store.addresses import open_store
+from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.transaction import BrokerTransaction
 
@@ -79,6 +80,15 @@ def connect(
         durable_attempts=durable_attempts,
     )
     return Broker(store)
+
+
+def store_of(broker: Broker) -> Store:
+    """Return what a broker works on, for the parts of this package: host, Spark, test kit.
+
+    They run operations of the engine and queries in it, and see its clock and its errors. Not for programs:
+    operations change between versions.
+    """
+    return broker._store
 
 
 class Broker(Administration, DeadLetterDesk):

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from lazaretto.broker import Broker
+from lazaretto.broker import Broker, store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
@@ -71,7 +71,7 @@ class ServiceHost:
         if not isinstance(broker, Broker):
             raise InvalidOption(f"expected broker to be a Broker, got {shown(broker)}")
         self._broker = broker
-        self._store = broker._store
+        self._store = store_of(broker)
         self._handlers = as_handlers(handlers, "handlers")
         if not self._handlers:
             raise HandlerError("expected at least one handler, got none")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
@@ -44,7 +45,7 @@ def settle(
     if row is None:
         return {}
     with broker_at(options.url()) as broker:
-        claims = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=row["epoch"])
+        claims = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=row["epoch"])
         summary = claims.settle_whole(row["claim"], failures)
     if summary is None:
         return {}

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
@@ -144,7 +145,7 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
 def _owner(options: SparkOptions) -> ResultOwner:
     """Return whose results a query writes."""
     with broker_at(options.url()) as broker:
-        consumer = ClaimConsumer(broker._store, options.queue, options.consumer)
+        consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
         identity = consumer.identify()
     return ResultOwner(without_password(options.store), str(consumer.path), consumer.name, identity)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.shard_task import TOLD, Outage, ShardTask, TaskSettings
@@ -25,7 +26,7 @@ def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Itera
     batches = itertools.chain([first], batches)
     if "body" in first.schema.names:
         with broker_at(settings.options.url()) as broker:
-            told = _run_messages(settings, broker._store, batches)
+            told = _run_messages(settings, store_of(broker), batches)
     else:
         rows = (row for batch in batches for row in batch.to_pylist())
         told = [_run_shard(settings, row["claim"], row["epoch"], row["shard"]) for row in rows]
@@ -48,7 +49,7 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
     """Read a shard and run its messages; return what the sink is told."""
     url = settings.options.url()
     with broker_at(url) as broker:
-        consumer = _consumer(settings, broker._store, epoch)
+        consumer = _consumer(settings, store_of(broker), epoch)
         careful = None if token is None else consumer.start(token, "a task")
         found = next((pair for pair in consumer.shards(claim - 1, claim) if pair[1].token == token), None)
         if careful is None or found is None:
@@ -66,7 +67,7 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
     staged = task.work(batches)
     if staged is not None:
         with broker_at(url) as broker:
-            _consumer(settings, broker._store, epoch).stage(task.stage, staged)
+            _consumer(settings, store_of(broker), epoch).stage(task.stage, staged)
     return task.report()
 
 

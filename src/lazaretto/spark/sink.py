@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import NotAllowed, SystemicFailure
 from lazaretto.spark.carried import Carried
@@ -60,7 +61,7 @@ class SettlingWriter(DataSourceStreamArrowWriter):
         if len(set(shards)) < len(shards):
             raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
         with broker_at(options.url()) as broker:
-            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=epoch)
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
             outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
             if outage is not None:
                 consumer.revoke(why=outage)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.model.entities import EntityPath
 from lazaretto.spark.columns import schema_of, selected
@@ -45,7 +46,7 @@ class SnapshotReader(DataSourceReader):
         options = self._options
         path = EntityPath.parse(options.queue)
         with broker_at(options.url()) as broker:
-            queue = broker._store.read(lambda tx: require_queue(tx, path))
+            queue = store_of(broker).read(lambda tx: require_queue(tx, path))
             first, last = bounds(options.view, queue.queue_id, path)
             lowest, highest = _ends(options.url(), options.view, first, last)
         if lowest is None or highest is None:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 import lazaretto
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
@@ -66,7 +67,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             # For as long as the process lives: it is ended with the query, by a signal.
             broker = lazaretto.connect(options.url(), create=False)
-            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, lease=options.lease)
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, lease=options.lease)
             self._settled = consumer.attach()
             self._consumer = consumer
             threading.Thread(
@@ -202,7 +203,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         options = self._options
         with broker_at(options.url()) as broker:
-            consumer = ClaimConsumer(broker._store, options.queue, options.consumer, epoch=partition.epoch)
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=partition.epoch)
             # Whether anybody works on what is read, is not known here.
             return consumer.start(partition.shard.token, "a task", begun=False)
 

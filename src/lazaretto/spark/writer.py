@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from lazaretto.broker import store_of
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
@@ -55,7 +56,7 @@ class _Writer:
                 for start in range(0, batch.num_rows, _CHUNK):
                     rows = batch.slice(start, _CHUNK).to_pylist()
                     prepared = [prepare(_message(row)) for row in rows]
-                    broker._store.run(StageMessages(self._path, stage, prepared))
+                    store_of(broker).run(StageMessages(self._path, stage, prepared))
         context = TaskContext.get()
         return Staged(stage, None if context is None else context.getLocalProperty(_QUERY_ID))
 
@@ -67,12 +68,12 @@ class _Writer:
         writer = None if batch is None else f"{self._path.key}/{staged[0].query}"
         stages = [message.stage for message in staged]
         with broker_at(self._options.url()) as broker:
-            broker._store.run(SendStaged(self._path, stages, writer, batch or 0))
+            store_of(broker).run(SendStaged(self._path, stages, writer, batch or 0))
 
     def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         stages = [message.stage for message in messages if isinstance(message, Staged)]
         with broker_at(self._options.url()) as broker:
-            broker._store.run(ForgetStaged(stages))
+            store_of(broker).run(ForgetStaged(stages))
 
 
 class TableWriter(_Writer, DataSourceArrowWriter):

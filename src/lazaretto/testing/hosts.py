@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from lazaretto.broker import store_of
 from lazaretto.errors import LazarettoError
 from lazaretto.host.handler_stats import HandlerReport
 from lazaretto.host.host import ServiceHost
@@ -75,7 +76,7 @@ def _probe_at(host: ServiceHost, path: EntityPath) -> int | None:
 def _move_on(host: ServiceHost, clock: ManualClock) -> bool:
     """Move the clock to when the next message comes due; return whether there is one."""
     moments = [_probe_at(host, EntityPath.parse(report.queue)) for report in host.reports()]
-    moments.append(host.broker._store.read(lambda tx: tx.next_due()))
+    moments.append(store_of(host.broker).read(lambda tx: tx.next_due()))
     later = [moment for moment in moments if moment is not None and moment > clock.now()]
     if not later:
         return False

@@ -18,7 +18,7 @@ from lazaretto.cli.call import (
     confirm_deletion,
 )
 from lazaretto.cli.exits import usage
-from lazaretto.cli.queue_options import changes_of, takes_queue_options
+from lazaretto.cli.queue_options import changes_of, takes_queue_changes, takes_queue_options
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
@@ -224,7 +224,7 @@ def _policy_facts(policy: PoisonPolicy) -> list[tuple[str, object]]:
 
 
 @app.command("update")
-@takes_queue_options
+@takes_queue_changes
 def update(
     context: typer.Context,
     queue: QueueArgument,

@@ -14,8 +14,9 @@ import typer
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.entities import PoisonSession, QueueOptions
-from lazaretto.model.policy import Backoff, Disposition, Growth, PoisonPolicy
+from lazaretto.model.entities import QueueOptions
+from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
+from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading the dead-letter subqueue"
 _BREAKER = "Breaker"
@@ -32,138 +33,139 @@ class Preset(enum.Enum):
     NSERVICEBUS = "nservicebus"
 
 
-def _option(
-    kind: Any,
-    help_: str,
-    panel: str,
-    *names: str,
-    parser: Callable[[str], Any] | None = None,
-    metavar: str = "",
-) -> Any:
+#: What a value is called in `--help`.
+_METAVARS = {
+    Kind.DURATION: "DURATION",
+    Kind.INTEGER: "NUMBER",
+    Kind.SIZE: "BYTES",
+    Kind.SHARE: "SHARE",
+    Kind.TEXT: "PATH",
+}
+#: The options of a Backoff, by their names on the command line.
+_BACKOFF = {
+    "retry_cycle_delay": "initial",
+    "retry_cycle_growth": "growth",
+    "retry_cycle_maximum": "maximum",
+    "retry_cycle_jitter": "jitter",
+}
+_GROUPED = ("policy", "dead_letter_policy", "breaker")
+#: Options of queues that belong to a service of dialogs, which sets them.
+_OF_SERVICES = ("dialogs", "retention")
+_PLAIN = [name for name in options_of(QueueOptions) if name not in (*_GROUPED, *_OF_SERVICES)]
+_POLICY = [name for name in options_of(PoisonPolicy) if name != "retry_cycle_delay"]
+
+
+def _option(kind: Any, help_: str, panel: str, *names: str, metavar: str = "", parser: Any = None) -> Any:
     option = typer.Option(
         *names, help=help_, parser=parser, metavar=metavar or None, rich_help_panel=panel, show_default=False
     )
     return Annotated[kind | None, option]
 
 
-def _duration(help_: str, panel: str, *, none: bool = False) -> Any:
-    parser = optional_duration if none else duration
-    return _option(float, help_, panel, parser=parser, metavar="DURATION|none" if none else "DURATION")
+def _flags(name: str) -> str:
+    flag = name.replace("_", "-")
+    return f"--{flag}/--no-{flag}"
 
 
-#: Every option, by the name of its parameter.
-_TABLE: dict[str, Any] = {
-    "lock_duration": _duration("How long a peek-lock holds, 1s to 1d [60s].", _QUEUE),
-    "default_time_to_live": _duration("The most any message lives [none].", _QUEUE, none=True),
-    "dead_letter_on_expiration": _option(
-        bool,
-        "Dead-letter expired messages, else discard and count them [no].",
-        _QUEUE,
-        "--dead-letter-on-expiration/--no-dead-letter-on-expiration",
-    ),
-    "requires_session": _option(
-        bool,
-        "Messages are received by session. Fixed once it is created [no].",
-        _QUEUE,
-        "--requires-session/--no-requires-session",
-    ),
-    "requires_duplicate_detection": _option(
-        bool,
-        "Drop messages whose id was sent lately. Fixed once it is created [no].",
-        _QUEUE,
-        "--requires-duplicate-detection/--no-requires-duplicate-detection",
-    ),
-    "duplicate_detection_window": _duration("How long ids are remembered, 1s to 7d [10m].", _QUEUE),
-    "dead_letter_on_filter_errors": _option(
-        bool,
-        "Of a subscription: dead-letter what its rules fail on, else leave it out [yes].",
-        _QUEUE,
-        "--dead-letter-on-filter-errors/--no-dead-letter-on-filter-errors",
-    ),
-    "max_message_size": _option(int, "Bytes of body and headers together [262144].", _QUEUE, metavar="BYTES"),
-    "max_size": _option(
-        int, "Bytes of all its messages together [none].", _QUEUE, parser=optional_count, metavar="BYTES|none"
-    ),
-    "forward_to": _option(
-        str, "The queue or topic its messages go on to.", _QUEUE, parser=optional_text, metavar="PATH|none"
-    ),
-    "forward_dead_lettered_messages_to": _option(
-        str, "The queue or topic its dead letters go to.", _QUEUE, parser=optional_text, metavar="PATH|none"
-    ),
-    "auto_delete_on_idle": _duration(
-        "How long unused until it is deleted, 5m or more [none].", _QUEUE, none=True
-    ),
-    "on_poison_session": _option(
-        PoisonSession, "What becomes of a session with a poison message [skip].", _QUEUE
-    ),
-    "breaker": _option(bool, "Tell an outage from poison [yes].", _BREAKER, "--breaker/--no-breaker"),
-    "breaker_messages": _option(
-        int, "Different messages that must fail in one way [10].", _BREAKER, metavar="NUMBER"
-    ),
-    "breaker_share": _option(
-        float, "The share of the latest messages they must be, 0 to 1 [0.8].", _BREAKER, metavar="SHARE"
-    ),
-    "breaker_window": _duration("How long failures are part of one outage [60s].", _BREAKER),
-    "breaker_probe_interval": _duration("How long until the first probe [1s].", _BREAKER),
-    "breaker_longest_probe_interval": _duration("The longest time between probes [5s].", _BREAKER),
-    "preset": _option(Preset, "A whole poison policy; the options below change parts of it.", _POISON),
-    "receive_retry_count": _option(
-        int, "R: retries in a cycle, or 'unlimited' [9].", _POISON, parser=count, metavar="NUMBER"
-    ),
-    "max_retry_cycles": _option(
-        int,
-        "C: how often it waits and is tried R+1 times again [0].",
-        _POISON,
-        parser=count,
-        metavar="NUMBER",
-    ),
-    "retry_cycle_delay": _duration("How long it waits between cycles [30m].", _POISON),
-    "retry_cycle_growth": _option(Growth, "How that delay grows from cycle to cycle.", _POISON),
-    "retry_cycle_maximum": _duration("The longest delay between cycles when it grows [1d].", _POISON),
-    "retry_cycle_jitter": _option(
-        float, "The share of the delay drawn at random, 0 to 1.", _POISON, metavar="SHARE"
-    ),
-    "on_poison": _option(Disposition, "What is done when the attempts are used up [move].", _POISON),
-    "on_invalid": _option(Disposition, "What is done when it can never succeed [move].", _POISON),
-    "max_worker_deaths": _option(
-        int,
-        "Deaths of a worker that make a message poison [4].",
-        _POISON,
-        parser=optional_count,
-        metavar="NUMBER|none",
-    ),
-    "disable_after_rollbacks": _option(
-        int,
-        "Rolled-back receives in a row that switch the queue off [none].",
-        _POISON,
-        parser=optional_count,
-        metavar="NUMBER|none",
-    ),
-    "dead_letter_policy_receive_retry_count": _option(int, "R there.", _DEAD, parser=count, metavar="NUMBER"),
-    "dead_letter_policy_on_poison": _option(Disposition, "fault, drop or reject.", _DEAD),
-    "dead_letter_policy_on_invalid": _option(Disposition, "fault, drop or reject [as on-poison].", _DEAD),
-    "dead_letter_policy_max_worker_deaths": _option(
-        int, "Deaths of a worker that are enough there.", _DEAD, parser=optional_count, metavar="NUMBER|none"
-    ),
-    "no_dead_letter_policy": _option(
-        bool, "Count nothing there, as Service Bus does.", _DEAD, "--no-dead-letter-policy"
-    ),
-}
+def _typed(kind: Kind, value: Any) -> str:
+    """Return an option's value as a person types it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return abbreviate_duration(value) if kind is Kind.DURATION else f"{value}"
 
-_GROUPED = ("policy", "dead_letter_policy", "breaker")
-_PLAIN = [field.name for field in dataclasses.fields(QueueOptions) if field.name not in _GROUPED]
-_POLICY = [field.name for field in dataclasses.fields(PoisonPolicy) if field.name != "retry_cycle_delay"]
+
+def _derived(name: str, declared: Option, panel: str, defaults: bool) -> Any:
+    """Return an option of the command line as a class declares it."""
+    check = declared.check
+    help_ = declared.text.replace("`", "")
+    if declared.fixed:
+        help_ += " It cannot change later."
+    if defaults:
+        help_ += f" [default: {_typed(check.kind, declared.default)}]"
+    metavar = _METAVARS.get(check.kind, "") + ("|none" if check.optional else "")
+    match check.kind:
+        case Kind.FLAG:
+            return _option(bool, help_, panel, _flags(name))
+        case Kind.CHOICE:
+            return _option(type(declared.default), help_, panel)
+        case Kind.DURATION:
+            parser = optional_duration if check.optional else duration
+            return _option(float, help_, panel, metavar=metavar, parser=parser)
+        case Kind.SHARE:
+            return _option(float, help_, panel, metavar=metavar)
+        case Kind.TEXT:
+            return _option(str, help_, panel, metavar=metavar, parser=optional_text)
+        case _ if check.optional:
+            return _option(int, help_, panel, metavar=metavar, parser=optional_count)
+        case _ if check.high == UNLIMITED:
+            return _option(int, help_, panel, metavar=f"{metavar}|unlimited", parser=count)
+        case _:
+            return _option(int, help_, panel, metavar=metavar)
+
+
+def _table(*, defaults: bool) -> dict[str, Any]:
+    """Return every option by the name of its parameter; with `defaults`, the help says them."""
+    queue, policy, backoff = options_of(QueueOptions), options_of(PoisonPolicy), options_of(Backoff)
+    table = {name: _derived(name, queue[name], _QUEUE, defaults) for name in _PLAIN}
+    table["breaker"] = _option(
+        bool, f"Pause the queue during an outage.{' [default: yes]' * defaults}", _BREAKER, _flags("breaker")
+    )
+    for name, declared in options_of(BreakerPolicy).items():
+        table[f"breaker_{name}"] = _derived(f"breaker_{name}", declared, _BREAKER, defaults)
+    table["preset"] = _option(Preset, "A named poison policy; the options below change parts of it.", _POISON)
+    for name, declared in policy.items():
+        if name != "retry_cycle_delay":
+            table[name] = _derived(name, declared, _POISON, defaults)
+            continue
+        text = f"{declared.text} [default: {_typed(Kind.DURATION, declared.default)}]"
+        text = text if defaults else declared.text
+        table[name] = _option(float, text, _POISON, metavar="DURATION", parser=duration)
+        for parameter, part in list(_BACKOFF.items())[1:]:
+            table[parameter] = _derived(parameter, backoff[part], _POISON, False)
+    return table | {
+        "dead_letter_policy_receive_retry_count": _option(
+            int, "Retries when reading dead letters.", _DEAD, metavar="NUMBER|unlimited", parser=count
+        ),
+        "dead_letter_policy_on_poison": _option(
+            Disposition, "What happens to a message there when its attempts are used up; not move.", _DEAD
+        ),
+        "dead_letter_policy_on_invalid": _option(
+            Disposition, "What happens to a message there that can never succeed; not move.", _DEAD
+        ),
+        "dead_letter_policy_max_worker_deaths": _option(
+            int,
+            "Number of worker crashes that are enough there.",
+            _DEAD,
+            metavar="NUMBER|none",
+            parser=optional_count,
+        ),
+        "no_dead_letter_policy": _option(
+            bool, "No limits when reading dead letters, as in Service Bus.", _DEAD, "--no-dead-letter-policy"
+        ),
+    }
+
+
+_CREATE = _table(defaults=True)
+_UPDATE = _table(defaults=False)
 _DEAD_PREFIX = "dead_letter_policy_"
 
 
-def takes_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table, as one argument `given`: those that were given."""
+def takes_options(*names: str, defaults: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of the table, as one argument `given`: those that were given.
+
+    `defaults`: the command creates, and its help says what is set where an option is not given.
+    """
+    table = _CREATE if defaults else _UPDATE
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [p for name, p in signature.parameters.items() if name != "given"]
         shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_TABLE[name])
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=table[name])
             for name in names
         ]
 
@@ -181,7 +183,8 @@ def takes_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-takes_queue_options = takes_options(*_TABLE)
+takes_queue_options = takes_options(*_CREATE)
+takes_queue_changes = takes_options(*_UPDATE, defaults=False)
 
 
 def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any]:
@@ -237,13 +240,7 @@ def _policy(values: Mapping[str, Any], current: PoisonPolicy) -> PoisonPolicy:
 
 
 def _delay(values: Mapping[str, Any], current: float | Backoff) -> float | Backoff:
-    names = {
-        "retry_cycle_delay": "initial",
-        "retry_cycle_growth": "growth",
-        "retry_cycle_maximum": "maximum",
-        "retry_cycle_jitter": "jitter",
-    }
-    changes = {field: values[name] for name, field in names.items() if name in values}
+    changes = {field: values[name] for name, field in _BACKOFF.items() if name in values}
     if isinstance(current, Backoff):
         return dataclasses.replace(current, **changes) if changes else current
     if changes.keys() <= {"initial"}:

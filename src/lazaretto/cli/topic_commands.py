@@ -11,7 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_commands import size_facts
-from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_options
+from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_changes, takes_queue_options
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
 from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, EntityPath, QueueOptions, TopicOptions
@@ -101,7 +101,7 @@ def _topic_facts(topic: TopicDescription) -> list[tuple[str, object]]:
 
 
 @app.command("update")
-@takes_options(*_CHANGEABLE)
+@takes_options(*_CHANGEABLE, defaults=False)
 def update(
     context: typer.Context,
     topic: TopicArgument,
@@ -235,7 +235,7 @@ def describe_rule(rule: Rule) -> str:
 
 
 @subscriptions.command("update")
-@takes_queue_options
+@takes_queue_changes
 def update_subscription(
     context: typer.Context,
     topic: TopicArgument,

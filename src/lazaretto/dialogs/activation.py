@@ -33,8 +33,6 @@ IDLE_AFTER = 5.0
 #: How long nothing is started after readers that failed or received nothing: doubling, at most, in seconds.
 _FIRST_REST, _LONGEST_REST = 0.2, 30.0
 
-Procedure = Callable[["Reader"], None]
-
 
 class MonitorState(enum.Enum):
     """How a service's queue stands with its readers: Service Broker's dm_broker_queue_monitors."""
@@ -102,6 +100,9 @@ class MonitorStatus(NamedTuple):
     state: MonitorState
     readers: int
     failures: int
+
+
+Procedure = Callable[[Reader], None]
 
 
 class QueueMonitor:

@@ -23,7 +23,7 @@ from lazaretto.filters.values import (
     like,
     negate,
 )
-from lazaretto.filters.view import SETTABLE, SYSTEM, MessageView, system_field
+from lazaretto.filters.view import SETTABLE, SYSTEM, Action, MessageView, Property, system_field
 from lazaretto.model.checks import suggestion
 
 #: How deep parentheses and operators may be nested.
@@ -39,18 +39,6 @@ class Place(NamedTuple):
     column: int
 
 
-class Property(NamedTuple):
-    """A property: of the system (the field), or the user's (a name in lower case, and as it was written)."""
-
-    system: bool
-    name: str
-    written: str
-
-    @property
-    def scope(self) -> str:
-        return "sys" if self.system else "user"
-
-
 class Node(NamedTuple):
     """A part of an expression. `constant`: its value, if it is always the same."""
 
@@ -60,13 +48,6 @@ class Node(NamedTuple):
     place: Place
     constant: Any = _NOTHING
     property: Property | None = None
-
-
-class Action(NamedTuple):
-    """SET (with a value) or REMOVE of a property."""
-
-    property: Property
-    value: Callable[[MessageView], Value] | None
 
 
 def _wrong(place: Place, text: str) -> FilterSyntaxError:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.filters.values import KINDS, Value
-from lazaretto.filters.view import MessageView
+from lazaretto.filters.view import Action, MessageView
 from lazaretto.model.checks import shown, text
 from lazaretto.model.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, check_properties
 from lazaretto.model.options import option_set
-
-if TYPE_CHECKING:
-    from lazaretto.filters.nodes import Action
 
 #: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
 DEFAULT_RULE = "$Default"

@@ -11,9 +11,9 @@ from typing import Any
 from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from lazaretto.errors import FilterSyntaxError
-from lazaretto.filters.nodes import Action, Builder, Property
+from lazaretto.filters.nodes import Builder
 from lazaretto.filters.values import KINDS, Truth, Value
-from lazaretto.filters.view import MessageView
+from lazaretto.filters.view import Action, MessageView, Property
 from lazaretto.model.checks import is_unicode, shown
 
 #: Service Bus's limits: characters of a filter or action, and parts of an action.

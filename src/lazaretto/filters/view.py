@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from lazaretto.filters.values import Value
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.headers import EMPTY_HEADERS, Headers
 
@@ -28,6 +29,18 @@ SETTABLE = frozenset({
 def system_field(name: str) -> str | None:
     """Return the field that a name of a system property stands for."""
     return SYSTEM.get(name.lower().replace("_", ""))
+
+
+class Property(NamedTuple):
+    """A property: of the system (the field), or the user's (a name in lower case, and as it was written)."""
+
+    system: bool
+    name: str
+    written: str
+
+    @property
+    def scope(self) -> str:
+        return "sys" if self.system else "user"
 
 
 class MessageView:
@@ -71,3 +84,10 @@ class MessageView:
         if field == "time_to_live":
             return value / 1_000_000
         return to_datetime(value) if field == "scheduled_enqueue_time" else value
+
+
+class Action(NamedTuple):
+    """SET (with a value) or REMOVE of a property."""
+
+    property: Property
+    value: Callable[[MessageView], Value] | None

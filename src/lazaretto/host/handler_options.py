@@ -89,7 +89,7 @@ class HandlerOptions:
 
     isolation: Converted[Isolation, GivenIsolation] = option(Isolation.PROCESS, choice(_ISOLATIONS))
     concurrency: int = option(1, integer(1, MOST_SLOTS))
-    batch_size: int = option(100, integer(1, MOST_MESSAGES))
+    batch_size: int = option(100, integer(1, MOST_MESSAGES), page="service-host.md#batches")
     batch_bytes: int = option(67_108_864, size(1, 1 << 40))
     deadline: OptionalDuration = option(30.0, optional(duration(0.001)))
     memory: int | None = same_option(SandboxOptions, "memory")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,11 +22,7 @@ from lazaretto.model.headers import (
     decode_headers,
 )
 from lazaretto.model.keys import sequence_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lazaretto.model.policy import Counters, Outcome
+from lazaretto.model.policy import Counters, Outcome
 
 
 class Message(msgspec.Struct):

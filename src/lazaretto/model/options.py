@@ -231,7 +231,11 @@ def format_duration(seconds: float) -> str:
         if seconds >= length and seconds % length == 0:
             number = round(seconds / length)
             return f"{number:,} {name}{'' if number == 1 else 's'}"
-    return f"{seconds * 1000:g} ms" if 0.001 <= seconds < 1 else f"{seconds:g} s"
+    if seconds == 0:
+        return "0 seconds"
+    if seconds < 0.001:
+        return f"{seconds * 1_000_000:g} µs"
+    return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} seconds"
 
 
 def abbreviate_duration(seconds: float) -> str:

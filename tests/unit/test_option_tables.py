@@ -1,0 +1,130 @@
+"""Options stand once, in their classes: the tables on the pages are written from them.
+
+Run as a program, this module writes the tables anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazaretto.host import HandlerOptions
+from lazaretto.host.handler_options import GivenIsolation, Isolation
+from lazaretto.isolation import SandboxOptions
+from lazaretto.isolation.sandbox_options import Mode
+from lazaretto.model.breaker import BreakerPolicy
+from lazaretto.model.entities import GivenPoisonSession, PoisonSession, QueueOptions, TopicOptions
+from lazaretto.model.options import Kind, Option, format_size, options_of
+from lazaretto.model.policy import (
+    Backoff,
+    Disposition,
+    GivenDisposition,
+    GivenGrowth,
+    Growth,
+    PoisonPolicy,
+)
+from lazaretto.spark.source_options import SparkOptions
+
+DOCS = Path(__file__).parents[2] / "docs"
+CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        QueueOptions,
+        TopicOptions,
+        PoisonPolicy,
+        Backoff,
+        BreakerPolicy,
+        HandlerOptions,
+        SandboxOptions,
+        SparkOptions,
+    )
+}
+#: A comment that names a class, and the table below it.
+_TABLE = re.compile(r"(?<=<!-- options of )(\w+)( -->\n)((?:\|.*\n)*)")
+
+
+def shown_default(option: Option) -> str:
+    """Return a default as one writes it in Python, and a size in its unit."""
+    default = option.default
+    if default is dataclasses.MISSING:
+        return ""
+    if isinstance(default, enum.Enum):
+        return f'`"{default.value}"`'
+    if isinstance(default, str):
+        return f'`"{default}"`' if default else ""
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    if dataclasses.is_dataclass(default):
+        return f"`{type(default).__name__}()`"
+    size = f" ({format_size(default)})" if option.check.kind is Kind.SIZE and default else ""
+    return f"`{default}`{size}"
+
+
+def table_of(cls: type[Any], page: str) -> str:
+    """Return the table of a class's options as a page has it."""
+    rows = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, option in options_of(cls).items():
+        text = option.text + (" It cannot change later." if option.fixed else "")
+        if option.page is not None:
+            text += f" [More]({option.page.removeprefix(page)})."
+        rows.append(f"| `{name}` | {shown_default(option)} | {option.check.accepts} | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_tables(page: Path) -> str:
+    """Return a page with its tables of options written anew."""
+    return _TABLE.sub(
+        lambda found: f"{found[1]}{found[2]}{table_of(CLASSES[found[1]], page.name)}", page.read_text("utf-8")
+    )
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_tables_are_those_of_the_classes(page: Path) -> None:
+    assert page.read_text("utf-8") == with_tables(page), "run `python -m tests.unit.test_option_tables`"
+
+
+def test_every_class_has_its_table() -> None:
+    named = {found[1] for page in DOCS.glob("*.md") for found in _TABLE.finditer(page.read_text("utf-8"))}
+    assert named == CLASSES.keys()
+
+
+@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
+def test_every_option_is_declared_whole(cls: type[Any]) -> None:
+    options = options_of(cls)
+    assert list(options) == [field.name for field in dataclasses.fields(cls)]
+    for name, option in options.items():
+        assert option.text.endswith("."), name
+        if option.default is not dataclasses.MISSING:
+            assert option.check.convert(name, option.default) == option.default, name
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (GivenDisposition, Disposition),
+        (GivenGrowth, Growth),
+        (GivenPoisonSession, PoisonSession),
+        (GivenIsolation, Isolation),
+    ],
+)
+def test_names_for_type_checkers_are_those_of_the_values(given: Any, kept: type[enum.Enum]) -> None:
+    itself, names = typing.get_args(given)
+    assert itself is kept
+    assert list(typing.get_args(names)) == [member.value for member in kept]
+
+
+def test_modes_of_a_sandbox_are_those_it_takes() -> None:
+    assert typing.get_args(Mode) == tuple(options_of(SandboxOptions)["mode"].check.choices)
+
+
+if __name__ == "__main__":
+    for path in sorted(DOCS.glob("*.md")):
+        path.write_text(with_tables(path), "utf-8")
+    sys.stdout.write(f"wrote the tables of options in {DOCS}\n")

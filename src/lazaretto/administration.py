@@ -1,4 +1,4 @@
-"""The part of a broker that administers entities: queues, topics, subscriptions and rules."""
+"""Administers a broker's queues, topics, subscriptions and rules."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 
 class Administration:
-    """Creates, describes, changes, switches on and off, and deletes entities.
+    """Creates, describes, changes, enables, disables and deletes entities.
 
-    What is sent to a topic lands in every subscription whose rules match, in one commit. A subscription is
-    a queue: it is received from, peeked at and settled by its path, `events/subscriptions/audit`, and has
-    subqueues like any other.
+    A message sent to a topic reaches every subscription whose rules match, in one commit. A subscription
+    is a queue with a path such as `events/subscriptions/audit`: receive from it, peek at it and settle its
+    messages as usual. It has the same subqueues.
     """
 
     _store: Store
@@ -92,49 +92,49 @@ class Administration:
         return look(self._store, find)
 
     def queues(self) -> list[QueueDescription]:
-        """Return all queues by path, the system's dead-letter queue among them."""
+        """Return all queues by path, including the system's dead-letter queue."""
         return look(
             self._store, lambda tx: describe_all(tx, [q for q in tx.queues() if q.kind is EntityKind.QUEUE])
         )
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
-        """Change some of a queue's options, by the names they have in QueueOptions."""
+        """Change some of a queue's options, named as in QueueOptions."""
         return self._store.run(UpdateQueue(EntityPath.parse(path), changes, acting(actor)))
 
     def delete_queue(self, path: str, *, actor: str | None = None) -> None:
-        """Delete a queue with all its messages, dead letters too. Raises EntityNotFound."""
+        """Delete a queue with all its messages and dead letters. Raises EntityNotFound."""
         self._store.run(DeleteQueue(EntityPath.parse(path), acting(actor)))
 
     def resume_queue(
         self, path: str, verdict: str | None = None, *, actor: str | None = None
     ) -> QueueDescription:
-        """Let a halted or disabled queue go on.
+        """Resume a halted or disabled queue.
 
-        A halted one needs a `verdict` on the message that halted it: "retry" (its attempts start
-        again), "move", "drop" or "reject".
+        A halted queue needs a `verdict` on the message that halted it: "retry" (with new attempts),
+        "move", "drop" or "reject".
         """
         if verdict is not None:
             text("verdict", verdict, 64)
         return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, acting(actor)))
 
     def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
-        """Switch a queue, topic or subscription on or off; return its status then.
+        """Enable or disable a queue, topic or subscription; return its new status.
 
-        "active", "disabled" (nothing is sent to it or received from it), "send_disabled" or
-        "receive_disabled". A queue that forwards holds its messages while nothing may be received from it.
+        "active", "disabled" (no sending, no receiving), "send_disabled" or "receive_disabled". A queue
+        that forwards keeps its messages while receiving is disabled.
         """
         wanted = member("status", status, STATUSES)
         return self._store.run(SetStatus(EntityPath.parse(path), wanted, acting(actor)))
 
     def breaker(self, path: str) -> BreakerDescription:
-        """Return how the queue's breaker stands, which tells an outage from poison for service hosts."""
+        """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""
         parsed = EntityPath.parse(path)
         return look(self._store, lambda tx: describe_breaker(require_queue(tx, parsed)))
 
     def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
-        """Keep a breaker "open" (nothing is handed to hosts) or "close"d (every failure counts).
+        """Keep a breaker "open" (hosts get nothing) or "close"d (every failure counts).
 
-        "auto" lets it decide by itself again, from closed.
+        "auto" closes it and lets it decide by itself again.
         """
         text("verb", verb, 64)
         return self._store.run(SetBreaker(EntityPath.parse(path), verb, acting(actor)))
@@ -160,7 +160,7 @@ class Administration:
         )
 
     def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
-        """Change some of a topic's options, by the names they have in TopicOptions."""
+        """Change some of a topic's options, named as in TopicOptions."""
         return self._store.run(UpdateTopic(EntityPath.parse(path), changes, acting(actor)))
 
     def delete_topic(self, path: str, *, actor: str | None = None) -> None:
@@ -174,7 +174,7 @@ class Administration:
         options: QueueOptions | None = None,
         rules: Sequence[Rule] | None = None,
     ) -> SubscriptionDescription:
-        """Create a subscription of a topic. `rules`: which messages it gets; by default all.
+        """Create a subscription of a topic. `rules` select its messages; by default it gets all.
 
         Raises EntityExists, EntityNotFound, InvalidPath.
         """
@@ -203,7 +203,7 @@ class Administration:
     def update_subscription(
         self, topic: str, name: str, *, actor: str | None = None, **changes: Any
     ) -> SubscriptionDescription:
-        """Change some of a subscription's options, by the names they have in QueueOptions."""
+        """Change some of a subscription's options, named as in QueueOptions."""
         self._store.run(UpdateQueue(subscription_path(topic, name), changes, acting(actor)))
         return self.subscription(topic, name)
 
@@ -214,13 +214,13 @@ class Administration:
     def add_rule(
         self, topic: str, name: str, rule: Rule, *, actor: str | None = None
     ) -> SubscriptionDescription:
-        """Add a rule to a subscription, for what is sent from now on. Raises EntityExists."""
+        """Add a rule to a subscription; it applies to later messages. Raises EntityExists."""
         who = acting(actor)
         return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule))
 
     def remove_rule(
         self, topic: str, name: str, rule: str, *, actor: str | None = None
     ) -> SubscriptionDescription:
-        """Remove a rule from a subscription; one without rules gets nothing. Raises EntityNotFound."""
+        """Remove a rule from a subscription. Without rules it gets no messages. Raises EntityNotFound."""
         who, removed = acting(actor), text("rule", rule, LONGEST_NAME)
         return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=removed))

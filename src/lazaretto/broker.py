@@ -1,4 +1,4 @@
-"""What users hold: connect to a store, and everything it offers."""
+"""Connects to a store and offers all its operations."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def connect(
 ) -> Broker:
     """Open the broker whose store is at `url`.
 
-    `sqlite:///orders.db` is a file in the current folder, `sqlite:////var/lib/orders.db` one by its
-    whole path; a path by itself means the same. `create`: make the store if there is none. `adopt`:
-    keep the store's tables beside another application's, in its database. `timeout`: seconds to
-    wait for other processes. `durable_attempts`: sync the record of every hand-over to disk before
-    the receiver gets the message, so that not even a power cut loses a count. `clock`: for tests.
+    `sqlite:///orders.db` is a file in the current folder, `sqlite:////var/lib/orders.db` a file with an
+    absolute path; a plain path works too. `create`: create the store if it does not exist. `adopt`: keep
+    the store's tables in another application's database. `timeout`: seconds to wait for other processes.
+    `durable_attempts`: sync the record of each delivery to disk before the receiver gets the message, so
+    that even a power cut loses no count. `clock`: for tests.
 
     Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
     InvalidOption.
@@ -92,11 +92,11 @@ def store_of(broker: Broker) -> Store:
 
 
 class Broker(Administration, DeadLetterDesk):
-    """A store and everything it offers. Threads may share it. A context manager.
+    """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
-    `orders;poison`, `orders;retry`); they compare without case. `actor` is who the audit log says
-    did something; the user of this process if None.
+    `orders;poison`, `orders;retry`); they are not case-sensitive. `actor` is the name
+    for the audit log; None means the user of this process.
     """
 
     _store: SqlStore
@@ -118,11 +118,10 @@ class Broker(Administration, DeadLetterDesk):
     # -- messages -------------------------------------------------------------------------------
 
     def sender(self, path: str, *, via: str | None = None) -> Sender:
-        """Return a sender to a queue or topic, which is looked for when something is sent.
+        """Return a sender to a queue or topic, which is looked up when a message is sent.
 
-        `via`: a queue that the messages pass through. They are accepted once that queue has them: where
-        `path` is missing, switched off or full then, they are set aside in its transfer dead-letter
-        subqueue.
+        `via`: a queue that the messages pass through. A send succeeds once that queue accepts them. If
+        `path` is then missing, disabled or full, they move to its transfer dead-letter subqueue.
         """
         return Sender(self._store, sendable(path), None if via is None else sendable(via))
 
@@ -145,12 +144,12 @@ class Broker(Administration, DeadLetterDesk):
     def peek(
         self, path: str, max_messages: int = 1, from_sequence_number: int = 0, *, subqueue: str | None = None
     ) -> list[PeekedMessage]:
-        """Return messages as they stand, in every state, without locking or charging anything."""
+        """Return messages in every state, without locking them or counting an attempt."""
         with self.receiver(path, subqueue=subqueue) as receiver:
             return receiver.peek(max_messages, from_sequence_number)
 
     def transaction(self) -> BrokerTransaction:
-        """Return a unit of work: receives, settles, sends and your own SQL in one commit."""
+        """Return a transaction: receives, settlements, sends and your own SQL in one commit."""
         return BrokerTransaction(self._store)
 
     def sessions(self, path: str) -> list[str]:
@@ -159,35 +158,35 @@ class Broker(Administration, DeadLetterDesk):
         return look(self._store, lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
-        """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
+        """Return a session's description. Raises MessageNotFound if the session is empty."""
         parsed = EntityPath.parse(path)
         wanted = text("session_id", session_id, LONGEST_ID)
         return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
 
     def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:
-        """Return the sessions that wait for a poison message of theirs to be decided on."""
+        """Return the sessions that are held by a poison message."""
         parsed = EntityPath.parse(path)
         whole("limit", limit, 1, MOST_MESSAGES)
         return look(self._store, lambda tx: held_sessions(tx, parsed, limit))
 
     def resume_session(self, path: str, session_id: str, verdict: str, *, actor: str | None = None) -> None:
-        """Let a held session go on, by a verdict on the message that holds it back.
+        """Resume a held session with a verdict on its poison message.
 
-        A blocked one: "retry", "move", "drop" or "reject". A parked one: "retry" (the dead letter
-        returns to its place) or "skip" (the session goes on behind it). Raises EntityError if it is
-        not held back.
+        A blocked session takes "retry", "move", "drop" or "reject". A parked session takes "retry" (the
+        dead letter returns to its place) or "skip" (the session continues without it). Raises
+        EntityError if the session is not held.
         """
         wanted = text("session_id", session_id, LONGEST_ID)
         self._store.run(ResumeSession(EntityPath.parse(path), wanted, verdict, acting(actor)))
 
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
-        """Return the claims taken of a queue, the latest first."""
+        """Return the claims on a queue, newest first."""
         parsed = EntityPath.parse(path)
         whole("limit", limit, 1, MOST_MESSAGES)
         return look(self._store, lambda tx: describe_claims(tx, parsed, limit))
 
     def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
-        """Give an open claim's messages back, uncharged. Raises EntityError if it is not open."""
+        """Release an open claim without counting an attempt. Raises EntityError if it is not open."""
         parsed, name = EntityPath.parse(path), text("consumer", consumer, LONGEST_CONSUMER)
         wanted = whole("number", number, 1, LAST_CLAIM)
         self._store.run(RevokeClaims(parsed, name, wanted, actor=acting(actor)))
@@ -207,10 +206,10 @@ class Broker(Administration, DeadLetterDesk):
     ) -> ConsumeReport:
         """Call `handler` with each message, in this thread, and settle each batch in one commit.
 
-        A handler that returns completes its message; one that raises has failed, and the poison
-        policy decides; InvalidMessage means that the message can never succeed. Runs until `stop`
-        is set, or, with `stop_when_idle`, until nothing came for `max_wait` seconds: dead letters that
-        fail are then tried once. With NEXT_SESSION it takes one session after the other. `on_batch` is
+        If the handler returns, the message is completed. If it raises, the attempt has failed and the
+        poison policy applies; InvalidMessage means that the message can never succeed. Runs until `stop`
+        is set, or, with `stop_when_idle`, until nothing arrives for `max_wait` seconds; dead letters that
+        fail are then tried only once. NEXT_SESSION processes one session after the other. `on_batch` is
         called with the report after each batch. Raises PoisonMessageError when the queue is halted.
         """
         if not callable(handler):
@@ -269,7 +268,7 @@ class Broker(Administration, DeadLetterDesk):
     ) -> list[Event]:
         """Return events after a position, oldest first; wait up to `max_wait` seconds for the first.
 
-        Go on from the last event's `position`. Events are kept for 30 days.
+        To continue, pass the last event's `position`. Events are kept for 30 days.
         """
         whole("after", after, 0, 1 << 62)
         whole("limit", limit, 1, MOST_MESSAGES)
@@ -284,11 +283,11 @@ class Broker(Administration, DeadLetterDesk):
             self._store.wait(0, seen, left)
 
     def last_event(self) -> int:
-        """Return the position of the latest event, to follow what comes after it."""
+        """Return the position of the latest event, from which to follow later events."""
         return look(self._store, lambda tx: tx.last_event())
 
     def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Return what operators did, the latest first."""
+        """Return the operators' actions, newest first."""
         whole("limit", limit, 1, MOST_MESSAGES)
         queue = None if queue is None else str(EntityPath.parse(queue))
         return look(self._store, lambda tx: read_audit(tx, limit, queue))
@@ -300,11 +299,11 @@ class Broker(Administration, DeadLetterDesk):
         return self._store.facts()
 
     def check(self) -> list[str]:
-        """Read the whole store and return what is wrong with it: nothing, if all is well."""
+        """Read the whole store and return the problems found; an empty result means none."""
         return self._store.check()
 
     def close(self) -> None:
-        """Close the broker. Callers that wait get BrokerClosed. What was answered is safe."""
+        """Close the broker. Waiting callers get BrokerClosed. Everything acknowledged is safe."""
         self._maintenance.stop()
         # Should it fail, others find out that this process is gone.
         with contextlib.suppress(LazarettoError):

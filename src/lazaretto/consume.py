@@ -28,7 +28,7 @@ _AGAIN = 1.0
 
 @dataclasses.dataclass(slots=True)
 class ConsumeReport:
-    """What a consumer did: attempts by how they ended. `locks_lost`: messages whose lock expired first."""
+    """A consumer's counts: attempts by outcome. `locks_lost`: messages whose lock expired first."""
 
     completed: int = 0
     failed: int = 0
@@ -38,10 +38,10 @@ class ConsumeReport:
 
 @dataclasses.dataclass(slots=True)
 class Consumer:
-    """Calls a handler for each message of a receiver until it is told to stop.
+    """Calls a handler for each message of a receiver until it is stopped.
 
-    `roams`: the receiver takes one session after the other. `retries_for_ever`: no policy ends the attempts
-    on these messages, as in a dead-letter subqueue without one. `whole`: each session is one unit.
+    `roams`: the receiver takes one session after the other. `retries_for_ever`: no policy limits the
+    attempts, as in a dead-letter subqueue without one. `whole`: each session is settled as a unit.
     """
 
     store: Store
@@ -62,7 +62,7 @@ class Consumer:
     _renew_aside_at: float = 0.0
 
     def run(self) -> ConsumeReport:
-        """Consume until told to stop. Raises PoisonMessageError when the queue is halted."""
+        """Consume until stopped. Raises PoisonMessageError if the queue is halted."""
         try:
             while self.stop is None or not self.stop.is_set():
                 wait = self.max_wait if self.stop_when_idle else _LOOK_UP
@@ -74,7 +74,7 @@ class Consumer:
         return self.report
 
     def _work_session(self, wait: float) -> bool:
-        """Work on the next session until nothing more comes in it, or its turn is over."""
+        """Process the next session until it is empty, or its turn is over."""
         came, end = False, time.monotonic() + _TURN
         try:
             while self._work(wait):
@@ -88,7 +88,7 @@ class Consumer:
         return came
 
     def _work(self, wait: float) -> bool:
-        """Receive once, and handle what came; return whether anything did that was not tried before."""
+        """Receive once and handle the messages; return whether any was new."""
         batch = self.receiver.receive(self.batch_size, wait)
         if self._aside and time.monotonic() >= self._renew_aside_at:
             self._renew_aside()
@@ -127,7 +127,7 @@ class Consumer:
             self._settle(self._without_failed(done))
 
     def _handle_unit(self, unit: list[ReceivedMessage]) -> None:
-        """Handle all messages of a session, up to the first that fails: all are completed, or none."""
+        """Handle all messages of a session up to the first failure: all are completed, or none."""
         found: list[Settlement] = []
         renew_at = self._half_time(unit)
         try:
@@ -145,7 +145,7 @@ class Consumer:
             self._settle([Settled(message, one) for message, one in zip(unit, settlements, strict=True)])
 
     def _without_failed(self, done: list[Settled]) -> list[Settled]:
-        """Keep those aside that failed, if they would come again at once and for ever."""
+        """Remove failed messages that would otherwise be redelivered at once and forever."""
         if not (self.retries_for_ever and self.stop_when_idle):
             return done
         failed = [e for e in done if e.settlement.outcome is Outcome.FAILED]

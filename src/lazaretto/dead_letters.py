@@ -1,4 +1,4 @@
-"""The part of a broker that looks after dead letters: shown, sent back or elsewhere, purged."""
+"""Manages a broker's dead letters: lists, resubmits, moves, republishes and purges them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Which = DeadLetterFilter | int | Iterable[int]
 
 
 def _chunks(numbers: Sequence[int], on_chunk: Callable[[int, int], object] | None) -> Iterator[Sequence[int]]:
-    """Yield the numbers for one commit each, and say after each how many are done, of how many."""
+    """Yield the numbers of one commit at a time, and report the progress after each."""
     for start in range(0, len(numbers), _CHUNK):
         chunk = numbers[start : start + _CHUNK]
         yield chunk
@@ -54,7 +54,7 @@ def _chunks(numbers: Sequence[int], on_chunk: Callable[[int, int], object] | Non
 
 
 class DeadLetterDesk:
-    """Looks after the dead letters of queues and subscriptions."""
+    """Manages the dead letters of queues and subscriptions."""
 
     _store: Store
 
@@ -66,9 +66,9 @@ class DeadLetterDesk:
         limit: int | None = None,
         messages: bool = True,
     ) -> Iterator[DeadLetter]:
-        """Yield the dead letters that wait in a queue, by sequence number, without their attempts.
+        """Yield a queue's pending dead letters by sequence number, without their attempts.
 
-        `messages=False`: without the messages either, whose bodies may be large; `message` is then None.
+        `messages=False` also omits the messages, whose bodies can be large; `message` is then None.
         """
         parsed = dead_letter_path(EntityPath.parse(path))
         if which is not None and not isinstance(which, DeadLetterFilter):
@@ -98,13 +98,13 @@ class DeadLetterDesk:
             left = None if left is None else left - len(found)
 
     def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
-        """Return one dead letter with its whole history, or what became of it."""
+        """Return one dead letter with its whole history, even after its resolution."""
         parsed = dead_letter_path(EntityPath.parse(path))
         number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
         return look(self._store, lambda tx: show_dead_letter(tx, parsed, number))
 
     def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
-        """Return the dead letters that wait in a queue, counted by reason and error type."""
+        """Count a queue's pending dead letters by reason and error type."""
         parsed = dead_letter_path(EntityPath.parse(path))
         return look(self._store, lambda tx: group_dead_letters(tx, parsed))
 
@@ -117,11 +117,11 @@ class DeadLetterDesk:
         actor: str | None = None,
         on_chunk: Callable[[int, int], object] | None = None,
     ) -> ResubmitReport:
-        """Send dead letters back to the queue they came from: some by number, or all a filter means.
+        """Send dead letters back to their queue: by number, or all that match a filter.
 
-        In one commit per 500: dead letter gone, live message there, audit written. `edit` is called
-        with each dead letter and returns the Message to send instead (or None: as it is). The set
-        is fixed before the first is sent. `on_chunk` is called with how many are done, of how many.
+        Each commit moves 500 dead letters and writes the audit log. `edit` is called with each dead letter
+        and returns the Message to send instead, or None to send it unchanged. The set is fixed before the
+        first commit. `on_chunk` is called with the number done and the total.
         """
         function("edit", edit)
         function("on_chunk", on_chunk)
@@ -146,11 +146,11 @@ class DeadLetterDesk:
         actor: str | None = None,
         on_chunk: Callable[[int, int], object] | None = None,
     ) -> MoveReport:
-        """Move dead letters to another queue, where they are new messages: by number, or all a filter means.
+        """Move dead letters to another queue as new messages: by number, or all that match a filter.
 
-        In one commit per 500. Each keeps its id, properties and body, its history is found from there, and
-        its `dead_letter_source` and `dead_letter_reason` say where it comes from and why. What that queue
-        cannot take stays. Raises EntityNotFound, QueueDisabled, NotAllowed.
+        Each commit moves 500. A message keeps its id, properties, body and history; its
+        `dead_letter_source` and `dead_letter_reason` name its origin and the reason. Messages that the
+        queue cannot accept stay. Raises EntityNotFound, QueueDisabled, NotAllowed.
         """
         function("on_chunk", on_chunk)
         target, who, report = EntityPath.parse(to), acting(actor), MoveReport({}, [])
@@ -163,7 +163,7 @@ class DeadLetterDesk:
         return report
 
     def count_republished(self, path: str, which: Which, *, topic: str | None = None) -> RepublishReport:
-        """Return what `republish` would publish, to how many subscriptions, and what it would skip."""
+        """Count the copies that `republish` would publish, and the dead letters it would skip."""
         parsed, numbers, _ = self._which(path, which)
         to = None if topic is None else EntityPath.parse(topic)
         report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
@@ -182,11 +182,11 @@ class DeadLetterDesk:
         actor: str | None = None,
         on_chunk: Callable[[int, int], object] | None = None,
     ) -> RepublishReport:
-        """Publish dead letters to a topic anew: every subscription whose rules match gets a copy of each.
+        """Publish dead letters to a topic again: every subscription whose rules match gets a copy of each.
 
-        `topic`: by default the one of the subscription that they are in. In one commit per 500. What no
-        subscription wants stays. See first what `count_republished` says; `resubmit` sends them back to the
-        one subscription instead. Raises EntityNotFound, QueueDisabled, NotAllowed.
+        `topic` defaults to the topic of their subscription. Each commit publishes 500. Dead letters that no
+        subscription matches stay. Call `count_republished` first; to send them back to their own
+        subscription only, use `resubmit`. Raises EntityNotFound, QueueDisabled, NotAllowed.
         """
         function("on_chunk", on_chunk)
         to, who = None if topic is None else EntityPath.parse(topic), acting(actor)
@@ -199,9 +199,9 @@ class DeadLetterDesk:
     def purge(
         self, path: str, which: Which, *, everything: bool = False, actor: str | None = None
     ) -> list[int]:
-        """Delete dead letters for good; return their sequence numbers.
+        """Delete dead letters permanently; return their sequence numbers.
 
-        An empty filter is refused unless `everything` says that all are meant.
+        An empty filter is refused unless `everything` is True.
         """
         flag("everything", everything)
         if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:

@@ -59,7 +59,7 @@ NEXT_SESSION: Final = NextSession.NEXT_SESSION
 
 
 def place_of_path(store: Store, path: EntityPath) -> int | None:
-    """Return a key that lies in a subqueue, by which to wait for it; None if there is no such queue."""
+    """Return a key within a subqueue, to wait for it; None if the queue does not exist."""
     queue = store.read(lambda tx: tx.queue(path.key))
     return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
 
@@ -72,10 +72,10 @@ def wait_for(
     check: Callable[[], None] = lambda: None,
     alike: str | None = None,
 ) -> T | None:
-    """Return what `attempt` finds, trying again whenever there may be news of a subqueue, until `end`.
+    """Return the result of `attempt`, repeated whenever the subqueue may have changed, until `end`.
 
-    `end`: on the monotonic clock, or None. `check` raises when there is nobody left to wait. `alike`: those
-    who wait with the same word here would find the same, and one is woken for all.
+    `end`: on the monotonic clock, or None. `check` raises if nobody waits any more. `alike`: callers that
+    wait with the same word would find the same, so only one of them is woken.
     """
     woken = False
     while True:
@@ -103,8 +103,8 @@ def wait_for(
 class Receiver(MessageVerbs):
     """Receives from a queue, a subqueue, or one session. A context manager.
 
-    Threads may share it. Closing it leaves locks to run out by themselves, except a session's,
-    which is released at once.
+    Threads can share it. After closing, the locks on messages expire; the lock on a session is released
+    at once.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Receiver(MessageVerbs):
     def receive(self, max_messages: int = 1, max_wait: float | None = 0.0) -> list[ReceivedMessage]:
         """Return up to `max_messages`, in order, locked for this receiver.
 
-        Waits up to `max_wait` seconds (None: for ever) until there is at least one; returns an
-        empty list when the time is over. Raises EntityNotFound, NotAllowed, QueueDisabled,
+        Waits up to `max_wait` seconds (None: forever) for the first message; then returns an empty
+        list. Raises EntityNotFound, NotAllowed, QueueDisabled,
         PoisonMessageError (the queue is halted), SessionLockLost.
         """
         self._refuse_closed()
@@ -163,7 +163,7 @@ class Receiver(MessageVerbs):
         most_bytes: int | None = None,
         sharers: Callable[[], int] | None = None,
     ) -> Handover | None:
-        """Receive for a service host: under a lease, so that its death is known and blamed at once.
+        """Receive under a lease, for a service host, so that its death is noticed and attributed at once.
 
         `started`: the handlers start now, so that the hand-over counts as tried. `most_bytes`:
         of bodies and headers, if there is more than one message. `sharers`: among how many what waits
@@ -184,7 +184,7 @@ class Receiver(MessageVerbs):
             raise
 
     def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
-        """Return what `attempt` finds, trying again whenever there may be news, until `end`."""
+        """Return the result of `attempt`, repeated whenever there may be news, until `end`."""
         if self._place is None:
             self._place = place_of_path(self._store, self._path)
         # Any message, or any session, is what others may wait for; one session is not.
@@ -204,9 +204,9 @@ class Receiver(MessageVerbs):
         )
 
     def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
-        """Return active messages by sequence number, out of turn, locked: all of them, or none.
+        """Return active messages by sequence number, out of order, locked: all of them, or none.
 
-        Each is charged as any hand-over. A receiver of a session gets messages of its session alone. Raises
+        Each delivery counts as usual. A receiver of a session gets only messages of its session. Raises
         MessageNotFound, MessageNotReceivable (locked, deferred, scheduled, delayed), and what `receive` does.
         """
         self._refuse_closed()
@@ -222,7 +222,7 @@ class Receiver(MessageVerbs):
         )
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
-        """Return messages as they stand, in every state, without locking or charging anything."""
+        """Return messages in every state, without locking them or counting an attempt."""
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
@@ -230,9 +230,9 @@ class Receiver(MessageVerbs):
 
     # -- settling -------------------------------------------------------------------------------
     def renew_lock(self, messages: Messages) -> datetime:
-        """Prolong the locks: they hold for their queue's lock duration from now.
+        """Renew the locks for their queue's lock duration from now.
 
-        Returns until when, of several the earliest.
+        Returns the new expiry time; for several messages, the earliest.
         """
         self._refuse_closed()
         given = [e.message for e in settlements(messages, COMPLETE)]
@@ -260,12 +260,12 @@ class Receiver(MessageVerbs):
         return None if self._lock is None else to_datetime(self._lock.until)
 
     def renew_session_lock(self) -> datetime:
-        """Prolong the session's lock: it holds for the queue's lock duration from now."""
+        """Renew the session's lock for the queue's lock duration from now."""
         self._lock = self._store.run(RenewSession(self._path, self._held()))
         return to_datetime(self._lock.until)
 
     def get_session_state(self) -> bytes | None:
-        """Return the session's state, None if it has none. Raises SessionLockLost."""
+        """Return the session's state, or None. Raises SessionLockLost."""
         lock = self._held()
         return self._store.read(lambda tx: session_state(tx, self._path, lock))
 
@@ -280,7 +280,7 @@ class Receiver(MessageVerbs):
         return self._lock
 
     def _accept(self, max_wait: float | None) -> bool:
-        """Lock the wanted session; return False if none came free within `max_wait` seconds."""
+        """Lock the wanted session; return False if none became free within `max_wait` seconds."""
         end = None if max_wait is None else time.monotonic() + max_wait
         wanted = None if self._wanted is NEXT_SESSION else self._wanted
         assert not isinstance(wanted, NextSession)
@@ -306,19 +306,19 @@ class Receiver(MessageVerbs):
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop receiving; release the session, if one is held. If that failed, it may be called again."""
+        """Stop receiving and release the session, if there is one. If this fails, call it again."""
         self._closed = True
         with contextlib.suppress(BrokerClosed):
             self._release()
 
     def leave_session(self) -> None:
-        """Give up the session that is held, if it may be any: the next receive locks the next one."""
+        """Release the current session of a NEXT_SESSION receiver; the next receive locks the next session."""
         if self._wanted is NEXT_SESSION:
             with self._locking:
                 self._release()
 
     def _release(self) -> None:
-        """Give up the session that is held, and one that may be."""
+        """Release the session that is locked, or that may be."""
         if self._maybe_locked is not None:
             self._store.run(ReleaseSession(self._path, self._maybe_locked))
             self._maybe_locked = None
@@ -340,7 +340,7 @@ class Receiver(MessageVerbs):
 
 
 def return_or_raise(found: T | Exception) -> T:
-    """Return what an operation found, or raise the error it answered with."""
+    """Return an operation's result, or raise it if it is an error."""
     if isinstance(found, Exception):
         raise found
     return found

@@ -31,7 +31,7 @@ def prepare_all(messages: object) -> list[NewMessage]:
 
 
 def several(messages: object) -> Iterable[Any]:
-    """Return messages if there can be several, else raise InvalidMessage."""
+    """Return the messages if they are a collection, else raise InvalidMessage."""
     if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
         return messages
     raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
@@ -42,7 +42,7 @@ def _later(message: Sendable, at: datetime) -> Message:
 
 
 def sendable(path: str) -> EntityPath:
-    """Return a path that can be sent to, as far as it shows. Raises InvalidPath, NotAllowed."""
+    """Parse a path and check that it can be sent to. Raises InvalidPath, NotAllowed."""
     parsed = EntityPath.parse(path)
     if parsed.subqueue is not Subqueue.MAIN:
         raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {parsed.queue!r}")
@@ -50,12 +50,12 @@ def sendable(path: str) -> EntityPath:
 
 
 def send_operation(path: EntityPath, via: EntityPath | None, messages: list[NewMessage]) -> Send:
-    """Return what sends messages to an entity, or through one to another."""
+    """Return the operation that sends messages to an entity, directly or through another."""
     return Send(path, messages) if via is None else Send(via, messages, path.queue)
 
 
 class Sender:
-    """Sends to a queue or topic. Threads may share it. A context manager."""
+    """Sends to a queue or topic. Threads can share it. A context manager."""
 
     def __init__(self, store: Store, path: EntityPath, via: EntityPath | None = None) -> None:
         self._store = store
@@ -68,15 +68,15 @@ class Sender:
     @overload
     def send(self, messages: Iterable[Sendable]) -> list[int]: ...
     def send(self, messages: Sendable | Iterable[Sendable]) -> int | list[int]:
-        """Send one message, or several in one commit; they are on disk when this returns.
+        """Send one message, or several in one commit. When the call returns, they are on disk.
 
-        One that was received or peeked at is sent as a copy: its body and all that a sender can set, the id
-        too.
+        A received or peeked message is sent as a copy, with its body and everything a sender can set,
+        including the id.
 
-        Returns the sequence number, or a list of them. A message with a scheduled time is given
-        another number when it becomes active; this one cancels it. Raises EntityNotFound,
-        QueueDisabled, QuotaExceeded, InvalidMessage, MessageTooLarge: then none was sent. Sent via another
-        queue, the numbers are those in that queue.
+        Returns the sequence number, or a list of them. When sending via another queue, these are the numbers
+        in that queue. A scheduled message gets another number when it becomes active; use this one to
+        cancel it. Raises EntityNotFound, QueueDisabled, QuotaExceeded, InvalidMessage or MessageTooLarge;
+        then nothing was sent.
         """
         self._refuse_closed()
         prepared = prepare_all(messages)
@@ -89,7 +89,7 @@ class Sender:
     @overload
     def schedule(self, messages: Iterable[Sendable], at: datetime) -> list[int]: ...
     def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> int | list[int]:
-        """Send messages that become receivable at a time (an aware datetime)."""
+        """Send messages that become receivable at a given time (an aware datetime)."""
         if not is_aware(at):
             raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
         if isinstance(messages, Sendable):

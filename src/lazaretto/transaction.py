@@ -1,4 +1,4 @@
-"""A unit of work: receives, settles, sends and the user's own SQL in one commit."""
+"""A transaction: receives, settlements, sends and the user's own SQL in one commit."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class TransactionSavepoint:
         self._received = dict(owner._received)
 
     def rollback(self) -> None:
-        """Undo the settles, sends and SQL since this point; what was received since is given back.
+        """Undo settlements, sends and SQL since this point; release the messages received since.
 
-        The locks are kept to the end of the transaction, so that nobody else gets the messages
-        before then; they may still be settled within it. The rollback is not counted as a failure.
+        The locks are kept until the transaction ends, so nobody else gets the messages before, and they
+        can still be settled within it. This rollback does not count as a failed attempt.
         """
         owner = self._owner
         owner._refuse_ended()
@@ -54,7 +54,7 @@ class TransactionSavepoint:
 
 
 class BrokerTransaction(MessageVerbs):
-    """Receives, settles, sends and SQL that take effect together, or not at all. A context manager.
+    """Receives, settlements, sends and SQL that take effect together or not at all. A context manager.
 
     Leaving the block commits; an exception rolls back. What the transaction received and did not
     settle otherwise is completed by the commit. Rolling back charges each message it received one
@@ -82,10 +82,10 @@ class BrokerTransaction(MessageVerbs):
         *,
         subqueue: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Receive messages that the commit completes and a rollback gives back, charged.
+        """Receive messages. The commit completes them; a rollback counts a failed attempt.
 
-        Raises TransactionError after `execute`: the record of the hand-over must be committed
-        before you see the message, which is impossible within your own SQL's transaction.
+        Raises TransactionError after `execute`: the delivery must be committed before you see the message,
+        which is impossible within your own SQL's transaction.
         """
         self._refuse_receiving()
         with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
@@ -114,10 +114,10 @@ class BrokerTransaction(MessageVerbs):
     @overload
     def send(self, path: str, messages: Iterable[Sendable], *, via: str | None = None) -> None: ...
     def send(self, path: str, messages: Sendable | Iterable[Sendable], *, via: str | None = None) -> None:
-        """Send messages to a queue or topic by the commit. What is wrong with them is said now.
+        """Send messages to a queue or topic on commit. Invalid messages raise an error immediately.
 
-        `via`: a queue that they pass through (Service Bus's send via): the commit succeeds once that queue
-        takes them; where `path` cannot, they are set aside in its transfer dead-letter subqueue.
+        `via`: a queue that they pass through (send via in Service Bus). The commit succeeds once that queue
+        accepts them; if `path` cannot, they move to its transfer dead-letter subqueue.
         """
         self._refuse_ended()
         target, through = sendable(path), None if via is None else sendable(via)
@@ -126,17 +126,17 @@ class BrokerTransaction(MessageVerbs):
             self._enlist(send_operation(target, through, prepared))
 
     def _enlist(self, operation: Operation[Any]) -> None:
-        """Do an operation of the engine by the commit, after what was settled, in the order given."""
+        """Run an engine operation on commit, after the settlements, in the order given."""
         self._refuse_ended()
         self._operations.append(operation)
 
     @property
     def _enlisted(self) -> Sequence[Operation[Any]]:
-        """What the commit is going to do, in order."""
+        """The operations of the commit, in order."""
         return self._operations
 
     def _adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
-        """Take messages over as if this transaction had received them; `release`: done however it ends."""
+        """Adopt messages as if this transaction had received them; `release` runs however it ends."""
         self._refuse_ended()
         self._received.update((message.key, message) for message in messages)
         if release is not None:
@@ -145,9 +145,9 @@ class BrokerTransaction(MessageVerbs):
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
 
-        From here to the end of the transaction nobody else can write. The broker's tables can be
-        read and not changed. SQL's own errors (sqlite3.IntegrityError, psycopg.errors.CheckViolation) come
-        as they are. How parameters are written is the database's affair: see `paramstyle`.
+        From here to the end of the transaction nobody else can write. You can read the broker's tables but
+        not change them. Errors of the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
+        are raised unchanged. The style of parameters depends on the database: see `paramstyle`.
         """
         self._refuse_ended()
         if not isinstance(sql, str) or not is_unicode(sql):
@@ -165,7 +165,7 @@ class BrokerTransaction(MessageVerbs):
 
     @property
     def paramstyle(self) -> str:
-        """How the database's SQL names its parameters, in DB-API's words: "qmark" (?) or "format" (%s)."""
+        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
         return self._store.paramstyle
 
     def savepoint(self) -> TransactionSavepoint:
@@ -176,7 +176,7 @@ class BrokerTransaction(MessageVerbs):
         return point
 
     def commit(self) -> None:
-        """Make everything take effect. Raises MessageLockLost and others: then it was rolled back."""
+        """Commit everything. If it raises (MessageLockLost and others), the transaction was rolled back."""
         self._refuse_ended()
         entries = dict(self._settled)
         for key, message in self._received.items():
@@ -195,7 +195,7 @@ class BrokerTransaction(MessageVerbs):
             raise
 
     def rollback(self, error: BaseException | None = None) -> None:
-        """Undo everything; each message received is charged a failure, with `error` in its history."""
+        """Undo everything; count a failed attempt for each received message, with `error` in its history."""
         self._refuse_ended()
         self._ended = True
         if self._exclusive is not None:

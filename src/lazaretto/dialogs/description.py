@@ -88,11 +88,11 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
     delayed: datetime | None = None
     for lane in RECEIVED_LANES:
         session_id = lane_of(record.priority, record.handle, lane)
-        for key, number in tx.session_keys(record.queue_id, session_id):
-            name = STATES[number].value
+        for message in tx.session_keys(record.queue_id, session_id):
+            name = STATES[message.state].value
             states[name] += 1
             if name == "delayed" and delayed is None:
-                row = tx.row(key)
+                row = tx.row(message.key)
                 delayed = None if row is None or row.due is None else to_datetime(row.due)
         session = tx.session(record.queue_id, session_id)
         if held is None and session is not None and session.held_by is not None:
@@ -201,13 +201,13 @@ def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
 def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
     found = []
     for lane in RECEIVED_LANES:
-        for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
-            row = tx.row(key)
+        for message in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+            row = tx.row(message.key)
             if row is None:
                 continue
-            attempts = history(tx, key)
+            attempts = history(tx, message.key)
             last = attempts[-1] if attempts else None
-            text = STATES[state].value
+            text = STATES[message.state].value
             if last is not None:
                 error = f": {last.error_type}: {last.error_message}" if last.error_type else ""
                 text += f" after {len(attempts)} attempts, the last {last.outcome.value}{error}"

@@ -83,11 +83,11 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             # One that was passed on with others that were due is gone.
             passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
     sessions = tx.due_sessions(limit)
-    for queue_id, session_id, _token in sessions:
-        queue = tx.queue_by_id(queue_id)
+    for session in sessions:
+        queue = tx.queue_by_id(session.queue_id)
         if queue is not None:
-            release_held(tx, queue, session_id, Outcome.EXPIRED)
-        tx.unlock_session(queue_id, session_id)
+            release_held(tx, queue, session.session_id, Outcome.EXPIRED)
+        tx.unlock_session(session.queue_id, session.session_id)
     idle = tx.idle(limit)
     for entity in idle:
         end_idle(tx, entity)

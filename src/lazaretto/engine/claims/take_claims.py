@@ -8,6 +8,7 @@ attached before is fenced off then, and what its death says about messages is ju
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 
 import msgspec
@@ -25,11 +26,13 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
     OPEN,
     WITH_CLAIM,
+    ClaimableMessage,
     ClaimRecord,
     ConsumerRecord,
     ShardRecord,
@@ -38,6 +41,7 @@ from lazaretto.store.contract.records import SUSPECT, MessageRow, QueueRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 _replace = msgspec.structs.replace
+_KEY = operator.attrgetter("key")
 
 LONGEST_CONSUMER = 128
 #: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
@@ -181,9 +185,9 @@ def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) ->
     """Give back the messages of a session that stand behind one that leaves the claim."""
     if culprit.session_id is None:
         return
-    for key, _state in tx.session_keys(queue_of(culprit.key), culprit.session_id):
-        row = held_row(tx, shard, key)
-        if row is not None and key > culprit.key:
+    for message in tx.session_keys(queue_of(culprit.key), culprit.session_id):
+        row = held_row(tx, shard, message.key)
+        if row is not None and row.key > culprit.key:
             put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
 
 
@@ -265,6 +269,10 @@ def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
                 tx.save_shard(_replace(shard, reads=0))
 
 
+def _claimed(message: ReceivedMessage) -> ClaimableMessage:
+    return ClaimableMessage(message.key, len(message.body or b""))
+
+
 class _Taker:
     """Locks messages for one claim."""
 
@@ -280,16 +288,16 @@ class _Taker:
         """Return the shards, each with its bytes."""
         return self._sessions() if self._queue.options.requires_session else self._messages()
 
-    def _shard(self, number: int, keys: Sequence[tuple[int, int]]) -> tuple[ShardRecord, int]:
+    def _shard(self, number: int, keys: Sequence[ClaimableMessage]) -> tuple[ShardRecord, int]:
         token = self._token + number
-        shard = ShardRecord(token, self._token, keys[0][0], keys[-1][0], len(keys))
-        return shard, sum(size for _, size in keys)
+        shard = ShardRecord(token, self._token, keys[0].key, keys[-1].key, len(keys))
+        return shard, sum(message.size for message in keys)
 
-    def _within(self, keys: Sequence[tuple[int, int]], room: int) -> int:
+    def _within(self, keys: Sequence[ClaimableMessage], room: int) -> int:
         """Return how many of these, in order, fit into so many bytes; the first always does."""
         total = 0
-        for index, (_key, size) in enumerate(keys):
-            total += size
+        for index, message in enumerate(keys):
+            total += message.size
             if index and total > room:
                 return index
         return len(keys)
@@ -300,25 +308,25 @@ class _Taker:
         if suspect is not None:
             # Those before it go first, as they would to any receiver; then it goes alone.
             ready, _ = tx.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
-            fresh: list[tuple[int, int]] = []
+            fresh: list[ClaimableMessage] = []
             if not ready:
                 tx.lock([suspect.key], self._token, None)
-                return [self._shard(0, [(suspect.key, len(suspect.body or b""))])]
+                return [self._shard(0, [_claimed(suspect)])]
         else:
             ready, fresh = tx.claimable(self._queue.queue_id, self._last, wanted.max_rows)
         # Locked in the order of their turn, read in the order of their numbers.
         chosen = [*ready, *fresh]
         chosen = chosen[: self._within(chosen, wanted.max_bytes)]
-        again = {key for key, _ in ready}
-        chosen.sort()
+        again = {message.key for message in ready}
+        chosen.sort(key=_KEY)
         size = -(-len(chosen) // wanted.shards) if chosen else 1
         shards = []
         for number, start in enumerate(range(0, len(chosen), size)):
             part = chosen[start : start + size]
             shards.append(self._shard(number, part))
             token = self._token + number
-            ready_keys = [key for key, _ in part if key in again]
-            fresh_keys = [key for key, _ in part if key not in again]
+            ready_keys = [message.key for message in part if message.key in again]
+            fresh_keys = [message.key for message in part if message.key not in again]
             if ready_keys:
                 tx.lock(ready_keys, token, None)
             if fresh_keys:
@@ -330,7 +338,7 @@ class _Taker:
         suspect = self._suspect_of_sessions()
         if suspect is not None:
             return [suspect]
-        found: list[list[tuple[int, int]]] = []
+        found: list[list[ClaimableMessage]] = []
         rows = room = 0
         names: list[str] = []
         after = ""
@@ -347,15 +355,15 @@ class _Taker:
                 found.append(keys)
                 names.append(name)
                 rows += len(keys)
-                room -= sum(size for _, size in keys)
-        parts: list[list[tuple[int, int]]] = [[] for _ in range(min(wanted.shards, len(found)))]
+                room -= sum(message.size for message in keys)
+        parts: list[list[ClaimableMessage]] = [[] for _ in range(min(wanted.shards, len(found)))]
         for name, keys in zip(names, found, strict=True):
             # To the shard that has least so far.
             number = min(range(len(parts)), key=lambda n: len(parts[n]))
             parts[number] += keys
             tx.lock_session(queue_id, name, self._token + number, WITH_CLAIM)
-            tx.lock([key for key, _ in keys], self._token + number, None)
-        return [self._shard(number, sorted(part)) for number, part in enumerate(parts)]
+            tx.lock([message.key for message in keys], self._token + number, None)
+        return [self._shard(number, sorted(part, key=_KEY)) for number, part in enumerate(parts)]
 
     def _suspect_of_sessions(self) -> tuple[ShardRecord, int] | None:
         """Take a suspect alone that is the next of its session."""
@@ -368,17 +376,17 @@ class _Taker:
             if name and self._is_free(name) and tx.first_receivable(queue_id, name) == first:
                 tx.lock_session(queue_id, name, self._token, WITH_CLAIM)
                 tx.lock([first], self._token, None)
-                return self._shard(0, [(first, len(found.body or b""))])
+                return self._shard(0, [_claimed(found)])
         return None
 
     def _is_free(self, name: str) -> bool:
         record = self._tx.session(self._queue.queue_id, name)
         return record is None or (record.locked_until is None and record.held_by is None)
 
-    def _fit(self, keys: Sequence[tuple[int, int]], room: int) -> int:
-        return 0 if keys[0][1] > room else self._within(keys, room)
+    def _fit(self, keys: Sequence[ClaimableMessage], room: int) -> int:
+        return 0 if keys[0].size > room else self._within(keys, room)
 
-    def _of_session(self, name: str, limit: int) -> list[tuple[int, int]]:
+    def _of_session(self, name: str, limit: int) -> list[ClaimableMessage]:
         """Return what can be taken of a session, if nobody has it."""
         tx, queue_id = self._tx, self._queue.queue_id
         if not self._is_free(name):

@@ -120,8 +120,8 @@ def post_error(
 
 def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
     """Take what is scheduled in a lane away."""
-    for key, state in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
-        row = tx.row(key) if state == SCHEDULED else None
+    for message in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+        row = tx.row(message.key) if message.state == SCHEDULED else None
         if row is not None:
             remove(tx, row)
 
@@ -199,14 +199,14 @@ def clear_lanes(
     """Remove what waits for a conversation, or set its messages aside; return how many went unread."""
     unread = 0
     for lane in LANES:
-        for key, state in tx.session_keys(queue.queue_id, lane_of(record.priority, record.handle, lane)):
-            row = tx.row(key)
+        for message in tx.session_keys(queue.queue_id, lane_of(record.priority, record.handle, lane)):
+            row = tx.row(message.key)
             if row is None:
                 continue
             sent = lane is Lane.MESSAGE and decode_headers(row.headers).subject not in SYSTEM_TYPES
             unread += sent
             if sent and set_aside is not None:
-                if state == LOCKED:
+                if message.state == LOCKED:
                     row = end_attempt(tx, row, Outcome.RELEASED)
                 dead_letter(tx, queue, row, ENDED_REASON, set_aside)
             else:
@@ -254,7 +254,7 @@ def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
         end(tx, record)
         return
     # It was an error, which goes first, or something before it is to be tried again: then this comes last.
-    last = tx.row(waiting[-1][0])
+    last = tx.row(waiting[-1].key)
     if last is not None and decode_headers(last.headers).subject != END_DIALOG:
         post(tx, record, Lane.MESSAGE, END_DIALOG)
 

@@ -317,8 +317,8 @@ class ResumeConversation(Operation[None]):
         row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
         type_ = None if row is None else decode_headers(row.headers).subject
         ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
-        for key, state in tx.session_keys(queue.queue_id, session_id):
-            other = tx.row(key) if state == READY else None
+        for waiting in tx.session_keys(queue.queue_id, session_id):
+            other = tx.row(waiting.key) if waiting.state == READY else None
             if other is not None and other.cycle_attempts:
                 # Rolled back together with the poison message, it was charged for it.
                 tx.save_row(_replace(other, cycle_attempts=0, cycle=0))

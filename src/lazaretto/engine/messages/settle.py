@@ -264,7 +264,9 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
     if session_id is None or all(e.settlement.outcome is not Outcome.COMPLETED for e in entries):
         return
     left = [
-        s for _, s in tx.session_keys(queue.queue_id, session_id) if s not in (FRESH, DEFERRED, SCHEDULED)
+        message.key
+        for message in tx.session_keys(queue.queue_id, session_id)
+        if message.state not in (FRESH, DEFERRED, SCHEDULED)
     ]
     others = [e for e in entries if e.settlement.outcome not in _KEPT]
     if left or others:

@@ -331,11 +331,11 @@ def set_aside(
     assert row.session_id is not None
     text = f"Message {sequence_of(row.key)} of its session was poison: {reason}."
     verdict = Final(shared, SESSION_POISONED, text)
-    for key, state in tx.session_keys(queue.queue_id, row.session_id):
-        if key == row.key:
+    for message in tx.session_keys(queue.queue_id, row.session_id):
+        if message.key == row.key:
             act(row)
-        elif state != SCHEDULED and (other := tx.row(key)) is not None:
-            if state == LOCKED:
+        elif message.state != SCHEDULED and (other := tx.row(message.key)) is not None:
+            if message.state == LOCKED:
                 other = end_attempt(tx, other, Outcome.RELEASED)
             DISPOSITION_ACTIONS[shared](tx, queue, other, verdict, None)
 

@@ -38,7 +38,7 @@ def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSes
     """Return the sessions of a queue that are held back, by the place of their poison message."""
     queue = require_queue(tx, path)
     bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
-    return [held_session(*row) for row in tx.held_sessions(*bounds, limit)]
+    return [held_session(s.session_id, s.held_by) for s in tx.held_sessions(*bounds, limit)]
 
 
 def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> SessionDescription:
@@ -48,7 +48,7 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
     keys = tx.session_keys(queue.queue_id, session_id)
     if record is None and not keys:
         raise MessageNotFound(f"no session {session_id!r} in {queue.path!r}")
-    states = Counter(STATES[state].value for _, state in keys)
+    states = Counter(STATES[message.state].value for message in keys)
     locked = record is not None and record.is_locked(tx.now)
     return SessionDescription(
         queue=queue.path,

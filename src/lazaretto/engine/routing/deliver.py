@@ -39,10 +39,10 @@ _replace = msgspec.structs.replace
 
 def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
     """Let sessions go on whose poison messages are decided on, or gone."""
-    for queue_id, session_id in tx.release_sessions(keys):
-        queue = tx.queue_by_id(queue_id)
+    for session in tx.release_sessions(keys):
+        queue = tx.queue_by_id(session.queue_id)
         if queue is not None:
-            note(tx, "session_released", queue, session=session_id)
+            note(tx, "session_released", queue, session=session.session_id)
 
 
 def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:

@@ -70,6 +70,13 @@ class ShardRecord(msgspec.Struct, frozen=True):
     careful: bool = False
 
 
+class ClaimableMessage(msgspec.Struct, frozen=True):
+    """A message that a claim may take, and its bytes."""
+
+    key: int
+    size: int
+
+
 class ClaimTransaction(Protocol):
     """What an operation may do with claims within one commit."""
 
@@ -131,14 +138,14 @@ class ClaimTransaction(Protocol):
 
     def claimable(
         self, queue_id: int, last: int, limit: int
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return key and size of receivable messages up to a key: those handed out before, and fresh ones."""
+    ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
+        """Return receivable messages up to a key: those handed out before, and fresh ones."""
         ...
 
     def claimable_session(
         self, queue_id: int, session_id: str, before: int, limit: int
-    ) -> list[tuple[int, int]]:
-        """Return key and size of the first receivable messages of a session below a key."""
+    ) -> list[ClaimableMessage]:
+        """Return the first receivable messages of a session below a key."""
         ...
 
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:

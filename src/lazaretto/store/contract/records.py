@@ -276,6 +276,27 @@ class Notice(NamedTuple):
     stack: str | None = None
 
 
+class SessionAddress(msgspec.Struct, frozen=True):
+    """Which session of which queue."""
+
+    queue_id: int
+    session_id: str
+
+
+class HeldSessionRecord(msgspec.Struct, frozen=True):
+    """A session that is held back, with JSON of the poison message it waits for."""
+
+    session_id: str
+    held_by: str
+
+
+class MessageStanding(msgspec.Struct, frozen=True):
+    """A message's key and state."""
+
+    key: int
+    state: int
+
+
 class SessionRecord(msgspec.Struct, frozen=True):
     """A session's lock and state, and what holds it back: JSON of the poison message it waits for."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from lazaretto.store.contract.records import MessageRow, SessionRecord
+from lazaretto.store.contract.records import (
+    HeldSessionRecord,
+    MessageRow,
+    MessageStanding,
+    SessionAddress,
+    SessionRecord,
+)
 
 
 class SessionTransaction(Protocol):
@@ -47,20 +53,20 @@ class SessionTransaction(Protocol):
         """Hold a session back because of a message; `held_by` is JSON."""
         ...
 
-    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        """Let the sessions go on that messages hold back; return queue id and session id of each."""
+    def release_sessions(self, keys: Sequence[int]) -> list[SessionAddress]:
+        """Let the sessions go on that messages hold back; return them."""
         ...
 
     def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
         """Return the sessions that messages hold back, by the messages' keys."""
         ...
 
-    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
-        """Return session id and JSON of sessions held back by messages between two keys."""
+    def held_sessions(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
+        """Return the sessions held back by messages between two keys."""
         ...
 
-    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
-        """Return key and state of every message of a session, in order."""
+    def session_keys(self, queue_id: int, session_id: str) -> list[MessageStanding]:
+        """Return how every message of a session stands, in order."""
         ...
 
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
@@ -71,6 +77,6 @@ class SessionTransaction(Protocol):
         """Return the messages a session's receiver holds."""
         ...
 
-    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        """Return queue id, session id and lock token of sessions whose lock has run out."""
+    def due_sessions(self, limit: int) -> list[SessionAddress]:
+        """Return the sessions whose lock has run out."""
         ...

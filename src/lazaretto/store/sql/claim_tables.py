@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
-from lazaretto.store.contract.claim_contract import MOST_SHARDS, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract.claim_contract import (
+    MOST_SHARDS,
+    ClaimableMessage,
+    ClaimRecord,
+    ConsumerRecord,
+    ShardRecord,
+)
 from lazaretto.store.sql.statements import Statements
 
 
 def _shard(row: Sequence[Any]) -> ShardRecord:
     *fields, careful = row
     return msgspec.structs.replace(ShardRecord(*fields), careful=bool(careful))
+
+
+def _claimable(rows: Iterable[Sequence[Any]]) -> list[ClaimableMessage]:
+    return [ClaimableMessage(*row) for row in rows]
 
 
 class ClaimTables(Statements):
@@ -85,19 +95,19 @@ class ClaimTables(Statements):
 
     def claimable(
         self, queue_id: int, last: int, limit: int
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
         first = lower_bound(queue_id)
-        ready = self._run("select_claimable_ready", (first, last, self.now, limit)).fetchall()
+        ready = _claimable(self._run("select_claimable_ready", (first, last, self.now, limit)))
         start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
         left = limit - len(ready)
-        fresh = self._run("select_claimable_fresh", (start, last, self.now, left)).fetchall()
-        return ready, fresh
+        fresh = self._run("select_claimable_fresh", (start, last, self.now, left))
+        return ready, _claimable(fresh)
 
     def claimable_session(
         self, queue_id: int, session_id: str, before: int, limit: int
-    ) -> list[tuple[int, int]]:
+    ) -> list[ClaimableMessage]:
         values = (queue_id, session_id, self.now, before, limit)
-        return self._run("select_claimable_session", values).fetchall()
+        return _claimable(self._run("select_claimable_session", values))
 
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
         self._lock_range(first, last, token, None)

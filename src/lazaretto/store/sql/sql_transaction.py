@@ -20,10 +20,13 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     STATES,
     SUSPECT,
+    HeldSessionRecord,
     MessageRow,
+    MessageStanding,
     NewMessage,
     Notice,
     QueueRecord,
+    SessionAddress,
     SessionRecord,
 )
 from lazaretto.store.sql.body_tables import BodyTables
@@ -396,22 +399,24 @@ class SqlTransaction(
         values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
         self._run("hold_session", values)
 
-    def release_sessions(self, keys: Sequence[int]) -> list[tuple[int, str]]:
-        released = self._run("release_sessions", (self._ids(keys),)).fetchall()
-        for queue_id, session_id in released:
-            self._run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
-            self.wake(lower_bound(queue_id))
+    def release_sessions(self, keys: Sequence[int]) -> list[SessionAddress]:
+        rows = self._run("release_sessions", (self._ids(keys),)).fetchall()
+        released = [SessionAddress(*row) for row in rows]
+        for session in released:
+            self._run("delete_idle_session", msgspec.structs.asdict(session))
+            self.wake(lower_bound(session.queue_id))
         return released
 
     def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
         return dict(self._run("select_sessions_held_by", (self._ids(keys),)).fetchall())
 
-    def held_sessions(self, first: int, last: int, limit: int) -> list[tuple[str, str]]:
+    def held_sessions(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
         values = {"first": first, "last": last, "limit": limit}
-        return self._run("select_held_sessions", values).fetchall()
+        return [HeldSessionRecord(*row) for row in self._run("select_held_sessions", values)]
 
-    def session_keys(self, queue_id: int, session_id: str) -> list[tuple[int, int]]:
-        return self._run("select_session_keys", (queue_id, session_id)).fetchall()
+    def session_keys(self, queue_id: int, session_id: str) -> list[MessageStanding]:
+        rows = self._run("select_session_keys", (queue_id, session_id))
+        return [MessageStanding(*row) for row in rows]
 
     def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "state": state}
@@ -423,8 +428,9 @@ class SqlTransaction(
         rows = self._run("select_session_locked", (queue_id, session_id)).fetchall()
         return [MessageRow(*row) for row in rows]
 
-    def due_sessions(self, limit: int) -> list[tuple[int, str, int]]:
-        return self._run("select_due_sessions", {**self._by_now(), "limit": limit}).fetchall()
+    def due_sessions(self, limit: int) -> list[SessionAddress]:
+        rows = self._run("select_due_sessions", {**self._by_now(), "limit": limit})
+        return [SessionAddress(queue_id, session_id) for queue_id, session_id, _token in rows]
 
     # -- duplicate detection --------------------------------------------------------------------
 

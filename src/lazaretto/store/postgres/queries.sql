@@ -32,22 +32,15 @@ DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 -- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
 -- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
 -- Differs because messages that a range locks are counted as locked.
-SELECT q.queue_id, expired, dropped, size,
-       (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
-       (SELECT count(*) FROM lazaretto_sessions s
-        WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}] AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}] AND m.key < [lower_bound q.queue_id + 1]),
-       state, amount
+SELECT [standing], state, amount
 FROM lazaretto_queues q LEFT JOIN LATERAL (
     SELECT state, sum(n)::bigint AS amount FROM (
         SELECT state, count(*) AS n FROM lazaretto_messages
         WHERE key > [lower_bound q.queue_id] AND key < [subqueue_bound q.queue_id, {DEAD_LETTER}] GROUP BY state
         UNION ALL
         SELECT unnest(ARRAY[{LOCKED}, {FRESH}]), unnest(ARRAY[r.amount, -r.amount])
-        FROM lazaretto_range_locks r WHERE last > [lower_bound q.queue_id] AND last < [subqueue_bound q.queue_id, {DEAD_LETTER}]
+        FROM lazaretto_range_locks r
+        WHERE last > [lower_bound q.queue_id] AND last < [subqueue_bound q.queue_id, {DEAD_LETTER}]
     ) AS counted GROUP BY state HAVING sum(n) > 0
 ) AS counts ON true
 WHERE q.queue_id [among ids]
@@ -113,9 +106,7 @@ SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
 -- The same for many, which are locked as a range.
 -- Differs because only the server knows ranges.
 WITH clear AS ([is_clear]), taken AS (
-    SELECT :token::bigint, key, [body],
-           message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
-           enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
+    SELECT :token::bigint, [received], NULL::text, NULL::text, cycle_attempts
     FROM lazaretto_messages m
     WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
         AND [lives]
@@ -271,10 +262,7 @@ SELECT what, count FROM (
                      WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH}
                        AND (m.expires IS NULL OR m.expires > r.locked_at))
     UNION ALL
-    SELECT 'messages in the topic ' || q.path || ', where nobody can receive them', count(*)
-    FROM lazaretto_queues q
-    JOIN lazaretto_messages m ON m.key > [lower_bound q.queue_id] AND m.key < [lower_bound q.queue_id + 1] AND m.state <> {SCHEDULED}
-    WHERE q.kind = 'topic' GROUP BY q.path
+    [misplaced]
 ) AS problems WHERE count > 0
 
 -- name: select_now
@@ -285,7 +273,8 @@ SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FRO
 -- name: begin_as_expected
 -- Wait to be the only writer. Fails if others have written since; else the server's time.
 -- Differs because the file has BEGIN IMMEDIATE.
-SELECT pg_advisory_xact_lock(:writing, :store), 1 / (pg_sequence_last_value('lazaretto_version'::regclass) = :version)::int,
+SELECT pg_advisory_xact_lock(:writing, :store),
+       1 / (pg_sequence_last_value('lazaretto_version'::regclass) = :version)::int,
        CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
@@ -297,7 +286,8 @@ SELECT nextval('lazaretto_version'::regclass) WHERE pg_current_xact_id_if_assign
 -- name: tell
 -- The same, told to all who listen.
 -- Differs because only the server tells other processes.
-SELECT nextval('lazaretto_version'::regclass), pg_notify(:channel, '') WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+SELECT nextval('lazaretto_version'::regclass), pg_notify(:channel, '')
+WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.

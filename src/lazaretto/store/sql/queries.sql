@@ -1,9 +1,11 @@
--- The queries of both databases, in one text. Parameters are written :name; the order of their first use is
--- that in which they may be given without names. What differs by the database is said by words in brackets, which
--- stand in its module dialect; states and the arithmetic of keys stand in the module words.
+-- The queries that both databases run.
+--
+-- :name is a parameter. Values without names are given in the order in which the text first uses them.
+-- [name] is a part, [name argument] a word: each database's module `dialect` has its own words, and the module
+-- `words` has those of all. {NAME} is a state of a message or a number of a subqueue.
 -- [rows] after VALUES stands for as many copies of the row as there are rows.
--- Headers: `locks: written first` has the locks on ranges of messages written into the messages before; `locks: not
--- looked at` says that it looks at nobody's lock, or at messages of which a range locks none.
+-- `locks: written first`: the locks on ranges of messages are written into the messages before the query runs.
+-- `locks: not looked at`: the query looks at nobody's lock, or only at messages that no range locks.
 
 -- == parts of several queries ==
 
@@ -62,9 +64,34 @@ UPDATE lazaretto_messages
 SET state = {LOCKED}, due = :until, lock_token = :token, locked_at = :now, locked_by = :worker,
     deliveries = deliveries + 1
 
+-- part: received
+-- A message as it is handed over, in the order of ReceivedMessage, but for what is behind.
+m.key, [body], m.message_id, m.enqueued, m.expires, m.headers, m.body_id,
+       m.deliveries + 1, m.delivery_count, m.cycle, m.generation, m.enqueued_sequence_number
+
 -- part: dead_letter
 -- A message's record as a dead letter, if it is one.
 LEFT JOIN lazaretto_dead_letters d ON d.key = [main_key m.key] AND [place_of m.key] <> 0
+
+-- part: standing
+-- How a queue stands, in the order of Standing.
+q.queue_id, expired, dropped, size,
+       (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
+       (SELECT count(*) FROM lazaretto_sessions s
+        WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}]
+            AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
+       (SELECT count(*) FROM lazaretto_messages m
+        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}] AND m.key < [lower_bound q.queue_id + 1])
+
+-- part: misplaced
+-- Messages that lie in a topic and do not wait for their time.
+SELECT 'messages in the topic ' || q.path || ', where nobody can receive them', count(*)
+FROM lazaretto_queues q
+JOIN lazaretto_messages m ON m.key > [lower_bound q.queue_id]
+    AND m.key < [lower_bound q.queue_id + 1] AND m.state <> {SCHEDULED}
+WHERE q.kind = 'topic' GROUP BY q.path
 
 -- == queues ==
 
@@ -85,28 +112,23 @@ SELECT coalesce(max(queue_id), 0) FROM lazaretto_queues
 
 -- name: select_queues_after
 -- The queues behind an id, in the order in which they came.
-SELECT [queue_columns]
-FROM lazaretto_queues WHERE queue_id > :after ORDER BY queue_id
+SELECT [queue_columns] FROM lazaretto_queues WHERE queue_id > :after ORDER BY queue_id
 
 -- name: select_queue
 -- One queue by path.
-SELECT [queue_columns]
-FROM lazaretto_queues WHERE path_key = :path_key
+SELECT [queue_columns] FROM lazaretto_queues WHERE path_key = :path_key
 
 -- name: select_queue_by_id
 -- One queue by the id in its messages' keys.
-SELECT [queue_columns]
-FROM lazaretto_queues WHERE queue_id = :queue_id
+SELECT [queue_columns] FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: select_queues
 -- All queues by path.
-SELECT [queue_columns]
-FROM lazaretto_queues ORDER BY path_key
+SELECT [queue_columns] FROM lazaretto_queues ORDER BY path_key
 
 -- name: select_subscriptions
 -- The subscriptions of a topic by path.
-SELECT [queue_columns]
-FROM lazaretto_queues WHERE topic_id = :topic_id ORDER BY path_key
+SELECT [queue_columns] FROM lazaretto_queues WHERE topic_id = :topic_id ORDER BY path_key
 
 -- name: update_queue
 -- The options and status of a queue.
@@ -231,7 +253,8 @@ VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
      enqueued_sequence_number, generation, resubmitted_from)
-VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body, :enqueued_sequence_number, :generation, :resubmitted_from)
+VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body,
+    :enqueued_sequence_number, :generation, :resubmitted_from)
 
 -- name: repeat_routed
 -- The messages that one subscription has just got, for another one.
@@ -267,9 +290,7 @@ VALUES
 -- name: select_fresh
 -- The next messages of a subqueue that were never handed out.
 -- locks: written first
-SELECT key, [body],
-       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
-       enqueued_sequence_number, NULL, NULL, cycle_attempts
+SELECT [received], NULL, NULL, cycle_attempts
 FROM lazaretto_messages m
 WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives]
 ORDER BY key LIMIT :limit
@@ -277,9 +298,7 @@ ORDER BY key LIMIT :limit
 -- name: select_ready
 -- The first messages of a subqueue that were handed out before and are receivable again.
 -- locks: not looked at
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
-       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+SELECT [received], d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m [index lazaretto_messages_ready]
 [dead_letter]
 WHERE m.key > :first AND m.key <= :last AND state = {READY} AND [lives]
@@ -288,11 +307,10 @@ ORDER BY m.key LIMIT :limit
 -- name: select_session_messages
 -- The first receivable messages of a session, those handed out before first.
 -- locks: not looked at
-SELECT m.key, [body],
-       message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
-       generation, enqueued_sequence_number, NULL, NULL, cycle_attempts
+SELECT [received], NULL, NULL, cycle_attempts
 FROM lazaretto_messages m
-WHERE [queue_of m.key] = :queue_id AND session_id = :session_id AND state = CAST(:state AS INTEGER) AND [lives] AND m.key < :before
+WHERE [queue_of m.key] = :queue_id AND session_id = :session_id AND state = CAST(:state AS INTEGER)
+    AND [lives] AND m.key < :before
 ORDER BY m.key LIMIT :limit
 
 -- name: select_sizes
@@ -333,9 +351,7 @@ SELECT size FROM (
 -- name: select_messages
 -- Messages by key, in a given state, whatever their order.
 -- locks: written first
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
-       m.generation, enqueued_sequence_number, d.reason, d.description, cycle_attempts
+SELECT [received], d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m
 [dead_letter]
 WHERE m.key [among keys] AND state = CAST(:state AS INTEGER)
@@ -374,8 +390,7 @@ WHERE key = :key AND [held]
 -- name: select_held
 -- The messages of these that are held under this lock.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages
+SELECT [row_columns] FROM lazaretto_messages
 WHERE key [among keys] AND [held]
 
 -- name: delete_messages
@@ -399,32 +414,28 @@ DELETE FROM lazaretto_shared_bodies WHERE body_id [among body_ids] AND uses < 1
 -- name: select_row
 -- All that the engine decides by of one message; not its body.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages WHERE key = :key
+SELECT [row_columns] FROM lazaretto_messages WHERE key = :key
 
 -- name: select_rows
 -- The same of several messages.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages WHERE key [among keys]
+SELECT [row_columns] FROM lazaretto_messages WHERE key [among keys]
 
 -- name: select_active
 -- The first active messages of a queue, as the engine decides by them.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages WHERE key > :first AND key <= :last AND [is_active] ORDER BY key LIMIT :limit
+SELECT [row_columns] FROM lazaretto_messages
+WHERE key > :first AND key <= :last AND [is_active] ORDER BY key LIMIT :limit
 
 -- name: select_due
 -- The messages whose time has come, the longest due first.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages [index lazaretto_messages_due] WHERE [is_due due] ORDER BY due LIMIT :limit
+SELECT [row_columns] FROM lazaretto_messages [index lazaretto_messages_due] WHERE [is_due due] ORDER BY due LIMIT :limit
 
 -- name: select_session_locked
 -- The messages a session's receiver holds.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages
+SELECT [row_columns] FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {LOCKED}
 
 -- name: update_row
@@ -514,9 +525,7 @@ WHERE m.key > :first AND m.key <= :last AND state = {DELAYED} ORDER BY m.key LIM
 -- name: select_suspect
 -- The first message of a subqueue that must be handed out alone.
 -- locks: not looked at
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle,
-       m.generation, enqueued_sequence_number, d.reason, d.description, NULL
+SELECT [received], d.reason, d.description, NULL
 FROM lazaretto_messages m [index lazaretto_messages_suspect]
 [dead_letter]
 WHERE m.key > :first AND m.key <= :last AND state = {SUSPECT} AND [lives]
@@ -557,8 +566,7 @@ DELETE FROM lazaretto_workers WHERE died < :before
 -- name: select_locked_by
 -- The messages that a process holds, among those whose lock runs out until then.
 -- locks: written first
-SELECT [row_columns]
-FROM lazaretto_messages [index lazaretto_messages_due]
+SELECT [row_columns] FROM lazaretto_messages [index lazaretto_messages_due]
 WHERE due <= :until AND state = {LOCKED} AND locked_by = :worker AND key > :first AND key < :end ORDER BY key
 
 -- name: insert_lease
@@ -600,7 +608,8 @@ WHERE [queue_of key] = :queue_id AND session_id = :session_id AND [is_active] AN
 -- name: first_delayed_key
 -- The first message of a session that waits for a retry: later ones wait behind it.
 -- locks: not looked at
-SELECT min(key) FROM lazaretto_messages WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAYED}
+SELECT min(key) FROM lazaretto_messages
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAYED}
 
 -- name: select_session
 -- A session's lock and state.
@@ -688,14 +697,16 @@ WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :par
 -- name: insert_message_id
 -- Remember a message id.
 INSERT INTO lazaretto_message_ids
-    (queue_id, message_id, partition_key, forget_after, sequence_number) VALUES (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
+    (queue_id, message_id, partition_key, forget_after, sequence_number)
+VALUES (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
 ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
     sequence_number = excluded.sequence_number
 
 -- name: delete_message_id
 -- Forget a message id, if it was sent under this number.
 DELETE FROM lazaretto_message_ids
-WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key AND sequence_number = :sequence_number
+WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key
+    AND sequence_number = :sequence_number
 
 -- name: delete_old_message_ids
 -- Forget ids whose time is over, a chunk at a time.
@@ -802,7 +813,8 @@ DELETE FROM lazaretto_dead_letters WHERE key [among keys]
 
 -- name: insert_events
 -- What programs may follow.
-INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail) VALUES [rows] (:time, :kind, :queue, :sequence_number, :detail)
+INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail)
+VALUES [rows] (:time, :kind, :queue, :sequence_number, :detail)
 
 -- name: select_events
 -- Events after a position.
@@ -849,7 +861,8 @@ ON CONFLICT (queue_id, consumer) DO UPDATE SET epoch = excluded.epoch, last_clai
 -- name: select_claims
 -- A consumer's claims between two numbers.
 SELECT [claim_columns]
-FROM lazaretto_claims WHERE queue_id = :queue_id AND consumer = :consumer AND number > :after AND number <= :last ORDER BY number
+FROM lazaretto_claims WHERE queue_id = :queue_id AND consumer = :consumer AND number > :after AND number <= :last
+ORDER BY number
 
 -- name: select_all_claims
 -- A queue's claims, the latest first.
@@ -955,7 +968,8 @@ WHERE key > :first AND key <= :last AND state = {READY} AND [lives] ORDER BY key
 -- locks: written first
 SELECT key, [bytes]
 FROM lazaretto_messages m [index lazaretto_messages_session]
-WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state IN ({FRESH}, {READY}) AND [lives] AND key < :before
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state IN ({FRESH}, {READY})
+    AND [lives] AND key < :before
 ORDER BY key LIMIT :limit
 
 -- name: select_shard_keys
@@ -992,7 +1006,8 @@ WHERE [in_shard] AND suspect = 0 AND deferred = 0
 -- name: unlock_claimed_sessions
 -- The sessions that a claim holds.
 UPDATE lazaretto_sessions SET lock_token = NULL, locked_until = NULL, locked_by = NULL
-WHERE locked_until IS NOT NULL AND queue_id = :queue_id AND lock_token >= :first_token AND lock_token < :end_token RETURNING session_id
+WHERE locked_until IS NOT NULL AND queue_id = :queue_id AND lock_token >= :first_token AND lock_token < :end_token
+RETURNING session_id
 
 -- == the outbox ==
 

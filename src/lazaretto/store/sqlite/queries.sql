@@ -21,24 +21,13 @@ DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 -- name: select_problems
 -- What cannot be: messages that lie in a topic and do not wait for their time.
 -- Differs because SQLite's own check finds what is damaged.
-SELECT 'messages in the topic ' || q.path || ', where nobody can receive them', count(*)
-FROM lazaretto_queues q
-JOIN lazaretto_messages m ON m.key > [lower_bound q.queue_id] AND m.key < [lower_bound q.queue_id + 1] AND m.state <> {SCHEDULED}
-WHERE q.kind = 'topic' GROUP BY q.path
+[misplaced]
 
 -- name: select_standings
 -- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
 -- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
 -- Differs because SQLite has no lateral joins, and no ranges.
-SELECT q.queue_id, expired, dropped, size,
-       (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
-       (SELECT count(*) FROM lazaretto_sessions s
-        WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}] AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}] AND m.key < [lower_bound q.queue_id + 1]),
-       state, amount
+SELECT [standing], state, amount
 FROM lazaretto_queues q LEFT JOIN (
     SELECT i.value AS queue_id, state, count(*) AS amount FROM json_each(:ids) i CROSS JOIN lazaretto_messages m
     WHERE m.key > [lower_bound i.value] AND m.key < [subqueue_bound i.value, {DEAD_LETTER}] GROUP BY 1, 2

@@ -1,4 +1,4 @@
-"""`lazaretto claims`: what pipelines have taken, and giving it back."""
+"""`lazaretto claim`: what pipelines have taken, and giving it back."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def cli(tmp_path: Path) -> Program:
 
 
 def test_claims_are_listed(cli: Program) -> None:
-    (claim,) = cli.ok("claims", "list", "orders", "--json").json
+    (claim,) = cli.ok("claim", "list", "orders", "--json").json
     assert (claim["consumer"], claim["number"], claim["state"], claim["rows"]) == ("nightly", 1, "open", 2)
-    shown = cli.ok("claims", "list", "orders").out
+    shown = cli.ok("claim", "list", "orders").out
     assert "nightly" in shown
     assert "open" in shown
 
 
 def test_one_is_given_back(cli: Program) -> None:
-    assert cli.ok("claims", "revoke", "orders", "nightly", "1").out == "revoked claim 1 of nightly\n"
-    (claim,) = cli.ok("claims", "list", "orders", "--json").json
+    assert cli.ok("claim", "revoke", "orders", "nightly", "1").out == "revoked claim 1 of nightly\n"
+    (claim,) = cli.ok("claim", "list", "orders", "--json").json
     assert (claim["state"], claim["outcomes"]) == ("revoked", {"released": 2})
     with cli.broker() as broker:
         assert broker.queue("orders").counts.active == 3
@@ -40,8 +40,8 @@ def test_one_is_given_back(cli: Program) -> None:
 
 
 def test_what_is_not_there(cli: Program) -> None:
-    cli.fails(1, "entity_error", "claims", "revoke", "orders", "nightly", "2")
-    cli.fails(1, "entity_error", "claims", "revoke", "orders", "nobody", "1")
-    cli.fails(3, "entity_not_found", "claims", "list", "chairs")
-    none = cli("claims", "list", "$system/deadletter")
+    cli.fails(1, "entity_error", "claim", "revoke", "orders", "nightly", "2")
+    cli.fails(1, "entity_error", "claim", "revoke", "orders", "nobody", "1")
+    cli.fails(3, "entity_not_found", "claim", "list", "chairs")
+    none = cli("claim", "list", "$system/deadletter")
     assert (none.code, none.err) == (0, "no claims\n")

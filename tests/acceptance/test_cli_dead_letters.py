@@ -1,4 +1,4 @@
-"""`lazaretto dead-letters`: list, show, groups, resubmit, move, republish, purge."""
+"""`lazaretto dead-letter`: list, show, groups, resubmit, move, republish, purge."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def _numbers(cli: Program, *arguments: str) -> list[int]:
 
 
 def test_list(cli: Program) -> None:
-    rows = cli.ok("dead-letters", "list", "orders").out.splitlines()
+    rows = cli.ok("dead-letter", "list", "orders").out.splitlines()
     assert len(rows) == 6
     assert rows[2].split()[0] == "2"
     assert rows[2].split()[3:6] == ["MaxDeliveryCountExceeded", "KeyError", "2"]
-    first = cli.ok("dead-letters", "list", "orders", "--json").json[0]
+    first = cli.ok("dead-letter", "list", "orders", "--json").json[0]
     assert (first["queue"], first["error_type"], first["error_message"]) == ("orders", "ValueError", "one")
     assert first["counters"]["failures"] == 2
     assert first["message"]["body"] == "one"
     assert datetime.now(UTC) - datetime.fromisoformat(first["dead_lettered"]) < timedelta(minutes=5)
-    assert cli("dead-letters", "list", "$system/deadletter").err.startswith("no such dead letters")
+    assert cli("dead-letter", "list", "$system/deadletter").err.startswith("no such dead letters")
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,25 @@ def test_filters(cli: Program, filters: list[str], numbers: list[int]) -> None:
 
 
 def test_show_tells_every_attempt_with_its_stack(cli: Program) -> None:
-    shown = cli.ok("dead-letters", "show", "orders", "2").out
+    shown = cli.ok("dead-letter", "show", "orders", "2").out
     for text in ("MaxDeliveryCountExceeded", "  1. ", "  2. ", "failed after", "body (7 bytes)\n  two: no\n"):
         assert text in shown
     assert shown.count("     KeyError: 'two: no'\n") == 4
     assert shown.count("Traceback (most recent call last):\n") == 2
-    letter = cli.ok("dead-letters", "show", "orders", "2", "--json").json
+    letter = cli.ok("dead-letter", "show", "orders", "2", "--json").json
     assert [(a["number"], a["outcome"]) for a in letter["attempts"]] == [(1, "failed"), (2, "failed")]
     assert letter["attempts"][0]["stack"].startswith("Traceback")
-    cli.fails(3, "message_not_found", "dead-letters", "show", "orders", "99")
-    cli.fails(3, "entity_not_found", "dead-letters", "show", "nothing", "1")
+    cli.fails(3, "message_not_found", "dead-letter", "show", "orders", "99")
+    cli.fails(3, "entity_not_found", "dead-letter", "show", "nothing", "1")
 
 
 def test_groups(cli: Program) -> None:
-    rows = cli.ok("dead-letters", "groups", "orders").out.splitlines()
+    rows = cli.ok("dead-letter", "groups", "orders").out.splitlines()
     assert [row.split()[:3] for row in rows[1:]] == [
         ["3", "MaxDeliveryCountExceeded", "ValueError"],
         ["2", "MaxDeliveryCountExceeded", "KeyError"],
     ]
-    found = cli.ok("dead-letters", "groups", "orders", "--json").json
+    found = cli.ok("dead-letter", "groups", "orders", "--json").json
     assert [(g["count"], g["error_type"], g["example"]) for g in found] == [
         (3, "ValueError", 1),
         (2, "KeyError", 2),
@@ -89,68 +89,82 @@ def test_resubmit_by_filter_after_a_dry_run(cli: Program) -> None:
     assert _numbers(cli, "list", "orders") == [1, 2, 3, 4, 5]
     assert cli.ok("dead-letters", *by_type).out == "resubmitted 2 dead letters to orders\n"
     assert _numbers(cli, "list", "orders") == [1, 3, 5]
-    received = cli.ok("receive", "orders", "-n", "9", "--json").json
+    received = cli.ok("receive", "orders", "-n", "9", "--complete", "--json").json
     assert [(m["sequence_number"], m["body"], m["generation"]) for m in received] == [
         (6, "two: no", 1),
         (7, "four: no", 1),
     ]
-    shown = cli.ok("dead-letters", "show", "orders", "2", "--json").json
+    shown = cli.ok("dead-letter", "show", "orders", "2", "--json").json
     assert (shown["resolution"], shown["resubmitted_as"]) == ("resubmitted", 6)
 
 
 def test_resubmit_by_number_names_what_was_left(cli: Program) -> None:
-    assert cli.ok("dead-letters", "resubmit", "orders", "3").out == (
+    assert cli.ok("dead-letter", "resubmit", "orders", "3").out == (
         "resubmitted 1 dead letter to orders: 3 as 6\n"
     )
-    result = cli("dead-letters", "resubmit", "orders", "1", "3", "99", "--json")
+    result = cli("dead-letter", "resubmit", "orders", "1", "3", "99", "--json")
     assert result.code == 1
     assert result.json["resubmitted"] == {"1": 7}
     assert [s["sequence_number"] for s in result.json["skipped"]] == [3, 99]
     assert result.err == "error[not_resubmitted]: not resubmitted: 3 (already resubmitted), 99 (not found)\n"
-    cli.fails(3, "not_resubmitted", "dead-letters", "resubmit", "orders", "99")
-    cli.fails(2, "invalid_option", "dead-letters", "resubmit", "orders", "0")
+    cli.fails(3, "not_resubmitted", "dead-letter", "resubmit", "orders", "99")
+    cli.fails(2, "invalid_option", "dead-letter", "resubmit", "orders", "0")
 
 
 def test_resubmit_edited(cli: Program, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"repaired\xff")
-    cli.ok("dead-letters", "resubmit", "orders", "2", "--edit-body", str(tmp_path / "body"))
-    cli.ok("dead-letters", "resubmit", "orders", "4", "--edit-body", "-", stdin="again")
+    cli.ok("dead-letter", "resubmit", "orders", "2", "--edit-body", str(tmp_path / "body"))
+    cli.ok("dead-letter", "resubmit", "orders", "4", "--edit-body", "-", stdin="again")
     with cli.broker() as broker:
         old = broker.dead_letter("orders", 2)
         one, two = broker.peek("orders", 2)
     assert (one.body, two.body) == (b"repaired\xff", b"again")
     assert (one.edit_of, one.message_id != old.message_id) == (old.message_id, True)
     missing = str(tmp_path / "missing")
-    cli.fails(2, "usage", "dead-letters", "resubmit", "orders", "1", "--edit-body", missing)
+    cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "1", "--edit-body", missing)
 
 
 def test_resubmit_and_purge_all_only_when_spelled_out(cli: Program) -> None:
-    for verb in ("resubmit", "purge"):
+    for verb in ("resubmit", "delete"):
         assert "--all" in cli.fails(2, "usage", "dead-letters", verb, "orders")
         assert _numbers(cli, verb, "orders", "--all", "--dry-run") == [1, 2, 3, 4, 5]
-    assert cli.ok("dead-letters", "resubmit", "orders", "--all", "--json").json["skipped"] == []
+    assert cli.ok("dead-letter", "resubmit", "orders", "--all", "--json").json["skipped"] == []
     assert len(cli.ok("peek", "orders", "--json").json) == 5
 
 
 def test_purge(cli: Program) -> None:
-    assert cli.ok("dead-letters", "purge", "orders", "--text", ": no", "--json").json["purged"] == [2, 4]
-    assert cli.ok("dead-letters", "purge", "orders", "1").out == "purged 1 dead letter of orders\n"
-    error = cli.fails(1, "not_purged", "dead-letters", "purge", "orders", "1", "3")
-    assert "not purged: 1 (" in error
-    cli.fails(3, "not_purged", "dead-letters", "purge", "orders", "1", "99")
-    assert cli.ok("dead-letters", "purge", "orders", "--all").out == "purged 1 dead letter of orders\n"
+    assert cli.ok("dead-letter", "delete", "orders", "--text", ": no", "--json").json["deleted"] == [2, 4]
+    assert cli.ok("dead-letter", "delete", "orders", "1").out == "deleted 1 dead letter of orders\n"
+    error = cli.fails(1, "not_deleted", "dead-letter", "delete", "orders", "1", "3")
+    assert "not deleted: 1 (" in error
+    cli.fails(3, "not_deleted", "dead-letter", "delete", "orders", "1", "99")
+    assert (
+        cli.ok("dead-letter", "delete", "orders", "--all", "--yes").out == "deleted 1 dead letter of orders\n"
+    )
     assert _numbers(cli, "list", "orders") == []
-    assert cli.ok("dead-letters", "show", "orders", "5", "--json").json["resolution"] == "purged"
+    assert cli.ok("dead-letter", "show", "orders", "5", "--json").json["resolution"] == "purged"
+
+
+def test_deleting_all_asks(cli: Program) -> None:
+    waiting = len(_numbers(cli, "list", "orders"))
+    assert "needs --yes" in cli.fails(2, "usage", "dlq", "delete", "orders", "--all")
+    code, shown = cli.on_terminal("dlq", "delete", "orders", "--all", typed=b"n\n")
+    assert (code, "nothing was deleted" in shown) == (1, True)
+    assert len(_numbers(cli, "list", "orders")) == waiting
+    code, shown = cli.on_terminal("dead-letters", "purge", "orders", "--all", typed=b"y\n")
+    assert code == 0
+    assert f"Delete all {waiting} dead letters of orders?" in shown
+    assert _numbers(cli, "list", "orders") == []
 
 
 def test_many_dead_letters(tmp_path: Path) -> None:
     cli = Program(tmp_path / "many.db")
     with cli.broker() as broker:
         set_aside(broker, "orders", [str(i).encode() for i in range(1200)])
-    assert len(cli.ok("dead-letters", "list", "orders").out.splitlines()) == 1201
-    code, shown = cli.on_terminal("dead-letters", "list", "orders")
+    assert len(cli.ok("dead-letter", "list", "orders").out.splitlines()) == 1201
+    code, shown = cli.on_terminal("dead-letter", "list", "orders")
     assert (code, len(shown.splitlines())) == (0, 1201)
-    code, shown = cli.on_terminal("dead-letters", "resubmit", "orders", "--all")
+    code, shown = cli.on_terminal("dead-letter", "resubmit", "orders", "--all")
     assert code == 0
     assert "resubmitting to orders" in shown
     assert "resubmitted 1200 dead letters" in shown
@@ -159,9 +173,9 @@ def test_many_dead_letters(tmp_path: Path) -> None:
 def test_move_to_another_queue(cli: Program) -> None:
     cli.ok("queue", "create", "desk", "--requires-duplicate-detection")
     assert _numbers(cli, "move", "orders", "--to", "desk", "--error-type", "KeyError", "--dry-run") == [2, 4]
-    moved = cli.ok("dead-letters", "move", "orders", "--to", "desk", "--error-type", "KeyError")
+    moved = cli.ok("dead-letter", "move", "orders", "--to", "desk", "--error-type", "KeyError")
     assert moved.out == "moved 2 dead letters to desk\n"
-    assert cli.ok("dead-letters", "move", "orders", "5", "--to", "desk").out.endswith("to desk: 5 as 3\n")
+    assert cli.ok("dead-letter", "move", "orders", "5", "--to", "desk").out.endswith("to desk: 5 as 3\n")
     assert _numbers(cli, "list", "orders") == [1, 3]
     peeked = cli.ok("peek", "desk", "--json").json
     assert [(m["body"], m["dead_letter_source"]) for m in peeked] == [
@@ -169,7 +183,7 @@ def test_move_to_another_queue(cli: Program) -> None:
         ("four: no", "orders"),
         ("five", "orders"),
     ]
-    shown = cli.ok("dead-letters", "show", "orders", "4").out
+    shown = cli.ok("dead-letter", "show", "orders", "4").out
     assert re.search(r"became +moved\n", shown)
     assert re.search(r"as message +2\n *in +desk\n", shown)
     assert cli.ok("audit", "--json").json[0]["action"] == "move"
@@ -177,13 +191,13 @@ def test_move_to_another_queue(cli: Program) -> None:
 
 def test_a_move_names_what_stays(cli: Program) -> None:
     cli.ok("queue", "create", "desk")
-    refused = cli.fails(1, "not_moved", "dead-letters", "move", "orders", "1", "99", "--to", "desk")
+    refused = cli.fails(1, "not_moved", "dead-letter", "move", "orders", "1", "99", "--to", "desk")
     assert "99 (not found)" in refused
-    cli.fails(3, "not_moved", "dead-letters", "move", "orders", "99", "--to", "desk")
-    cli.fails(2, "usage", "dead-letters", "move", "orders", "1")
-    cli.fails(2, "usage", "dead-letters", "move", "orders", "--to", "desk")
-    cli.fails(3, "entity_not_found", "dead-letters", "move", "orders", "2", "--to", "nowhere")
-    cli.fails(1, "not_allowed", "dead-letters", "move", "orders", "2", "--to", "orders")
+    cli.fails(3, "not_moved", "dead-letter", "move", "orders", "99", "--to", "desk")
+    cli.fails(2, "usage", "dead-letter", "move", "orders", "1")
+    cli.fails(2, "usage", "dead-letter", "move", "orders", "--to", "desk")
+    cli.fails(3, "entity_not_found", "dead-letter", "move", "orders", "2", "--to", "nowhere")
+    cli.fails(1, "not_allowed", "dead-letter", "move", "orders", "2", "--to", "orders")
     assert _numbers(cli, "list", "orders") == [2, 3, 4, 5]
 
 
@@ -196,7 +210,7 @@ def topic(cli: Program) -> str:
     for colour in ("red", "blue"):
         cli.ok("send", "t", colour, "--property", f"colour={colour}")
     cli.ok("receive", "t/subscriptions/all", "-n", "2", "--dead-letter")
-    cli.ok("receive", "t/subscriptions/red")
+    cli.ok("receive", "t/subscriptions/red", "--complete")
     return "t/subscriptions/all"
 
 
@@ -205,33 +219,31 @@ def test_republish_counts_first(cli: Program, topic: str) -> None:
   2 to t/subscriptions/all
   1 to t/subscriptions/red
 """
-    assert cli.ok("dead-letters", "republish", topic, "--all", "--dry-run").out == counted
-    refused = cli("dead-letters", "republish", topic, "--all")
+    assert cli.ok("dead-letter", "republish", topic, "--all", "--dry-run").out == counted
+    refused = cli("dead-letter", "republish", topic, "--all")
     assert (refused.code, refused.out) == (2, counted)
     assert "needs --yes" in refused.err
     assert _numbers(cli, "list", topic) == [1, 2]
-    done = cli.ok("dead-letters", "republish", topic, "--all", "--yes").out
+    done = cli.ok("dead-letter", "republish", topic, "--all", "--yes").out
     assert done == counted + "republished 2 dead letters\n"
     assert _numbers(cli, "list", topic) == []
     assert [m["body"] for m in cli.ok("peek", "t/subscriptions/red", "--json").json] == ["red"]
 
 
 def test_republish_asks_a_person(cli: Program, topic: str) -> None:
-    code, shown = cli.on_terminal("dead-letters", "republish", topic, "1", typed=b"n\n")
+    code, shown = cli.on_terminal("dead-letter", "republish", topic, "1", typed=b"n\n")
     assert (code, "2 messages in 2 subscriptions" in shown) == (1, True)
     assert "Publish 1 dead letter anew?" in shown
     assert _numbers(cli, "list", topic) == [1, 2]
-    assert cli.on_terminal("dead-letters", "republish", topic, "1", typed=b"y\n")[0] == 0
+    assert cli.on_terminal("dead-letter", "republish", topic, "1", typed=b"y\n")[0] == 0
     assert _numbers(cli, "list", topic) == [2]
 
 
 def test_republish_leaves_what_nobody_wants(cli: Program, topic: str) -> None:
     cli.ok("topic", "create", "picky")
     cli.ok("subscription", "create", "picky", "red", "--filter", "colour = 'red'")
-    result = cli("dead-letters", "republish", topic, "--all", "--topic", "picky", "--yes", "--json")
+    result = cli("dead-letter", "republish", topic, "--all", "--topic", "picky", "--yes", "--json")
     assert (result.code, result.json["published"]) == (1, {"1": 1})
     assert "2 (No subscription of the topic 'picky' wants it.)" in result.err
     assert _numbers(cli, "list", topic) == [2]
-    assert "name the topic" in cli.fails(
-        1, "not_allowed", "dead-letters", "republish", "orders", "1", "--yes"
-    )
+    assert "name the topic" in cli.fails(1, "not_allowed", "dead-letter", "republish", "orders", "1", "--yes")

@@ -46,7 +46,7 @@ def conversation(program: Program, tmp_path: Path) -> str:
     (tmp_path / "reading.py").write_text(READING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     program.environment["PYTHONPATH"] = path
-    assert program("dialogs", "apply", str(tmp_path / "services.toml"), "--json").json[0] == {
+    assert program("dialog", "apply", str(tmp_path / "services.toml"), "--json").json[0] == {
         "verb": "create", "kind": "message_type", "name": "Order",
     }  # fmt: skip
     with program.broker() as broker, broker.dialogs.transaction() as work:
@@ -58,7 +58,7 @@ def conversation(program: Program, tmp_path: Path) -> str:
 
 def read(program: Program) -> None:
     """Let the command's readers read what there is."""
-    done = program("dialogs", "run", "--stop-when-idle")
+    done = program("dialog", "run", "--stop-when-idle")
     assert (done.code, done.out) == (0, "")
     assert "reading for Shop" in done.err
 
@@ -66,13 +66,13 @@ def read(program: Program) -> None:
 def test_a_poison_message_from_beginning_to_end(program: Program, conversation: str) -> None:
     shop = f"{conversation[:-1]}t"
     read(program)
-    (held,) = program("dialogs", "list", "--held", "--json").json
+    (held,) = program("dialog", "list", "--held", "--json").json
     assert held["conversation"] == shop
     assert "poison message 1 (MaxDeliveryCountExceeded)" in held["waits"]
-    shown = program("dialogs", "show", conversation[:8]).out
+    shown = program("dialog", "show", conversation[:8]).out
     assert "target Shop" in shown
     assert "is poison" in shown
-    lines = program("dialogs", "timeline", conversation).out.splitlines()
+    lines = program("dialog", "timeline", conversation).out.splitlines()
     assert [line.split()[3] for line in lines[1:]] == [
         "begun",
         "sent",
@@ -82,15 +82,15 @@ def test_a_poison_message_from_beginning_to_end(program: Program, conversation: 
         "waiting",
         "waiting",
     ]
-    assert "LookupError: no unicorns" in program("dialogs", "timeline", conversation).out
-    assert program("dialogs", "resume", shop, "--verdict", "move").out == f"resumed: move {shop}\n"
+    assert "LookupError: no unicorns" in program("dialog", "timeline", conversation).out
+    assert program("dialog", "resume", shop, "--verdict", "move").out == f"resumed: move {shop}\n"
     read(program)
-    assert program("dialogs", "list", "--held").err == "no conversations held\n"
+    assert program("dialog", "list", "--held").err == "no conversations held\n"
     with program.broker() as broker, broker.dialogs.transaction("front") as work:
         assert [m.body for m in work.receive()] == [b"done"]
-    assert program("dialogs", "end", conversation, "--code", "7", "--text", "enough").code == 0
+    assert program("dialog", "end", conversation, "--code", "7", "--text", "enough").code == 0
     read(program)
-    assert program("dialogs", "list").err == "no conversations\n"
+    assert program("dialog", "list").err == "no conversations\n"
     assert len(program("events", "--kind", "dialog_ended", "--json").json) == 1
 
 
@@ -112,14 +112,14 @@ def test_what_is_wrong_is_said(program: Program, conversation: str) -> None:
 
 
 def test_cleaning_both_ends_up(program: Program, conversation: str) -> None:
-    assert program("dialogs", "cleanup", conversation, "--both", "--yes", "--json").json == {
+    assert program("dialog", "cleanup", conversation, "--both", "--yes", "--json").json == {
         "conversation": conversation[:32], "result": "cleaned up",
     }  # fmt: skip
-    assert program("dialogs", "list", "--json").json == []
+    assert program("dialog", "list", "--json").json == []
 
 
 def test_definitions_come_out_as_they_went_in(program: Program, conversation: str) -> None:
-    tables = program("dialogs", "definitions", "--json").json
+    tables = program("dialog", "definitions", "--json").json
     assert tables["contracts"] == {"Ordering": {"Order": "initiator", "DEFAULT": "target"}}
     assert tables["services"]["Shop"]["failures"] == 1
 
@@ -127,7 +127,7 @@ def test_definitions_come_out_as_they_went_in(program: Program, conversation: st
 def test_definitions_one_by_one(program: Program, tmp_path: Path) -> None:
     schema = tmp_path / "order.json"
     schema.write_text('{"type": "object", "required": ["id"]}')
-    create = ("dialogs", "create")
+    create = ("dialog", "create")
     program.ok(*create, "message-type", "Order", "--validation", "json_schema", "--schema", str(schema))
     program.ok(*create, "contract", "Ordering", "Order=initiator", "DEFAULT=any")
     program.ok(*create, "service", "Front", "--queue", "front")
@@ -135,7 +135,7 @@ def test_definitions_one_by_one(program: Program, tmp_path: Path) -> None:
     made = program.ok(*create, *shop, "--failures", "5", "--retention", "--json").json
     assert made == {"verb": "create", "kind": "service", "name": "Shop"}
     program.ok(*create, "priority", "first", "9", "--contract", "Ordering")
-    tables = program.ok("dialogs", "definitions", "--json").json
+    tables = program.ok("dialog", "definitions", "--json").json
     assert tables["services"]["Shop"] == {
         "queue": "shop",
         "contracts": ["Ordering"],
@@ -145,12 +145,12 @@ def test_definitions_one_by_one(program: Program, tmp_path: Path) -> None:
     }
     assert tables["priorities"] == {"first": {"level": 9, "contract": "Ordering"}}
     program.fails(2, "usage", *create, "contract", "C", "Order=everybody")
-    program.fails(1, "definition_error", "dialogs", "drop", "contract", "Ordering")
-    assert program.ok("dialogs", "drop", "priority", "first").out == "dropped priority first\n"
+    program.fails(1, "definition_error", "dialog", "delete", "contract", "Ordering")
+    assert program.ok("dialog", "delete", "priority", "first").out == "deleted priority first\n"
 
 
 def test_readers_end_by_sigterm(program: Program, conversation: str) -> None:
-    with program.start("--json", "dialogs", "run") as process:
+    with program.start("--json", "dialog", "run") as process:
         assert process.stderr is not None
         assert b"reading for Shop" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)

@@ -19,8 +19,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 def test_a_missing_choice_is_told_on_one_line(cli: Program) -> None:
-    told = cli.fails(2, "usage", "queue", "status", "q")
-    assert "Choose from: active, disabled, send-disabled, receive-disabled" in told
+    told = cli.fails(2, "usage", "dialog", "delete")
+    assert "Choose from: message-type, contract, service, priority" in told
 
 
 @pytest.mark.parametrize(

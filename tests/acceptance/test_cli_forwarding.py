@@ -21,7 +21,7 @@ def cli(tmp_path: Path) -> Program:
 
 def received(cli: Program, path: str) -> str:
     """Receive one message and complete it; return its body."""
-    (message,) = cli.ok("receive", path, "--json").json
+    (message,) = cli.ok("receive", path, "--complete", "--json").json
     body: str = message["body"]
     return body
 
@@ -48,14 +48,14 @@ def test_what_cannot_go_on_waits_and_is_sent_again(cli: Program) -> None:
     assert cli.ok("queue", "status", "billing", "send-disabled").out == "billing is send_disabled\n"
     cli.ok("send", "orders", "order 1")
     cli.fails(4, "queue_disabled", "send", "billing", "direct")
-    (letter,) = cli.ok("dead-letters", "list", TRANSFER, "--json").json
+    (letter,) = cli.ok("dead-letter", "list", TRANSFER, "--json").json
     assert (letter["reason"], letter["message"]["body"]) == ("MessagingEntityDisabled", "order 1")
-    assert cli.ok("dead-letters", "list", "orders", "--json").json == []
+    assert cli.ok("dead-letter", "list", "orders", "--json").json == []
     assert "transfer dead letter          1" in cli.ok("queue", "show", "orders").out
-    assert "MessagingEntityDisabled" in cli.ok("dead-letters", "show", TRANSFER, "1").out
+    assert "MessagingEntityDisabled" in cli.ok("dead-letter", "show", TRANSFER, "1").out
     again = cli.ok("queue", "status", "billing", "ACTIVE", "--json").json
     assert again == {"path": "billing", "status": "active"}
-    cli.ok("dead-letters", "resubmit", TRANSFER, "1")
+    cli.ok("dead-letter", "resubmit", TRANSFER, "1")
     assert received(cli, "billing") == "order 1"
 
 
@@ -64,7 +64,7 @@ def test_sent_via_another_queue(cli: Program) -> None:
     cli.ok("send", "billing", "through", "--via", "work")
     assert received(cli, "billing") == "through"
     cli.ok("send", "nowhere", "lost?", "--via", "work")
-    (group,) = cli.ok("dead-letters", "groups", "work/$Transfer/$deadletterqueue", "--json").json
+    (group,) = cli.ok("dead-letter", "groups", "work/$Transfer/$deadletterqueue", "--json").json
     assert (group["reason"], group["count"]) == ("MessagingEntityNotFound", 1)
 
 
@@ -87,7 +87,7 @@ def test_a_full_queue_says_so(cli: Program) -> None:
     error = cli.fails(4, "quota_exceeded", "send", "billing", "y" * 1500)
     assert "it holds 1500 of 2000 bytes" in error
     cli.ok("send", "orders", "y" * 1500)
-    (letter,) = cli.ok("dead-letters", "list", TRANSFER, "--json").json
+    (letter,) = cli.ok("dead-letter", "list", TRANSFER, "--json").json
     assert letter["reason"] == "QuotaExceeded"
     assert cli.ok("queue", "show", "billing", "--json").json["size"] == 1500
     cli.ok("queue", "update", "billing", "--max-size", "none")

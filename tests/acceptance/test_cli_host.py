@@ -355,9 +355,9 @@ class TestTry:
 class TestBreaker:
     def test_it_is_shown_opened_closed_and_left_to_itself(self, cli: Program) -> None:
         assert cli.ok("breaker", "show", "orders").out == "breaker of orders\n  status  closed\n"
-        assert cli.ok("breaker", "open", "orders", "--json").json["status"] == "held_open"
-        assert cli.ok("breaker", "close", "orders", "--json").json["status"] == "held_closed"
-        assert cli.ok("breaker", "auto", "orders", "--json").json["status"] == "closed"
+        assert cli.ok("breaker", "pause", "orders", "--json").json["status"] == "held_open"
+        assert cli.ok("breaker", "resume", "orders", "--always", "--json").json["status"] == "held_closed"
+        assert cli.ok("breaker", "resume", "orders", "--json").json["status"] == "closed"
         verbs = [e["detail"]["verb"] for e in cli.ok("events", "--kind", "breaker_set", "--json").json]
         assert verbs == ["open", "close", "auto"]
         assert [entry["action"] for entry in cli.ok("audit", "--json").json][:3] == ["breaker"] * 3
@@ -431,7 +431,7 @@ def test_what_an_error_handler_returns_counts(cli: Program, tmp_path: Path) -> N
     assert cli("run", "decisions", "--stop-when-idle").code == 0
     queue = cli.ok("queue", "show", "decided", "--json").json
     assert (queue["dropped"], queue["counts"]["dead_letter"], queue["counts"]["total"]) == (1, 2, 2)
-    letters = cli.ok("dead-letters", "list", "decided", "--json").json
+    letters = cli.ok("dead-letter", "list", "decided", "--json").json
     assert [(x["message"]["body"], x["counters"]["failures"]) for x in letters] == [("keep", 1), ("again", 3)]
 
 

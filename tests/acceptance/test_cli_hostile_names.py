@@ -18,7 +18,7 @@ _OWN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r\n")
 
 #: What shows stored names. A command that reads anything and is not here makes the test fail.
 LISTINGS = {
-    "peek": ["q", "--max", "9"],
+    "peek": ["q", "--limit", "9"],
     "events": [],
     "audit": [],
     "doctor": [],
@@ -30,17 +30,17 @@ LISTINGS = {
     "subscription show": ["t", "a"],
     "rule list": ["t", "a"],
     "rule test": ["t", "a", "--property", "a=1"],
-    "dead-letters list": ["q"],
-    "dead-letters show": ["q", "1"],
-    "dead-letters groups": ["q"],
+    "dead-letter list": ["q"],
+    "dead-letter show": ["q", "1"],
+    "dead-letter groups": ["q"],
     "breaker show": ["q"],
-    "sessions list": ["s"],
-    "sessions show": ["s", EVIL],
-    "dialogs list": [],
-    "dialogs definitions": [],
-    "dialogs show": ["DIALOG"],
-    "dialogs timeline": ["DIALOG"],
-    "claims list": ["q"],
+    "session list": ["s"],
+    "session show": ["s", EVIL],
+    "dialog list": [],
+    "dialog definitions": [],
+    "dialog show": ["DIALOG"],
+    "dialog timeline": ["DIALOG"],
+    "claim list": ["q"],
     "store check": [],
 }
 

@@ -49,6 +49,29 @@ def test_events_filtered(cli: Program) -> None:
     assert "dead_lettered" in cli.fails(2, "invalid_option", "events", "--kind", "dead_leterd")
 
 
+def test_the_newest_in_order_of_time(cli: Program) -> None:
+    every = [e["position"] for e in cli.ok("events", "--json").json]
+    assert len(every) > 3
+    for option in ("--limit", "-n", "--last"):
+        assert [e["position"] for e in cli.ok("events", option, "2", "--json").json] == every[-2:]
+    first = cli.ok("events", "--after", str(every[0]), "--limit", "2", "--json").json
+    assert [e["position"] for e in first] == every[1:3]
+    assert [e["position"] for e in cli.ok("events", "--since", "1h", "--json").json] == every
+    assert cli.ok("events", "--since", "2999-01-01", "--json").json == []
+    newest = cli.ok("events", "--kind", "dead_lettered", "--last", "1", "--json").json
+    assert newest == cli.ok("events", "--kind", "dead_lettered", "--json").json[-1:]
+    cli.fails(2, "usage", "events", "--since", "1h", "--last", "2")
+
+
+def test_the_newest_and_what_comes_after_them(cli: Program) -> None:
+    every = [e["position"] for e in cli.ok("events", "--json").json]
+    with cli.start("events", "--follow", "--last", "2", "--json") as process:
+        assert process.stdout is not None
+        shown = [json.loads(process.stdout.readline())["position"] for _ in range(2)]
+        process.terminate()
+    assert shown == every[-2:]
+
+
 def test_follow_from_a_position_is_lines_of_json(cli: Program) -> None:
     with cli.start("events", "--follow", "--after", "3", "--json") as process:
         assert process.stdout is not None
@@ -67,8 +90,8 @@ def test_follow_ends_at_its_limit(cli: Program) -> None:
 
 
 def test_audit_says_who_did_what(cli: Program) -> None:
-    cli.ok("dead-letters", "resubmit", "orders", "1")
-    cli.ok("dead-letters", "purge", "orders", "--error-type", "KeyError")
+    cli.ok("dead-letter", "resubmit", "orders", "1")
+    cli.ok("dead-letter", "delete", "orders", "--error-type", "KeyError")
     cli.ok("queue", "delete", "other", "--yes")
     entries = cli.ok("audit", "--json").json
     assert [(e["action"], e["queue"]) for e in entries] == [
@@ -84,7 +107,7 @@ def test_audit_says_who_did_what(cli: Program) -> None:
 def test_doctor_when_all_is_well(cli: Program) -> None:
     shown = cli.ok("doctor").out
     assert shown.endswith("all is well\n")
-    assert "notice: queue orders has 2 dead letters; see `lazaretto dead-letters groups orders`" in shown
+    assert "notice: queue orders has 2 dead letters; see `lazaretto dead-letter groups orders`" in shown
     report = cli.ok("doctor", "--json").json
     assert (report["ok"], report["problems"], report["integrity"]) == (True, [], ["ok"])
     assert report["lazaretto"] == lazaretto.__version__

@@ -173,7 +173,7 @@ def test_resume_takes_a_verdict_on_a_halted_queue(cli: Program) -> None:
     assert "verdict" in cli.fails(2, "invalid_option", "queue", "resume", "orders")
     cli.fails(2, "usage", "queue", "resume", "orders", "--verdict", "forgive")
     assert cli.ok("queue", "resume", "orders", "--verdict", "move").out == "resumed orders: active\n"
-    assert cli.ok("receive", "orders", "--json").json[0]["body"] == "good"
+    assert cli.ok("receive", "orders", "--complete", "--json").json[0]["body"] == "good"
     cli.fails(1, "entity_error", "queue", "resume", "orders")
 
 
@@ -189,6 +189,21 @@ def test_resume_switches_a_disabled_queue_on(cli: Program) -> None:
 
 
 # -- the store ------------------------------------------------------------------------------------
+
+
+def test_status_is_read_and_set(store: Program) -> None:
+    assert store.ok("queue", "status", "orders").out == "orders is active\n"
+    assert store.ok("queue", "status", "orders", "send-disabled").out == "orders is send_disabled\n"
+    assert store.ok("queues", "status", "orders", "--json").json["status"] == "send_disabled"
+    store.ok("topic", "create", "news")
+    assert store.ok("queue", "status", "news").out == "news is active\n"
+    store.fails(3, "entity_not_found", "queue", "status", "nothing")
+
+
+@pytest.mark.parametrize("group", ["queues", "topics"])
+def test_groups_have_other_names(store: Program, group: str) -> None:
+    assert store.ok(group, "list", "--json") == store.ok(group[:-1], "list", "--json")
+    assert f"  {group} " not in store.ok("--help").out
 
 
 def test_the_store_is_named_in_front_behind_or_by_the_environment(store: Program, tmp_path: Path) -> None:
@@ -215,8 +230,8 @@ def test_the_store_is_named_in_front_behind_or_by_the_environment(store: Program
         "send q x",
         "peek q",
         "receive q",
-        "dead-letters list q",
-        "dead-letters purge q --all",
+        "dead-letter list q",
+        "dead-letter delete q --all --yes",
         "events",
         "audit",
         "doctor",
@@ -294,11 +309,11 @@ def test_help_documents_every_exit_code(cli: Program) -> None:
         "send",
         "peek",
         "receive",
-        "dead-letters list",
-        "dead-letters show",
-        "dead-letters groups",
-        "dead-letters resubmit",
-        "dead-letters purge",
+        "dead-letter list",
+        "dead-letter show",
+        "dead-letter groups",
+        "dead-letter resubmit",
+        "dead-letter delete",
         "events",
         "audit",
         "doctor",
@@ -328,17 +343,17 @@ def test_every_command_has_help_with_store_and_json(cli: Program, command: str) 
         ["queue", "update", "q"],
         ["receive", "q", "--complete", "--abandon"],
         ["receive", "q", "--reason", "x"],
-        ["receive", "q", "--max", "0"],
+        ["receive", "q", "--limit", "0"],
         ["send", "q"],
         ["send", "q", "body", "--file", "x"],
         ["send", "q", "body", "--jsonl"],
         ["send", "q", "body", "--property", "novalue"],
         ["send", "q", "body", "--at", "tomorrow"],
-        ["dead-letters", "show", "q", "first"],
-        ["dead-letters", "purge", "q"],
-        ["dead-letters", "resubmit", "q"],
-        ["dead-letters", "resubmit", "q", "1", "--all"],
-        ["dead-letters", "resubmit", "q", "1", "2", "--edit-body", "x"],
+        ["dead-letter", "show", "q", "first"],
+        ["dead-letter", "delete", "q"],
+        ["dead-letter", "resubmit", "q"],
+        ["dead-letter", "resubmit", "q", "1", "--all"],
+        ["dead-letter", "resubmit", "q", "1", "2", "--edit-body", "x"],
     ],
 )
 def test_usage_errors(cli: Program, arguments: list[str]) -> None:

@@ -25,14 +25,28 @@ def _left(cli: Program) -> list[bytes]:
 def test_receive_prints_and_completes(cli: Program) -> None:
     with cli.broker() as broker:
         fill(broker, "orders", [b"1", b"2", b"3"])
-    rows = cli.ok("receive", "orders").out.splitlines()
+    rows = cli.ok("receive", "orders", "--complete").out.splitlines()
     assert rows[0].split() == ["sequence", "enqueued", "message", "id", "session", "attempt", "body"]
     assert (len(rows), rows[1].split()[0], rows[1].split()[-1]) == (2, "1", "1")
-    received = cli.ok("receive", "orders", "--max", "10", "--json").json
+    received = cli.ok("receive", "orders", "--limit", "10", "--complete", "--json").json
     assert [(m["sequence_number"], m["body"], m["attempt"]) for m in received] == [(2, "2", 1), (3, "3", 1)]
     assert _left(cli) == []
     assert cli("receive", "orders") == (0, "", "no messages in orders\n")
     assert cli.ok("receive", "orders", "--json").json == []
+
+
+def test_receive_settles_nothing_unless_told(cli: Program) -> None:
+    with cli.broker() as broker:
+        fill(broker, "orders", [b"1", b"2", b"3"])
+    for options in ([], ["--number", "2"]):
+        result = cli("receive", "orders", "-n", "9", "--json", *options)
+        assert result.code == 0
+        assert result.err.startswith(
+            f"released {'1 message' if options else '3 messages'}, no failure counted"
+        )
+    assert _left(cli) == [b"1", b"2", b"3"]
+    with cli.broker() as broker:
+        assert {m.delivery_count for m in broker.peek("orders", 9)} == {0}
 
 
 def test_receive_more_than_a_batch_in_order(cli: Program) -> None:
@@ -47,7 +61,7 @@ def test_peek_takes_nothing(cli: Program) -> None:
     with cli.broker() as broker:
         fill(broker, "orders", [str(i).encode() for i in range(250)])
     assert len(cli.ok("peek", "orders").out.splitlines()) == 11
-    peeked = cli.ok("peek", "orders", "--max", "1000", "--from", "3", "--json").json
+    peeked = cli.ok("peek", "orders", "--limit", "1000", "--from", "3", "--json").json
     assert [m["sequence_number"] for m in peeked] == list(range(3, 251))
     assert {m["delivery_count"] for m in peeked} == {0}
     assert len(_left(cli)) == 250
@@ -56,7 +70,7 @@ def test_peek_takes_nothing(cli: Program) -> None:
 def test_abandon_fails_each_message_once(cli: Program) -> None:
     with cli.broker() as broker:
         fill(broker, "orders", [b"1", b"2"], policy=PoisonPolicy(receive_retry_count=1))
-    abandoned = ("receive", "orders", "--max", "10", "--abandon", "--error", "ValueError: not today")
+    abandoned = ("receive", "orders", "--limit", "10", "--abandon", "--error", "ValueError: not today")
     assert len(cli.ok(*abandoned, "--json").json) == 2
     with cli.broker() as broker:
         (attempt,) = broker.attempts("orders", 1)
@@ -67,7 +81,7 @@ def test_abandon_fails_each_message_once(cli: Program) -> None:
     )
     assert len(cli.ok(*abandoned, "--json").json) == 2
     assert _left(cli) == []
-    assert len(cli.ok("dead-letters", "list", "orders", "--json").json) == 2
+    assert len(cli.ok("dead-letter", "list", "orders", "--json").json) == 2
 
 
 def test_abandon_with_a_delay(cli: Program) -> None:
@@ -81,21 +95,23 @@ def test_dead_letter_with_reason_and_take_it_out_again(cli: Program) -> None:
     with cli.broker() as broker:
         fill(broker, "orders", [b"1"])
     cli.ok("receive", "orders", "--dead-letter", "--reason", "Ugly", "--description", "very")
-    (letter,) = cli.ok("dead-letters", "list", "orders", "--json").json
+    (letter,) = cli.ok("dead-letter", "list", "orders", "--json").json
     assert (letter["reason"], letter["description"]) == ("Ugly", "very")
     error = cli("receive", "orders;poison", "--dead-letter", "--json")
     assert (error.code, error.err.split(":")[0]) == (1, "error[not_allowed]")
     assert json.loads(error.out)[0]["body"] == "1"
     # What could not be set aside further was given back, and is there to be taken.
-    (dead,) = cli.ok("receive", "orders/$deadletterqueue", "--json").json
+    (dead,) = cli.ok("receive", "orders/$deadletterqueue", "--complete", "--json").json
     assert dead["dead_letter_reason"] == "Ugly"
-    assert cli.ok("dead-letters", "show", "orders", "1", "--json").json["resolution"] == "completed"
+    assert cli.ok("dead-letter", "show", "orders", "1", "--json").json["resolution"] == "completed"
 
 
 def test_wait_for_a_message_that_another_process_sends(cli: Program) -> None:
     with cli.broker() as broker:
         broker.create_queue("talks", QueueOptions(requires_session=True))
-        with cli.start("receive", "talks", "--session", "a", "--wait", "1m", "--json") as process:
+        with cli.start(
+            "receive", "talks", "--session", "a", "--wait", "1m", "--complete", "--json"
+        ) as process:
             # It holds the session before it waits for its first message.
             while broker.sessions("talks") != ["a"]:
                 broker.events(broker.last_event(), max_wait=0.02)
@@ -112,9 +128,9 @@ def test_sessions(cli: Program) -> None:
         with broker.sender("talks") as sender:
             sender.send([Message(name.encode(), session_id=name[0]) for name in ("a1", "b1", "a2")])
     cli.fails(1, "not_allowed", "receive", "talks")
-    received = cli.ok("receive", "talks", "--session", "a", "-n", "5", "--json").json
+    received = cli.ok("receive", "talks", "--session", "a", "-n", "5", "--complete", "--json").json
     assert [m["body"] for m in received] == ["a1", "a2"]
-    (message,) = cli.ok("receive", "talks", "--next-session", "--json").json
+    (message,) = cli.ok("receive", "talks", "--next-session", "--complete", "--json").json
     assert message["session_id"] == "b"
     cli.fails(2, "usage", "receive", "talks", "--session", "a", "--next-session")
 
@@ -133,10 +149,10 @@ def test_bodies_cannot_harm_a_terminal(cli: Program) -> None:
     code, shown = cli.on_terminal("peek", "orders")
     assert code == 0
     assert wanted in shown
-    for command in ("dead-letters show orders 1", "dead-letters list orders", "dead-letters groups orders"):
+    for command in ("dead-letter show orders 1", "dead-letter list orders", "dead-letter groups orders"):
         for out in (cli.ok(*command.split()).out, cli.ok(*command.split(), "--json").out):
             assert not set(out) & set("\x1b\x07\x9b\u202e\x00"), command
-    code, shown = cli.on_terminal("receive", "orders", "-n", "5", "--json")
+    code, shown = cli.on_terminal("receive", "orders", "-n", "5", "--complete", "--json")
     assert (code, "\x1b" in shown, "\x9b" in shown) == (0, False, False)
     assert json.loads(shown)[0]["body_base64"]
 
@@ -188,14 +204,16 @@ def test_a_reader_that_stops_early(cli: Program) -> None:
 def test_one_message_by_its_number(cli: Program) -> None:
     with cli.broker() as broker:
         fill(broker, "orders", [b"1", b"2", b"3", b"4"])
-    assert [m["body"] for m in cli.ok("receive", "orders", "--number", "3", "--json").json] == ["3"]
+    assert [m["body"] for m in cli.ok("receive", "orders", "--number", "3", "--complete", "--json").json] == [
+        "3"
+    ]
     cli.ok("receive", "orders", "--number", "2", "--dead-letter", "--reason", "broken", "--json")
     with cli.broker() as broker, broker.receiver("orders") as receiver:
         receiver.defer(receiver.receive_by_number(4))
     refused = cli.fails(4, "message_not_receivable", "receive", "orders", "--number", "1", "--number", "4")
     assert "message 4 of 'orders' is deferred" in refused
     assert "it is a dead letter" in cli.fails(3, "message_not_found", "receive", "orders", "--number", "2")
-    (dead,) = cli.ok("receive", "orders;poison", "--number", "2", "--json").json
+    (dead,) = cli.ok("receive", "orders;poison", "--number", "2", "--complete", "--json").json
     assert dead["dead_letter_reason"] == "broken"
     cli.fails(2, "usage", "receive", "orders", "--number", "1", "--wait", "1s")
     assert _left(cli) == [b"1"]

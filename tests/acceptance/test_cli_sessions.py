@@ -1,4 +1,4 @@
-"""`lazaretto sessions`, and the queue's options for sessions and the breaker."""
+"""`lazaretto session`, and the queue's options for sessions and the breaker."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def cli(tmp_path: Path) -> Program:
 
 def test_sessions_are_listed_and_those_held_back_by_themselves(cli: Program) -> None:
     make(cli, PoisonSession.BLOCK)
-    rows = [line.split() for line in cli.ok("sessions", "list", "steps").out.splitlines()]
+    rows = [line.split() for line in cli.ok("session", "list", "steps").out.splitlines()]
     assert rows[0][:2] == ["session", "messages"]
     assert [row[0] for row in rows[1:]] == ["a", "b", "c"]
-    held = cli.ok("sessions", "list", "steps", "--held", "--json").json
+    held = cli.ok("session", "list", "steps", "--held", "--json").json
     assert [(s["session_id"], s["held"]["sequence_number"], s["held"]["mode"]) for s in held] == [
         ("a", 2, "block"),
         ("b", 5, "block"),
@@ -56,11 +56,11 @@ def test_sessions_are_listed_and_those_held_back_by_themselves(cli: Program) -> 
 
 def test_one_is_shown_with_what_holds_it(cli: Program) -> None:
     make(cli, PoisonSession.PARK)
-    shown = cli.ok("sessions", "show", "steps", "a").out
+    shown = cli.ok("session", "show", "steps", "a").out
     assert "held back by  message 2 since " in shown
     assert "MaxDeliveryCountExceeded (park)" in shown
-    assert cli.ok("sessions", "show", "steps", "c", "--json").json["held"] is None
-    cli.fails(3, "message_not_found", "sessions", "show", "steps", "nobody")
+    assert cli.ok("session", "show", "steps", "c", "--json").json["held"] is None
+    cli.fails(3, "message_not_found", "session", "show", "steps", "nobody")
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_one_is_shown_with_what_holds_it(cli: Program) -> None:
 def test_a_verdict_lets_it_go_on(cli: Program, mode: PoisonSession, verdict: str, left: list[bytes]) -> None:
     make(cli, mode)
     cli.fails(4, "session_held", "receive", "steps", "--session", "a")
-    cli.ok("sessions", "resume", "steps", "a", "--verdict", verdict)
+    cli.ok("session", "resume", "steps", "a", "--verdict", verdict)
     with cli.broker() as broker, broker.receiver("steps", session="a") as receiver:
         assert [m.body for m in receiver.receive(10)] == left
-    assert [s["session_id"] for s in cli.ok("sessions", "list", "steps", "--held", "--json").json] == ["b"]
+    assert [s["session_id"] for s in cli.ok("session", "list", "steps", "--held", "--json").json] == ["b"]
     assert cli.ok("audit", "--json").json[0]["action"] == "resume_session"
 
 
 def test_verdicts_that_make_no_sense(cli: Program) -> None:
     make(cli, PoisonSession.PARK)
-    cli.fails(2, "invalid_option", "sessions", "resume", "steps", "a", "--verdict", "drop")
-    cli.fails(1, "entity_error", "sessions", "resume", "steps", "c", "--verdict", "retry")
-    cli.fails(2, "usage", "sessions", "resume", "steps", "a", "--verdict", "burn")
-    cli.fails(2, "usage", "sessions", "resume", "steps", "a")
+    cli.fails(2, "invalid_option", "session", "resume", "steps", "a", "--verdict", "drop")
+    cli.fails(1, "entity_error", "session", "resume", "steps", "c", "--verdict", "retry")
+    cli.fails(2, "usage", "session", "resume", "steps", "a", "--verdict", "burn")
+    cli.fails(2, "usage", "session", "resume", "steps", "a")
 
 
 def test_options_for_sessions_and_the_breaker(cli: Program) -> None:

@@ -79,7 +79,7 @@ def test_bodies_are_shown(cli: Program, width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_dead_letters_say_why(cli: Program, width: int) -> None:
-    lines = _lines(_shown(cli, width, "dead-letters", "list", "letters"))
+    lines = _lines(_shown(cli, width, "dead-letter", "list", "letters"))
     assert max(map(cell_len, lines)) <= width
     assert len(lines) == 3
     for row in lines[1:]:
@@ -89,7 +89,7 @@ def test_dead_letters_say_why(cli: Program, width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_groups_are_whole(cli: Program, width: int) -> None:
-    heading, row = _lines(_shown(cli, width, "dead-letters", "groups", "letters"))
+    heading, row = _lines(_shown(cli, width, "dead-letter", "groups", "letters"))
     assert cell_len(row) <= width
     assert row.split()[:3] == ["2", "MaxDeliveryCountExceeded", "LookupError"]
     assert heading.split()[-1] == "example"
@@ -98,9 +98,9 @@ def test_groups_are_whole(cli: Program, width: int) -> None:
 
 def test_what_is_left_out_is_named(cli: Program) -> None:
     assert "not shown here: dead-lettered, deliveries, message id" in _shown(
-        cli, 80, "dead-letters", "list", "letters"
+        cli, 80, "dead-letter", "list", "letters"
     )
-    assert "not shown" not in _shown(cli, 400, "dead-letters", "list", "letters")
+    assert "not shown" not in _shown(cli, 400, "dead-letter", "list", "letters")
 
 
 def test_what_fits_in_no_way_is_printed_as_fields(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_subscriptions_are_made_shown_changed_and_deleted(cli: Program) -> None:
     assert "$Default  amount > 100" in cli.ok("subscription", "show", "events", "large").out
     changed = cli.ok("subscription", "update", "events", "audit", "--lock-duration", "9s")
     assert changed.out == "changed in subscription events/subscriptions/audit: lock_duration\n"
-    assert cli.ok("receive", "events/subscriptions/audit").code == 0
+    assert cli.ok("receive", "events/subscriptions/audit", "--complete").code == 0
     cli.fails(2, "usage", "subscription", "delete", "events", "audit")
     cli.ok("subscription", "delete", "events", "audit", "-y")
     cli.fails(3, "entity_not_found", "subscription", "show", "events", "audit")
@@ -69,10 +69,10 @@ def test_rules_come_and_go(cli: Program) -> None:
     assert (rules["all"]["filter"], rules["none"]["filter"]) == ({"kind": "true"}, {"kind": "false"})
     assert rules["all"]["action"]["expression"] == "SET tier = 'gold'"
     assert "true, then SET tier = 'gold'" in cli.ok("rule", "list", "events", "large").out
-    assert cli.ok("rule", "remove", "events", "large", "EU").out == (
-        "removed rule EU; left: $Default, all, none\n"
+    assert cli.ok("rule", "delete", "events", "large", "EU").out == (
+        "deleted rule EU; left: $Default, all, none\n"
     )
-    cli.fails(3, "entity_not_found", "rule", "remove", "events", "large", "eu")
+    cli.fails(3, "entity_not_found", "rule", "delete", "events", "large", "eu")
     cli.fails(2, "usage", *add, "x")
     cli.fails(2, "usage", *add, "x", "--all", "--none")
     cli.fails(2, "filter_syntax", *add, "x", "--all", "--action", "SET")

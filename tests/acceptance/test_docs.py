@@ -351,7 +351,8 @@ def commands() -> list[tuple[str, ...]]:
             for name in command.commands:
                 yield from below(command.get_command(None, name), (*path, name))
         else:
-            yield path
+            if not command.hidden:
+                yield path
 
     return list(below(typer.main.get_command(app), ()))
 

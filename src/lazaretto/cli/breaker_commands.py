@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from lazaretto.cli import output
@@ -9,7 +11,7 @@ from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.model.entities import BreakerDescription
 
 app = typer.Typer(
-    help="Show a queue's breaker, keep it open or closed, or let it decide by itself.",
+    help="Show a queue's breaker; pause and resume deliveries.",
     rich_markup_mode=None,
 )
 
@@ -35,7 +37,7 @@ def _show(call: Call, queue: str, found: BreakerDescription) -> None:
 def show(
     context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Show whether service hosts are handed messages, and if not, because of which failure."""
+    """Show a queue's breaker, and the failure that opened it."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.breaker(queue)
@@ -49,28 +51,36 @@ def _set(context: typer.Context, queue: str, verb: str, store: str | None, json:
     _show(call, queue, found)
 
 
-@app.command("open")
-def open_(
+@app.command("pause")
+@app.command("open", hidden=True)
+def pause(
     context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Keep it open: nothing is handed to service hosts until you say close or auto."""
+    """Hand nothing to service hosts until `resume`."""
     _set(context, queue, "open", store, json)
 
 
-@app.command("close")
+@app.command("resume")
+@app.command("auto", hidden=True)
+def resume(
+    context: typer.Context,
+    queue: QueueArgument,
+    always: Annotated[
+        bool, typer.Option("--always", help="Do not let the breaker open by itself, whatever fails.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Hand messages out again; the breaker decides by itself."""
+    _set(context, queue, "close" if always else "auto", store, json)
+
+
+@app.command("close", hidden=True)
 def close(
     context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Keep it closed: everything is handed out, and every failure counts, whatever it looks like."""
+    """Hand messages out whatever fails: `resume --always`."""
     _set(context, queue, "close", store, json)
-
-
-@app.command("auto")
-def auto(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Let it decide by itself again, from closed."""
-    _set(context, queue, "auto", store, json)
 
 
 def add_to(program: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""`lazaretto claims`: what consumers have claimed of a queue, and giving it back."""
+"""`lazaretto claim`: what consumers have claimed of a queue, and giving it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 
 app = typer.Typer(
-    help="List the claims that pipelines have taken of a queue, and give one back.", rich_markup_mode=None
+    help="List or revoke the claims that Spark pipelines hold on a queue.", rich_markup_mode=None
 )
 
 _COLUMNS = ("consumer", "claim", "state", "messages", "shards", "reads", "created", "lease until", "outcomes")
@@ -35,11 +35,13 @@ def _row(claim: Claim) -> tuple[object, ...]:
 def list_(
     context: typer.Context,
     queue: QueueArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="Maximum number of rows.")
+    ] = 100,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the claims of a queue, the latest first: open, settled and revoked."""
+    """List the claims of a queue, the latest first."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.claims(queue, limit=limit)
@@ -53,12 +55,15 @@ def list_(
 def revoke(
     context: typer.Context,
     queue: QueueArgument,
-    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Whose claim.")],
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds it.")],
     number: Annotated[int, typer.Argument(metavar="CLAIM", min=1, help="Its number.")],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give the messages of an open claim back, uncharged; the pipeline goes on without them."""
+    """Release the messages of an open claim.
+
+    No attempt is counted; the pipeline goes on without them.
+    """
     call = Call.of(context, store, json)
     with call.broker() as broker:
         broker.revoke_claim(queue, consumer, number)
@@ -70,4 +75,4 @@ def revoke(
 
 def add_to(program: typer.Typer) -> None:
     """Add the commands to the command line."""
-    program.add_typer(app, name="claims")
+    program.add_typer(app, name="claim")

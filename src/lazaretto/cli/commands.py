@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 COMMANDS = {
     "send": ("Send a message, or one per line of JSON.", "send_command"),
     "peek": ("Look at messages without taking them.", "receive_commands"),
-    "receive": ("Receive messages and complete them.", "receive_commands"),
+    "receive": ("Receive messages, print and settle them.", "receive_commands"),
     "run": ("Run handlers on their queues.", "host_commands"),
     "try": ("Try a handler on one message.", "host_commands"),
     "events": ("Print what happened, or follow it.", "log_commands"),
@@ -21,14 +21,28 @@ COMMANDS = {
     "queue": ("Create, list, change, switch and resume queues.", "queue_commands"),
     "topic": ("Create, list, change and delete topics.", "topic_commands"),
     "subscription": ("Create, list, change and delete subscriptions.", "topic_commands"),
-    "rule": ("List, add, remove and test a subscription's rules.", "rule_commands"),
-    "dead-letters": ("Look at dead letters, send them back, delete them.", "dead_letter_commands"),
-    "breaker": ("Show a queue's breaker, or keep it open or closed.", "breaker_commands"),
-    "sessions": ("List, show and resume sessions.", "session_commands"),
-    "dialogs": ("Dialogs between services: define, look into, decide.", "dialog_commands"),
-    "claims": ("List the claims that pipelines hold, give one back.", "claim_commands"),
+    "rule": ("List, add, delete and test a subscription's rules.", "rule_commands"),
+    "dead-letter": ("Look at dead letters, send them back, delete them.", "dead_letter_commands"),
+    "breaker": ("Show a queue's breaker, pause and resume it.", "breaker_commands"),
+    "session": ("List, show and resume sessions.", "session_commands"),
+    "dialog": ("Dialogs between services: define, look into, decide.", "dialog_commands"),
+    "claim": ("List the claims that pipelines hold, give one back.", "claim_commands"),
     "spark": ("Run pipelines on Spark.", "spark_commands"),
     "store": ("Check a store, bring it up to date, copy it.", "store_commands"),
+}
+
+#: Other names, which work and are not shown.
+ALIASES = {
+    "queues": "queue",
+    "topics": "topic",
+    "subscriptions": "subscription",
+    "rules": "rule",
+    "dead-letters": "dead-letter",
+    "dlq": "dead-letter",
+    "breakers": "breaker",
+    "sessions": "session",
+    "dialogs": "dialog",
+    "claims": "claim",
 }
 
 
@@ -52,7 +66,8 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one of them, or None."""
+        """Return one of them, by its name or another one, or None."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
             self.commands[cmd_name] = load(cmd_name)
         return self.commands.get(cmd_name)

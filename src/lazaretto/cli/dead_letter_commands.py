@@ -1,4 +1,4 @@
-"""`lazaretto dead-letters`: list, show, groups, resubmit, purge."""
+"""`lazaretto dead-letter`: list, show, groups, resubmit, purge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import past
 from lazaretto.dead_letters import Which
@@ -102,7 +102,7 @@ def list_(
     since: SinceOption = None,
     until: UntilOption = None,
     text: TextOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="How many at most.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -295,8 +295,9 @@ def _edited(letter: DeadLetter, body: bytes) -> Message:
     return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
-@app.command("purge")
-def purge(
+@app.command("delete")
+@app.command("purge", hidden=True)
+def delete(
     context: typer.Context,
     queue: QueueArgument,
     numbers: NumbersArgument = None,
@@ -307,13 +308,14 @@ def purge(
     text: TextOption = None,
     everything: AllOption = False,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete dead letters for good: by number, by filter, or all.
+    """Delete dead letters for good: by number, filter, or all.
 
-    Numbers that are no waiting dead letter, or are locked, are named; the exit code is then 1 (3 if
-    that is all of them).
+    --all asks first, unless --yes is given. Numbers that are no waiting dead letter, or are locked,
+    are named; the exit code is then 1 (3 if that is all of them).
     """
     call = Call.of(context, store, json)
     given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
@@ -322,15 +324,21 @@ def purge(
         if dry_run:
             print_matching(call, broker, queue, which)
             return
-        with output.progress(f"purging {queue}"):
-            purged = broker.purge(queue, which, everything=everything)
+        if everything:
+            dead = sum(group.count for group in broker.dead_letter_groups(queue))
+            letters = output.plural(dead, "dead letter")
+            confirm_deletion(f"all {letters} of {output.safe(queue)}", yes)
+        with output.progress(f"deleting dead letters of {queue}"):
+            deleted = broker.purge(queue, which, everything=everything)
     if call.json:
-        output.json_object({"queue": queue, "purged": purged})
+        output.json_object({"queue": queue, "deleted": deleted})
     else:
-        output.line(f"purged {output.plural(len(purged), 'dead letter')} of {output.safe(queue)}")
-    if isinstance(which, list) and len(purged) < len(which):
-        left = [number for number in which if number not in set(purged)]
-        raise _left("purged", f"{', '.join(map(str, left))} (no waiting dead letter, or locked)", not purged)
+        output.line(f"deleted {output.plural(len(deleted), 'dead letter')} of {output.safe(queue)}")
+    if isinstance(which, list) and len(deleted) < len(which):
+        left = [number for number in which if number not in set(deleted)]
+        raise _left(
+            "deleted", f"{', '.join(map(str, left))} (no waiting dead letter, or locked)", not deleted
+        )
 
 
 def add_to(program: typer.Typer) -> None:
@@ -338,4 +346,4 @@ def add_to(program: typer.Typer) -> None:
     from lazaretto.cli import rerouting_commands as rerouting
 
     rerouting.add_to(app)
-    program.add_typer(app, name="dead-letters")
+    program.add_typer(app, name="dead-letter")

@@ -1,4 +1,4 @@
-"""`lazaretto dialogs create` and `drop`: message types, contracts, services and priorities, one by one."""
+"""`lazaretto dialog create` and `delete`: message types, contracts, services and priorities, one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)
 
 
 class Kind(enum.Enum):
-    """What may be dropped."""
+    """What may be deleted."""
 
     MESSAGE_TYPE = "message-type"
     CONTRACT = "contract"
@@ -35,7 +35,7 @@ def _done(call: Call, verb: str, kind: str, name: str) -> None:
     if call.json:
         output.json_object({"verb": verb, "kind": kind, "name": name})
     else:
-        past = {"create": "created", "drop": "dropped"}[verb]
+        past = {"create": "created", "delete": "deleted"}[verb]
         output.line(output.safe(f"{past} {kind.replace('_', ' ')} {name}"))
 
 
@@ -149,16 +149,16 @@ def priority(
     _done(call, "create", "priority", name)
 
 
-def drop(
+def delete(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(show_default=False)],
     name: NameArgument,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Drop a definition that nothing uses."""
+    """Delete a definition that nothing uses."""
     call = Call.of(context, store, json)
     stored = kind.value.replace("-", "_")
     with call.broker() as broker:
         broker.dialogs.drop(stored, name)
-    _done(call, "drop", stored, name)
+    _done(call, "delete", stored, name)

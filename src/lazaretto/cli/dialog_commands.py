@@ -1,4 +1,4 @@
-"""`lazaretto dialogs`: what services may say, conversations and why they wait, readers."""
+"""`lazaretto dialog`: what services may say, conversations and why they wait, readers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class StateName(enum.Enum):
 
 
 app.add_typer(dialog_definitions.app, name="create")
-app.command("drop")(dialog_definitions.drop)
+app.command("delete")(dialog_definitions.delete)
+app.command("drop", hidden=True)(dialog_definitions.delete)
 
 
 @app.command("apply")
@@ -68,8 +69,8 @@ def apply(
         Path, typer.Argument(metavar="FILE", help="A TOML file of definitions.", show_default=False)
     ],
     compare: Annotated[bool, typer.Option("--compare", help="Change nothing; say what would be.")] = False,
-    drop_others: Annotated[
-        bool, typer.Option("--drop-others", help="Drop what the file does not name.")
+    delete_others: Annotated[
+        bool, typer.Option("--delete-others", help="Delete what the file does not name.")
     ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -77,7 +78,7 @@ def apply(
     """Make the store have the message types, contracts, services and priorities of a file."""
     call = Call.of(context, store, json)
     with call.broker(create=not compare) as broker:
-        changes = broker.dialogs.apply(file, drop_others=drop_others, compare=compare)
+        changes = broker.dialogs.apply(file, drop_others=delete_others, compare=compare)
     if call.json:
         output.json_array(change._asdict() for change in changes)
     else:
@@ -112,7 +113,7 @@ def list_(
     state: Annotated[StateName | None, typer.Option(help="Only in this state.")] = None,
     group: Annotated[str | None, typer.Option(help="Only of this conversation group.")] = None,
     held: Annotated[bool, typer.Option("--held", help="Only those that a poison message holds.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1_000,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 1_000,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -227,7 +228,10 @@ def cleanup(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove one end of a dialog with all that waits for it, and tell nobody."""
+    """Delete one side of a dialog and its pending messages.
+
+    The other side is not notified.
+    """
     call = Call.of(context, store, json)
     confirm_deletion(f"conversation {conversation}", yes)
     with call.broker() as broker:
@@ -247,7 +251,7 @@ def resume(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a conversation go on that a poison message holds, by a verdict on it, or end it with an error."""
+    """Resume a conversation held by a poison message, or end it."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         broker.dialogs.resume(conversation, verdict.value)
@@ -289,4 +293,4 @@ def _done(call: Call, conversation: str, what: str) -> None:
 
 def add_to(program: typer.Typer) -> None:
     """Add the commands to the command line."""
-    program.add_typer(app, name="dialogs")
+    program.add_typer(app, name="dialog")

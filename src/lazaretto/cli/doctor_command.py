@@ -104,14 +104,14 @@ def _problems(queue: QueueDescription, breaker: BreakerDescription) -> list[str]
     if queue.held_sessions:
         found.append(
             f"queue {queue.path} has {output.plural(queue.held_sessions, 'session')} held back by a poison "
-            f"message; see lazaretto sessions list {queue.path} --held, then lazaretto sessions resume"
+            f"message; see lazaretto session list {queue.path} --held, then lazaretto session resume"
         )
     if breaker.status in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
         held = breaker.status is BreakerStatus.HELD_OPEN
         why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
         found.append(
             f"the breaker of {queue.path} is {why}; hosts are handed nothing: "
-            f"lazaretto breaker {'auto' if held else 'show'} {queue.path}"
+            f"lazaretto breaker {'resume' if held else 'show'} {queue.path}"
         )
     if queue.status in (QueueStatus.SEND_DISABLED, QueueStatus.RECEIVE_DISABLED):
         found.append(
@@ -149,7 +149,7 @@ def _notices(queue: QueueDescription) -> list[str]:
         return []
     return [
         f"queue {queue.path} has {output.plural(dead, 'dead letter')}; "
-        f"see `lazaretto dead-letters groups {queue.path}`"
+        f"see `lazaretto dead-letter groups {queue.path}`"
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.exits import usage
+from lazaretto.cli.parse import past
 from lazaretto.cli.tables import Table
 from lazaretto.engine.log import EVENT_KINDS, Event
 from lazaretto.receiver import MOST_MESSAGES
@@ -23,37 +26,65 @@ _EVENT_COLUMNS = ("position", "time", "kind", "queue", "sequence", "detail")
 _SPARE = ("position", "actor", "time")
 _AUDIT_COLUMNS = ("position", "time", "actor", "action", "queue", "detail")
 
-OnlyQueueOption = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
+OnlyQueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
+]
 
 
 def events(
     context: typer.Context,
     after: Annotated[
-        int | None, typer.Option("--after", min=0, help="Only after this position [0; with --follow: now].")
+        int | None, typer.Option("--after", metavar="POSITION", min=0, help="Only after this position.")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", min=1, help="Only the newest N; --follow goes on from there."),
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on with what happens from now on; JSON is then one object a line."),
+        typer.Option("--follow", "-f", help="Keep printing new events (JSON Lines with --json)."),
     ] = False,
     kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Only of this kind: {', '.join(EVENT_KINDS)}.")
+        str | None, typer.Option("--kind", metavar="KIND", help=f"Only this kind: {', '.join(EVENT_KINDS)}.")
     ] = None,
     queue: OnlyQueueOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="How many at most.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, help="Maximum number: the newest, or the next after --after."
+        ),
+    ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what happened, oldest first: dead letters, halted and disabled queues, and so on.
+    """Print events, oldest first: dead letters, halted queues, ….
 
     Events are kept for 30 days. To go on later, give the last position with --after.
     """
     call = Call.of(context, store, json)
+    if (after is not None) + (since is not None) + (last is not None) > 1:
+        raise usage("give one of --after, --since and --last")
+    if limit is not None and last is not None:
+        raise usage("give --limit or --last, not both")
     with call.broker() as broker:
+        if since is not None:
+            after = _position_before(broker, since)
+        elif follow and last is None and after is None:
+            after = broker.last_event()
+        newest = last if follow or (after is not None and since is None) else last or limit
+        if newest is not None:
+            latest = _newest(broker, after or 0, kind, queue, newest)
+            after = latest[0].position - 1 if latest else broker.last_event()
         if follow:
-            start = broker.last_event() if after is None else after
-            _follow(call, _events(broker, start, kind, queue, limit, follow=True))
+            _follow(call, _events(broker, after or 0, kind, queue, limit, follow=True))
         else:
-            found = _events(broker, after or 0, kind, queue, limit, follow=False)
+            found = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
             if call.json:
                 output.json_array(found)
             else:
@@ -84,6 +115,31 @@ def _events(
             return
 
 
+def _newest(broker: Broker, after: int, kind: str | None, queue: str | None, wanted: int) -> list[Event]:
+    """Return the newest events, in order of time: looks back ever farther until there are enough."""
+    end = broker.last_event()
+    far = _PAGE
+    while True:
+        start = max(after, end - far)
+        found = list(_events(broker, start, kind, queue, None, follow=False))
+        if len(found) >= wanted or start == after:
+            return found[-wanted:]
+        far *= 8
+
+
+def _position_before(broker: Broker, since: datetime) -> int:
+    """Return the position of the last event before a time, for positions are in order of time."""
+    low, high = 0, broker.last_event()
+    while low < high:
+        middle = (low + high) // 2
+        found = broker.events(middle, limit=1)
+        if found and found[0].time < since:
+            low = found[0].position
+        else:
+            high = middle
+    return low
+
+
 def _event_row(event: Event) -> tuple[object, ...]:
     return (
         event.position,
@@ -107,12 +163,12 @@ def audit(
     context: typer.Context,
     queue: OnlyQueueOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=MOST_MESSAGES, help="How many at most, the latest.")
+        int, typer.Option("--limit", "-n", min=1, max=MOST_MESSAGES, help="Maximum number: the newest.")
     ] = 100,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what operators did, the latest first: who, when, what, to which messages."""
+    """Print what operators did, the latest first."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.audit(queue=queue, limit=limit)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from typing import Annotated, Any
 
 import typer
 
+from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     Call,
@@ -19,8 +21,9 @@ from lazaretto.cli.call import (
 )
 from lazaretto.cli.exits import usage
 from lazaretto.cli.queue_options import changes_of, takes_queue_changes, takes_queue_options
+from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions
+from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions, QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 
 app = typer.Typer(help="Create, list, show, update, delete, switch and resume queues.", rich_markup_mode=None)
@@ -85,7 +88,7 @@ def create(
 
 @app.command("list")
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
-    """List all queues with their counts, the system's dead-letter queue among them."""
+    """List all queues with their counts."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         queues = broker.queues()
@@ -116,7 +119,7 @@ def _row(queue: QueueDescription) -> tuple[object, ...]:
 def show(
     context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Show a queue: status, exact counts by state, options, poison policy."""
+    """Show a queue: status, counts, options, poison policy."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.queue(queue)
@@ -232,9 +235,10 @@ def update(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change options of a queue; what is not given stays as it is.
+    """Change options of a queue.
 
-    Durations are 30, 30s, 5m, 2h or 1d; "none" takes an option away.
+    Options that are not given stay as they are; "none" takes an option away. Durations are 30, 30s,
+    5m, 2h or 1d.
     """
     call = Call.of(context, store, json)
     if not given:
@@ -259,7 +263,7 @@ def delete(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a queue with all its messages, dead letters too. Asks first."""
+    """Delete a queue with all its messages. Asks first."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.queue(queue)
@@ -279,19 +283,40 @@ def status(
     context: typer.Context,
     queue: QueueArgument,
     status: Annotated[
-        Status, typer.Argument(help="What it is from now on.", show_default=False, case_sensitive=False)
-    ],
+        Status | None,
+        typer.Argument(
+            metavar="[STATUS]",
+            help="New status: active, disabled, send-disabled or receive-disabled.",
+            show_default=False,
+            case_sensitive=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Switch a queue, topic or subscription on or off: both ways, for sending or for receiving."""
+    """Show or set whether a queue sends and receives.
+
+    QUEUE may be a topic or a subscription, too. Without STATUS nothing is changed.
+    """
     call = Call.of(context, store, json)
     with call.broker() as broker:
-        now = broker.set_status(queue, status.value.replace("-", "_"))
+        if status is None:
+            now = _status_of(broker, queue)
+        else:
+            now = broker.set_status(queue, status.value.replace("-", "_"))
     if call.json:
         output.json_object({"path": queue, "status": now})
     else:
         output.line(f"{output.safe(queue)} is {now.value}")
+
+
+def _status_of(broker: Broker, path: str) -> QueueStatus:
+    try:
+        return broker.queue(path).status
+    except EntityNotFound:
+        with contextlib.suppress(LazarettoError):
+            return broker.topic(path).status
+        raise
 
 
 @app.command("resume")
@@ -305,9 +330,9 @@ def resume(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a halted or disabled queue go on; a halted one needs --verdict.
+    """Resume a halted or disabled queue.
 
-    QUEUE;poison means the dead-letter subqueue.
+    Halted queues need --verdict. QUEUE;poison is the dead-letter subqueue.
     """
     call = Call.of(context, store, json)
     with call.broker() as broker:

@@ -27,14 +27,14 @@ _RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", 
 def peek(
     context: typer.Context,
     queue: QueueArgument,
-    most: Annotated[int, typer.Option("--max", "-n", min=1, help="How many messages at most.")] = 10,
-    start: Annotated[int, typer.Option("--from", min=0, help="The sequence number to start at.")] = 0,
+    most: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of messages.")] = 10,
+    start: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Look at messages, in every state, without locking or charging anything.
+    """Look at messages without locking them or counting an attempt.
 
-    QUEUE;poison looks at the dead-letter subqueue, QUEUE;retry at what waits for its next retry cycle.
+    QUEUE;poison shows the dead letters, QUEUE;retry the messages that wait for a retry.
     """
     call = Call.of(context, store, json)
     with call.broker() as broker, broker.receiver(queue) as receiver:
@@ -71,7 +71,7 @@ def receive(
     context: typer.Context,
     queue: QueueArgument,
     most: Annotated[
-        int, typer.Option("--max", "-n", min=1, max=MOST_MESSAGES, help="How many messages at most.")
+        int, typer.Option("--limit", "-n", min=1, max=MOST_MESSAGES, help="Maximum number of messages.")
     ] = 1,
     wait: Annotated[
         float | None,
@@ -80,7 +80,7 @@ def receive(
             "-w",
             parser=duration,
             metavar="DURATION",
-            help="How long to wait for the first one [0].",
+            help="Time to wait for the first message [0].",
             show_default=False,
         ),
     ] = None,
@@ -89,39 +89,44 @@ def receive(
         typer.Option(
             "--number",
             metavar="NUMBER",
-            help="Receive the active message with this sequence number, out of turn; may be given again.",
+            help="Receive the active message with this sequence number; repeatable.",
             show_default=False,
         ),
     ] = None,
-    complete: Annotated[bool, typer.Option("--complete", help="Complete them: the default.")] = False,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Complete the messages: they leave the queue.")
+    ] = False,
     abandon: Annotated[
-        bool, typer.Option("--abandon", help="Fail them: the poison policy decides what becomes of them.")
+        bool, typer.Option("--abandon", help="Count a failed attempt; the poison policy applies.")
     ] = False,
     dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Move them to the dead-letter subqueue.")
+        bool, typer.Option("--dead-letter", help="Move the messages to the dead-letter queue.")
     ] = False,
     error: Annotated[
-        str | None, typer.Option("--error", help="With --abandon: 'Type: text' for the history.")
+        str | None, typer.Option("--error", help="With --abandon: the error as 'Type: text'.")
     ] = None,
     delay: Annotated[
         float | None,
-        typer.Option("--delay", parser=duration, metavar="DURATION", help="With --abandon: until the retry."),
+        typer.Option(
+            "--delay", parser=duration, metavar="DURATION", help="With --abandon: delay before the retry."
+        ),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="With --dead-letter: why.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="With --dead-letter: reason.")] = None,
     description: Annotated[
-        str | None, typer.Option("--description", help="With --dead-letter: why, at length.")
+        str | None, typer.Option("--description", help="With --dead-letter: detailed reason.")
     ] = None,
     session: Annotated[str | None, typer.Option("--session", help="Receive from this session.")] = None,
     next_session: Annotated[
-        bool, typer.Option("--next-session", help="Receive from the next session that is free.")
+        bool, typer.Option("--next-session", help="Receive from the next free session.")
     ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Receive messages, print them, and complete what was printed: they are gone from the queue.
+    """Receive messages, print them, and settle them.
 
-    To look at messages without taking them, use `lazaretto peek`. What could not be printed, because
-    of Control-C or a closed pipe, is given back uncharged. QUEUE;poison takes dead letters out.
+    --complete, --abandon or --dead-letter says how. Without one of them the messages are released
+    after printing: they stay in the queue, and no failure is counted. Messages that could not be
+    printed (Control-C, closed pipe) are released, too. QUEUE;poison receives dead letters.
     """
     call = Call.of(context, store, json)
     if complete + abandon + dead_letter > 1:
@@ -139,7 +144,8 @@ def receive(
     wanted: str | NextSession | None = NEXT_SESSION if next_session else session
     taken = 0
     with call.broker() as broker, broker.receiver(queue, session=wanted) as receiver, _printing(call) as show:
-        # What is abandoned may be receivable again at once; it must not come twice, so it is held to the end.
+        # What is abandoned or released may be receivable again at once; it must not come twice, so it is
+        # held to the end.
         held: list[ReceivedMessage] = []
         with _given_back(receiver, held):
             while taken < most:
@@ -155,11 +161,19 @@ def receive(
                 if dead_letter:
                     receiver.dead_letter(held, reason=reason, description=description)
                     held.clear()
-                elif not abandon:
+                elif complete:
                     receiver.complete(held)
                     held.clear()
-            receiver.abandon(held, error=error, delay=delay)
+            if abandon:
+                receiver.abandon(held, error=error, delay=delay)
+            else:
+                receiver.release(held)
             held.clear()
+    if taken and not (complete or abandon or dead_letter):
+        output.notice(
+            f"released {output.plural(taken, 'message')}, no failure counted; "
+            "to settle, give --complete, --abandon or --dead-letter"
+        )
     if not taken and not call.json:
         output.notice(f"no messages in {queue}")
 
@@ -213,4 +227,4 @@ def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command("peek", short_help="Look at messages without taking them.")(peek)
-    app.command("receive", short_help="Receive messages and complete them.")(receive)
+    app.command("receive", short_help="Receive messages, print and settle them.")(receive)

@@ -1,4 +1,4 @@
-"""`lazaretto dead-letters move` and `republish`: to another queue, or to a topic anew."""
+"""`lazaretto dead-letter move` and `republish`: to another queue, or to a topic anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lazaretto rule`: list, add, remove and test the rules of a subscription."""
+"""`lazaretto rule`: list, add, delete and test the rules of a subscription."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lazaretto.filters.view import MessageView
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import Message
 
-app = typer.Typer(help="List, add, remove and test the rules of a subscription.", rich_markup_mode=None)
+app = typer.Typer(help="List, add, delete and test the rules of a subscription.", rich_markup_mode=None)
 
 _JUDGED = ("message", "rule", "matches", "why")
 RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="The rule's name.", show_default=False)]
@@ -109,8 +109,9 @@ def add(
         output.line(output.safe(f"added rule {rule}: {describe_rule(made)}"))
 
 
-@app.command("remove")
-def remove(
+@app.command("delete")
+@app.command("remove", hidden=True)
+def delete(
     context: typer.Context,
     topic: TopicArgument,
     name: NameArgument,
@@ -118,15 +119,15 @@ def remove(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove a rule; a subscription without rules gets nothing."""
+    """Delete a rule; without rules a subscription gets nothing."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         left = broker.remove_rule(topic, name, rule).rules
     if call.json:
-        output.json_object({"removed": rule, "left": [one.name for one in left]})
+        output.json_object({"deleted": rule, "left": [one.name for one in left]})
     else:
         names = ", ".join(one.name for one in left) or "none: the subscription gets nothing"
-        output.line(output.safe(f"removed rule {rule}; left: {names}"))
+        output.line(output.safe(f"deleted rule {rule}; left: {names}"))
 
 
 @app.command("test")

@@ -1,4 +1,4 @@
-"""`lazaretto sessions`: list, show, and resume those that a poison message holds back."""
+"""`lazaretto session`: list, show, and resume those that a poison message holds back."""
 
 from __future__ import annotations
 
@@ -126,4 +126,4 @@ def resume(
 
 def add_to(program: typer.Typer) -> None:
     """Add the commands to the command line."""
-    program.add_typer(app, name="sessions")
+    program.add_typer(app, name="session")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from lazaretto.cli.commands import ALIASES
+
 
 def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
     """Return an error's text with the options of the command that was given, where Python's names stand.
@@ -28,7 +30,7 @@ def _options(command: Any, given: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in ("", *given):
         if word:
-            inner = getattr(command, "commands", {}).get(word)
+            inner = getattr(command, "commands", {}).get(ALIASES.get(word, word))
             if inner is None:
                 continue
             command = inner

@@ -1,4 +1,4 @@
-"""The service host: handlers in isolation; a message that fails, hangs or kills costs only itself."""
+"""The service host: isolated handlers; a message that fails, hangs or crashes affects only itself."""
 
 from lazaretto.host.context import HandlerContext, LastError
 from lazaretto.host.handler_options import HandlerOptions, Isolation

@@ -1,4 +1,4 @@
-"""How many messages a host commits at once, as queued WCF's transacted batching has it."""
+"""The number of messages a host commits at once, like transacted batching in queued WCF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler is given besides its message: what is known of it, and what it may ask for."""
+"""A handler's context: facts about its message, and the effects it may request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lazaretto.store.contract.records import NewMessage
 
 
 class Effects(msgspec.Struct, array_like=True):
-    """What a handler asked for, to be done in the commit that settles its message.
+    """The effects that a handler requested, for the commit that settles its message.
 
     `verdict`: None (complete), "defer", "dead_letter", "reject", "invalid" or "skipped".
     """
@@ -45,14 +45,14 @@ class LastError(msgspec.Struct, frozen=True):
 
 
 class HandlerContext:
-    """What a handler is given besides its message.
+    """A handler's context, besides its message.
 
-    `attempt`: the number of this hand-over over the message's life, from 1. `delivery_count`: Service
+    `attempt`: the number of this delivery in the message's life, from 1. `delivery_count`: Service
     Bus's, 0 at first. `cycle`: retry cycles used. `move_count`: moves between the queue and its
-    subqueues (MSMQ's MoveCount). `last_error`: of the attempt before, None at first.
+    subqueues (MSMQ's MoveCount). `last_error`: of the previous attempt, or None.
 
-    What is sent and executed here takes effect in the commit that settles the message, or not at
-    all: when the handler fails, it is dropped.
+    Sends and SQL take effect in the commit that settles the message. If the handler fails, they are
+    discarded.
     """
 
     def __init__(self, message: ReceivedMessage, past: Past | None) -> None:
@@ -74,7 +74,7 @@ class HandlerContext:
         return self._message.cycle
 
     def send(self, path: str, messages: Sendable | Iterable[Sendable]) -> None:
-        """Send messages to a queue with the settling commit. What is wrong with them is raised now."""
+        """Send messages to a queue with the settling commit. Invalid messages raise an error immediately."""
         target = EntityPath.parse(path)
         if target.subqueue is not Subqueue.MAIN:
             raise NotAllowed(f"nothing can be sent to the subqueue {path!r}; send to {target.queue!r}")
@@ -89,7 +89,7 @@ class HandlerContext:
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> None:
         """Run your own SQL on the store's database with the settling commit. It returns no rows.
 
-        Parameters: None, bool, int, float, str, bytes. An error of the SQL is the message's failure.
+        Parameters: None, bool, int, float, str, bytes. If the SQL fails, the message has failed.
         """
         if not isinstance(sql, str):
             raise InvalidOption(f"expected SQL as text, got {shown(sql)}")
@@ -102,11 +102,11 @@ class HandlerContext:
         self._asked().statements.append((sql, values))
 
     def defer(self) -> None:
-        """Set the message aside until it is received by its sequence number."""
+        """Keep the message until it is received by its sequence number."""
         self._decide("defer")
 
     def dead_letter(self, reason: str | None = None, description: str | None = None) -> None:
-        """Move the message to the dead-letter subqueue, with what was sent here."""
+        """Dead-letter the message; sends of this context still take effect."""
         self._decide("dead_letter", reason, description)
 
     def reject(self, reason: str | None = None, description: str | None = None) -> None:
@@ -132,5 +132,5 @@ class HandlerContext:
 
     @property
     def effects(self) -> Effects | None:
-        """What was asked for so far; None if nothing was."""
+        """The effects requested so far, or None."""
         return self._effects

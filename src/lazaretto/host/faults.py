@@ -1,4 +1,4 @@
-"""Whose fault an error is, and whether it may pass: pure."""
+"""Decides which errors are the store's fault and which are temporary. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LASTING: tuple[type[LazarettoError], ...] = (
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether trying again later may go well without a change to the host."""
+    """Return whether a later retry may succeed without a change to the host."""
     return isinstance(error, Exception) and not isinstance(error, _LASTING)
 
 

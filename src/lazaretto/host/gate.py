@@ -1,4 +1,4 @@
-"""Lets a suspect be tried alone: nothing else is at work in the process meanwhile."""
+"""Lets a suspect be tried alone, while nothing else runs in the process."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Caller:
         self.returned: Any = None
 
     def limit_async(self, deadline: float | None) -> None:
-        """Cancel a coroutine after so many seconds: where nobody else looks after deadlines."""
+        """Cancel a coroutine after this many seconds, where nothing else enforces deadlines."""
         self._deadline = deadline
 
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
@@ -172,7 +172,7 @@ class SandboxSetup:
         return self._reference, self._pickled, self._queue
 
     def caller(self) -> Caller:
-        """Return what calls the handler, in the process that this is called in."""
+        """Return the caller of the handler, for the current process."""
         function, validator, middleware = cloudpickle.loads(self._pickled)
         if self._reference is not None:
             module, name = self._reference

@@ -1,4 +1,4 @@
-"""What a handler's slots have done so far, counted."""
+"""Counts the work of a handler's slots."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SPAN = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoisonMessage:
-    """A message whose last attempt has failed: what an `on_poison` function is told (IErrorHandler).
+    """A message whose last attempt has failed, as passed to `on_poison` functions (like IErrorHandler).
 
-    `disposition`: what the policy does with it, unless the function returns something else: a
-    `Disposition` or its name, or "retry", so that its attempts start again.
+    `disposition`: the policy's choice. The function can return another `Disposition` or its name, or
+    "retry" for new attempts.
     """
 
     queue: str
@@ -35,7 +35,7 @@ class PoisonMessage:
 
 
 def verdict_of(returned: object) -> PoisonVerdict | None:
-    """Return what an `on_poison` function has decided, None for nothing. Raises HandlerError."""
+    """Return the verdict of an `on_poison` function, or None. Raises HandlerError."""
     if returned is None or isinstance(returned, Disposition):
         return returned
     if returned == RETRY:
@@ -51,7 +51,7 @@ def verdict_of(returned: object) -> PoisonVerdict | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandlerReport:
-    """How a handler stands. `rate`: messages completed per second, lately.
+    """A handler's state and counts. `rate`: messages recently completed per second.
 
     `retried`: attempts that failed and are tried again; `dead`: messages that were not. `expired`,
     `died` and `invalid` are those among both whose deadline was over, whose process died, that can
@@ -105,7 +105,7 @@ class HandlerStats:
                 (self._failing.add if failed else self._failing.discard)(key)
 
     def lost(self, messages: int) -> None:
-        """Add messages that were settled too late."""
+        """Count messages that were settled too late."""
         with self._lock:
             self._lost += messages
 
@@ -117,7 +117,7 @@ class HandlerStats:
         return news
 
     def report(self) -> HandlerReport:
-        """Return how the handler stands."""
+        """Return the handler's report."""
         with self._lock:
             counts = self._counts
             failures = sum(counts[o] for o in (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST))

@@ -1,4 +1,4 @@
-"""Handlers: a function, the queue it is for, and how it is run."""
+"""Handlers: a function, its queue and its options."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _takes_context(function: object) -> bool:
 
 
 def load_handlers(reference: str) -> list[Handler]:
-    """Return the handlers that "module:name" means, or all of a module.
+    """Return the handlers named by "module:name", or all of a module.
 
     The name may be a Handler, or a list or dict of them. The current folder is searched first.
     Raises HandlerError.
@@ -112,7 +112,7 @@ def load_handlers(reference: str) -> list[Handler]:
 
 
 def load_function(reference: str) -> HandlerFunction:
-    """Return the function or Handler that "module:name" means. Raises HandlerError."""
+    """Return the function or Handler named by "module:name". Raises HandlerError."""
     found: HandlerFunction = load(reference)
     _takes_context(found.function if isinstance(found, Handler) else found)
     return found

@@ -1,4 +1,4 @@
-"""The service host: handlers, each on its queue, until it is told to stop."""
+"""The service host: runs handlers on their queues until it is stopped."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
 class ServiceHost:
     """Runs handlers on the queues of a broker, each message isolated from all others.
 
-    `handlers`: a Handler, several, or functions by queue. `concurrency`: of each handler, instead of its own
-    option. `grace`: seconds that running handlers get
-    when the host is stopped; what is not finished then is given back uncharged. `on_output`: called
-    with what sandboxed handlers print (the default writes it to standard error). Any number of
-    hosts may work on one store. A context manager: started on entry, stopped on exit.
+    `handlers`: a Handler, several, or functions by queue. `concurrency` overrides the option of each
+    handler. `grace`: seconds for running handlers to finish on shutdown; unfinished messages are released
+    without counting an attempt. `on_output` is called with the output of sandboxed handlers; by default it
+    is written to standard error. Any number of hosts can work on one store. A context manager: started on
+    entry, stopped on exit.
 
-    A fault that may pass (the server is away, takes no changes, the disk is full, no process can be started)
-    is waited out; one that never can ends the host, and `run` and the exit of the context raise it.
+    The host waits out temporary faults (the server is unreachable or read-only, the disk is full, no process
+    can be started). Any other fault ends the host; `run` and the exit of the context raise it.
 
     Raises EntityNotFound, HandlerError, InvalidOption, SandboxSetupError: then nothing was started.
     """
@@ -96,7 +96,7 @@ class ServiceHost:
     # -- starting -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and return at once. Does nothing more if `stop` is called by another thread meanwhile."""
+        """Start and return at once."""
         with self._lifecycle:
             if self._threads or self._stop.is_set():
                 raise HandlerError("a host can be started only once; create a new one")
@@ -186,13 +186,13 @@ class ServiceHost:
         return next((slot.error for slot in self._slots if slot.error is not None), None)
 
     def reports(self) -> list[HandlerReport]:
-        """Return how each handler stands."""
+        """Return a report on each handler."""
         return [shared.stats.report() for shared in self._shared]
 
     def idle(self) -> list[EntityError] | None:
-        """Return None while there is anything to do; else why what is left cannot be handed out.
+        """Return None while there is work; otherwise why the remaining messages cannot be delivered.
 
-        An empty list: nothing is left, but dead letters that fail and are tried for ever.
+        An empty list means that nothing is left except dead letters that are retried forever.
         """
         why: list[EntityError] = []
         for shared in self._shared:
@@ -206,7 +206,7 @@ class ServiceHost:
 
     @property
     def broker(self) -> Broker:
-        """The broker that it works on."""
+        """The host's broker."""
         return self._broker
 
     @property
@@ -217,10 +217,10 @@ class ServiceHost:
     # -- ending ---------------------------------------------------------------------------------
 
     def stop(self, grace: float | None = None) -> None:
-        """Take no more, let running handlers finish within `grace` seconds, give the rest back.
+        """Stop receiving, let running handlers finish within `grace` seconds, and release the rest.
 
-        Should it be interrupted by an exception (Control-C in a program that does not use `run`), what
-        runs is given back at once.
+        If an exception interrupts it (Control-C in a program that does not use `run`), running messages are
+        released at once.
         """
         allowed = self._grace if grace is None else seconds("grace", grace)
         self._stop.set()
@@ -253,8 +253,8 @@ class ServiceHost:
     def run(self, *, until: Callable[[], bool] | None = None) -> None:
         """Start, and work until SIGTERM, SIGINT, SIGHUP, `stop` or `request_stop`, or `until` returns True.
 
-        `until` is asked a few times a second. A second SIGINT (Control-C) ends the grace. Raises what a
-        slot ended with, if one did.
+        `until` is called a few times a second. A second SIGINT (Control-C) ends the grace period. Raises the
+        error that ended a slot, if there is one.
         """
         with self._ending.on_signals():
             self.start()
@@ -272,7 +272,7 @@ class ServiceHost:
             raise error
 
     def request_stop(self) -> None:
-        """Let `run` return soon; may be called in a signal handler."""
+        """Make `run` return soon. Can be called in a signal handler."""
         self._ending.ask()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Whether a handler has anything left to do, or what keeps that from being handed out."""
+"""Tells whether a handler has work left, or why the rest cannot be delivered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 
 def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityError:
-    """Return whether anything may be handed out sooner or later, or why what is left cannot be.
+    """Return whether messages can still be delivered, or why the rest cannot be.
 
     `failing`: dead letters that failed, and that nothing ends the attempts on.
     """

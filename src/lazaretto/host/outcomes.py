@@ -1,4 +1,4 @@
-"""What an attempt's end means to the queue: from a sandbox's verdict to a settlement."""
+"""Turns a sandbox's verdict into a settlement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lazaretto.model.policy import Outcome
 
 
 class Ended(NamedTuple):
-    """One message's attempt: how it is settled, and what is done in the same commit."""
+    """One message's finished attempt: its settlement, and its effects in the same commit."""
 
     settlement: Settlement
     effects: Effects | None = None
@@ -49,7 +49,7 @@ _VERDICTS = {
 
 
 def ended_of(verdict: Verdict) -> Ended:
-    """Return what a sandbox's verdict means."""
+    """Return the finished attempt for a sandbox's verdict."""
     if verdict.status is Status.DONE:
         return COMPLETED if verdict.result is None else _ended_with_bytes(verdict.result)
     if verdict.status is Status.NOT_RUN:
@@ -66,7 +66,7 @@ def _ended_with_bytes(result: bytes) -> Ended:
 
 
 def ended_with(effects: Effects | None) -> Ended:
-    """Return what a handler that returned asked for."""
+    """Return the finished attempt of a handler that returned."""
     if effects is None:
         return COMPLETED
     if effects.verdict is None:

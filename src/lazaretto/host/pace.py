@@ -1,4 +1,4 @@
-"""How many messages a hand-over may have, by how long the handler takes: so that it is settled soon."""
+"""Limits the size of a hand-over by the handler's speed, so that it is settled soon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pace:
         self._mean: float | None = None
 
     def note(self, messages: int, seconds: float) -> None:
-        """Note how long a hand-over took."""
+        """Record the duration of a hand-over."""
         rounds = -(-messages // self._at_once)
         each = seconds / rounds
         with self._lock:
@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def size(self) -> int:
-        """Return how many messages the next hand-over may have."""
+        """Return the maximum number of messages of the next hand-over."""
         mean = self._mean
         rounds = self._most if not mean else min(self._most, int(EXPECTED / mean))
         return self._at_once * max(1, rounds)

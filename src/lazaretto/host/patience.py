@@ -1,4 +1,4 @@
-"""Waiting for what may pass: longer and longer, and saying so."""
+"""Waits out temporary faults with growing delays, and logs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REST = 0.5
 
 
 class Patience:
-    """A slot's rests between its tries, which end when it is told to stop."""
+    """A slot's delays between retries, which end when it is stopped."""
 
     def __init__(self, stats: HandlerStats, path: str, stopping: threading.Event) -> None:
         self._stats = stats
@@ -27,7 +27,7 @@ class Patience:
         self._next = _FIRST
 
     def rest(self, error: BaseException) -> None:
-        """Say what went wrong, unless that is known, and wait: twice as long each time."""
+        """Log the fault, unless it was already logged, and wait, twice as long each time."""
         if isinstance(error, EntityError):
             seconds = _REST
         else:
@@ -46,6 +46,6 @@ class Patience:
         self._stopping.wait(seconds)
 
     def well(self) -> None:
-        """Note that all went well: the next rest is a short one."""
+        """Record a success: the next delay is short again."""
         self._next = _FIRST
         self._stats.waiting(None)

@@ -35,19 +35,19 @@ class Runner(Protocol):
     """One hand-over at a time, by one thread; `stop` and `overdue` may be called by another."""
 
     def start(self, handover: Handover) -> None:
-        """Begin to run the handlers of a hand-over."""
+        """Start the handlers of a hand-over."""
         ...
 
     def collect(self) -> list[Ended]:
-        """Return how each message's attempt ended, in order, once all have."""
+        """Wait for all handlers; return how each message's attempt ended, in order."""
         ...
 
     def stop(self, grace: float) -> None:
-        """Start no further handler; what runs may take `grace` seconds more."""
+        """Start no further handlers; running ones get `grace` seconds."""
         ...
 
     def overdue(self) -> list[Ended] | None:
-        """Return what is known so far, if a handler cannot be stopped and its deadline is over."""
+        """Return the results so far, if a handler that cannot be stopped has exceeded its deadline."""
         ...
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ def runner_of(
     on_output: Callable[[bytes], object] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> Runner:
-    """Return what runs a handler, by its isolation; `stopping`: see Sandbox."""
+    """Return a handler's runner, by its isolation; `stopping`: see Sandbox."""
     if handler.options.isolation is Isolation.INLINE:
         return InlineRunner(handler)
     return ProcessRunner(handler, on_output, stopping)

@@ -1,4 +1,4 @@
-"""Settles what came of hand-overs: whose fault a failure is, and what an outage is, is told here."""
+"""Settles hand-overs: attributes failures, and recognises outages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Settling:
-    """Settles the hand-overs of one slot, each in one commit, through every fault that may pass.
+    """Settles the hand-overs of one slot, each in one commit, and waits out temporary faults.
 
     `whole`: a hand-over is a session that is one unit. `stopping`: set once a fault is waited for no longer.
     """

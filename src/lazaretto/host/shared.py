@@ -1,4 +1,4 @@
-"""What the slots of one handler share."""
+"""State shared by the slots of one handler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lazaretto.store.contract.transaction_contract import Store
 
 @dataclasses.dataclass(slots=True)
 class Shared:
-    """What the slots of one handler have in common."""
+    """The state that the slots of one handler share."""
 
     handler: Handler
     store: Store

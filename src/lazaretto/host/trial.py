@@ -1,4 +1,4 @@
-"""Tries a handler on one message in a sandbox: nothing is settled, what it sends is only recorded."""
+"""Tries a handler on one message in a sandbox; settles nothing and only records its sends."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TrialSend(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What would happen to a message that this handler is given.
+    """The result of a trial: what would happen to the message.
 
-    `outcome`: how the attempt would end. `consequence`: what the queue would do then, in words.
+    `outcome`: how the attempt would end. `consequence`: what the queue would then do, in words.
     `sends` and `statements` would take effect with it. `output`: what it printed.
     """
 
@@ -49,7 +49,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def try_message(broker: Broker, path: str, sequence_number: int, handler: Handler) -> Trial:
-    """Run a handler on a dead letter, or on a message that waits, and return what would happen.
+    """Run a handler on a dead letter or a queued message, and return what would happen.
 
     Raises EntityNotFound, MessageNotFound, HandlerError, SandboxSetupError.
     """

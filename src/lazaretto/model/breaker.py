@@ -1,4 +1,4 @@
-"""Poison or outage? The breaker's decisions, as pure functions and a window of latest outcomes.
+"""The breaker's decisions between poison and outage: pure functions, and a window of latest outcomes.
 
 A few messages that fail while their neighbours succeed are poison. Many different messages that fail
 in one way while few succeed are an outage: then nothing is handed out but a probe now and then.

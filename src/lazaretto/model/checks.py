@@ -1,4 +1,4 @@
-"""Checks shared by all options: what was expected, what came, and what was probably meant."""
+"""Checks shared by all options, with errors that name the expected and actual values."""
 
 from __future__ import annotations
 

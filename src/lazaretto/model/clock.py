@@ -1,4 +1,4 @@
-"""Time, in whole microseconds since the Unix epoch, from a clock that tests can replace."""
+"""Clocks that count whole microseconds since the Unix epoch; tests can replace them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move: hours pass in microseconds.
+    """A clock that moves only when you advance it: hours pass in microseconds.
 
-    Give it to `connect(clock=...)` in tests. `start` is in seconds since the epoch.
+    Pass it to `connect(clock=...)` in tests. `start` is in seconds since the epoch.
     """
 
     ticks = False

@@ -1,4 +1,4 @@
-"""Conversations: their states as a table, their handles, and the sessions their messages stand in. Pure.
+"""Conversations: their table of states, their handles, and the sessions of their messages. Pure.
 
 A conversation is one end of a dialog, as in Service Broker: each of the two services has its own, with a
 state, a place in a conversation group, and messages that wait for it.
@@ -32,7 +32,7 @@ DEFAULT_PRIORITY: Final = 5
 
 
 class ConversationState(enum.Enum):
-    """How one end of a dialog stands. The words are those of Service Broker's sys.conversation_endpoints."""
+    """The state of one side of a dialog, named as in Service Broker's sys.conversation_endpoints."""
 
     #: Begun here, nothing sent yet: the far end does not know of it.
     STARTED_OUTBOUND = "started_outbound"

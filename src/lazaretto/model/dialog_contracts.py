@@ -1,4 +1,4 @@
-"""What two services may say to each other: message types, contracts, services, priorities. Pure."""
+"""Definitions of dialogs: message types, contracts, services and priorities. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT: Final = "DEFAULT"
 
 
 class Validation(enum.Enum):
-    """What a body must be to be accepted by the service it is sent to."""
+    """The validation that a body must pass to be accepted by the receiving service."""
 
     NONE = "none"
     EMPTY = "empty"
@@ -38,7 +38,7 @@ class SentBy(enum.Enum):
 
 
 class DialogPoison(enum.Enum):
-    """What becomes of a conversation with a message that cannot be processed."""
+    """What happens to a conversation with a poison message."""
 
     #: It waits, alone, until an operator decides on the message.
     HOLD = "hold"

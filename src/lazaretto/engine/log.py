@@ -1,4 +1,4 @@
-"""The event log, which programs follow, and the audit log of what operators did."""
+"""The event log, which programs follow, and the audit log of operators' actions."""
 
 from __future__ import annotations
 

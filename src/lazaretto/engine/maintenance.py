@@ -1,4 +1,4 @@
-"""The one background thread of a broker: looks after timers, and hears of other processes' writes."""
+"""The background thread of a broker: runs timers, and notices other processes' writes."""
 
 from __future__ import annotations
 

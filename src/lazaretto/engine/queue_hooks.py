@@ -1,4 +1,4 @@
-"""What a kind of queue adds to what becomes of its messages: nothing in plain queues, more in dialogs."""
+"""Hooks for settling the messages of a kind of queue: empty for plain queues, used by dialogs."""
 
 from __future__ import annotations
 

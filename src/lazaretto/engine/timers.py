@@ -1,4 +1,4 @@
-"""What time does to messages: locks run out, delays and schedules come due, lives end."""
+"""Processes due timers: expired locks, delays, schedules and times to live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A unit of work: what was received is settled and what was gathered is sent, in one commit."""
+"""A unit of work: settles received messages and sends collected ones in one commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How claims end other than settled: given back by an operator, or revoked because their lease ran out."""
+"""Ends claims that are not settled: an operator revokes them, or their lease expires."""
 
 from __future__ import annotations
 

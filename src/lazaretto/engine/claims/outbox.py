@@ -1,4 +1,4 @@
-"""The outbox: what the tasks of a writer have prepared is sent in one commit, each batch once."""
+"""The outbox: sends the messages that a writer's tasks have prepared in one commit, each batch once."""
 
 from __future__ import annotations
 

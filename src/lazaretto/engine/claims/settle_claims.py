@@ -1,4 +1,4 @@
-"""Settling claims: what their tasks have staged is done in one commit."""
+"""Settles claims: applies the outcomes that their tasks have staged, in one commit."""
 
 from __future__ import annotations
 

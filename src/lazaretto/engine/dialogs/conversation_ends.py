@@ -1,4 +1,4 @@
-"""Conversations: how they end, what a settle means for them, what becomes of what is left."""
+"""Ends conversations, applies settlements to them, and removes what is left."""
 
 from __future__ import annotations
 

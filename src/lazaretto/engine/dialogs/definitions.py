@@ -1,4 +1,4 @@
-"""Message types, contracts, services and priorities as they are kept: created, changed, dropped, applied."""
+"""Creates, changes, drops and applies message types, contracts, services and priorities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settling a message of a service's queue means for its conversation: the hooks of dialogs."""
+"""The hooks of dialogs: apply the settlement of a message to its conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receiving from dialogs: a conversation group is locked, and messages of it handed over in order."""
+"""Receives from dialogs: locks a conversation group and delivers its messages in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an entity takes and gives messages: switched on and off, halted and resumed."""
+"""Whether an entity accepts and delivers messages: enables, disables, halts and resumes it."""
 
 from __future__ import annotations
 

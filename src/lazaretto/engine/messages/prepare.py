@@ -1,4 +1,4 @@
-"""Checks a message that is to be sent and encodes its headers. Pure: no store, no clock."""
+"""Checks a message before it is sent and encodes its headers. Pure: no store, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receiving: messages handed over under a lock, or taken for good, or looked at."""
+"""Receives messages under a lock, receives and deletes them, or peeks at them."""
 
 from __future__ import annotations
 

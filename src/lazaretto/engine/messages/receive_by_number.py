@@ -1,4 +1,4 @@
-"""Receiving active messages by their numbers, out of turn: all that are named, or none and why not."""
+"""Receives active messages by their numbers, out of order: all of them, or none and the reason."""
 
 from __future__ import annotations
 

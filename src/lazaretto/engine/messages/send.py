@@ -1,4 +1,4 @@
-"""Sending: new messages at a queue's end, at once or scheduled."""
+"""Sends new messages to a queue, at once or scheduled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: locked by one receiver, handed out in order, with a state of their own."""
+"""Sessions: locked by one receiver, delivered in order, with a state of their own."""
 
 from __future__ import annotations
 

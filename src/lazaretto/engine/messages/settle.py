@@ -1,4 +1,4 @@
-"""Settling: what a receiver says became of the messages it holds."""
+"""Settles messages as their receiver asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends attempts: writes them into the history, charges them, and puts messages back into their places."""
+"""Ends attempts: records them in the history, counts them, and returns messages to their places."""
 
 from __future__ import annotations
 

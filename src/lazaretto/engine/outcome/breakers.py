@@ -1,4 +1,4 @@
-"""The breaker of a queue in the store: opened by a host that sees an outage, probed by all of them."""
+"""The breaker of a queue in the store: one host opens it in an outage, and all hosts probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: found, grouped, or purged."""
+"""Finds, groups and purges dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with a message whose attempts are over: it is moved, returned, dropped, or halts its queue."""
+"""Applies dispositions: moves, rejects or drops a poison message, or halts its queue."""
 
 from __future__ import annotations
 

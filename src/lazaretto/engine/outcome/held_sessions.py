@@ -1,4 +1,4 @@
-"""Sessions that are held back by a poison message: shown, and let go by an operator's verdict."""
+"""Lists sessions that a poison message holds, and resumes them with an operator's verdict."""
 
 from __future__ import annotations
 

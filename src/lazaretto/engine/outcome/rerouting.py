@@ -1,4 +1,4 @@
-"""Dead letters that go elsewhere than back: moved to another queue, or published to a topic anew."""
+"""Moves dead letters to another queue, or republishes them to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters are sent back to the queue they came from, as they are or repaired."""
+"""Resubmits dead letters to their queue, unchanged or edited."""
 
 from __future__ import annotations
 

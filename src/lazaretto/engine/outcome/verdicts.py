@@ -1,4 +1,4 @@
-"""Charges failed attempts, asks the policy for its verdict, and carries the verdict out."""
+"""Counts failed attempts, asks the policy for its verdict, and applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages enter an entity, go on from the one they are in, or are set aside as dead letters."""
+"""Puts messages into an entity, forwards them, or dead-letters them."""
 
 from __future__ import annotations
 

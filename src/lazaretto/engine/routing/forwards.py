@@ -1,4 +1,4 @@
-"""Which entities forward, where to, and whether that can be; and which are in use."""
+"""Forwarding: which entities forward where, whether this is allowed, and which are in use."""
 
 from __future__ import annotations
 

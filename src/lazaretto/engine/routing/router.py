@@ -1,4 +1,4 @@
-"""Messages of one commit on their way: which entities they pass, and where they come to rest."""
+"""Routes the messages of one commit through entities to the queues where they stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic's subscriptions, looked up by what their rules want."""
+"""Looks up a topic's subscriptions by their rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a message is set aside instead of going where it should: reasons and texts, after Service Bus."""
+"""Why a message is undeliverable: reasons and texts, as in Service Bus."""
 
 from __future__ import annotations
 

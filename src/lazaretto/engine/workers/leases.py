@@ -1,4 +1,4 @@
-"""Hand-overs to service hosts: leased, so that a host's death is known at once and blamed rightly."""
+"""Leases on hand-overs to service hosts, which make a host's death known and attributable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that died: who of what they held is to blame is found out, never guessed.
+"""Dead workers: finds out which of their messages is to blame, without guessing.
 
 A message that was alone with a worker when it died is charged for that death. Messages that were
 with it together are suspects: uncharged, and handed out one at a time from then on. A suspect whose

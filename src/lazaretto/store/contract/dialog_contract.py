@@ -1,4 +1,4 @@
-"""Dialogs in the store: definitions, conversations, their lanes in queues, and what happened to them."""
+"""Dialogs in the store: definitions, conversations, their lanes in queues, and their history."""
 
 from __future__ import annotations
 

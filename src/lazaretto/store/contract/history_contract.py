@@ -1,4 +1,4 @@
-"""What the store remembers: attempts, why messages were set aside, events, and who has done what."""
+"""History in the store: attempts, dead letters, events, and the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store keeps and hands out: queues, messages, attempts and dead letters as rows."""
+"""The store's rows: queues, messages, attempts and dead letters."""
 
 from __future__ import annotations
 

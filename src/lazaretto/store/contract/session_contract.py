@@ -1,4 +1,4 @@
-"""Sessions in the store: who has one locked, what holds one back, and the state of each."""
+"""Sessions in the store: their locks, what holds them, and their state."""
 
 from __future__ import annotations
 

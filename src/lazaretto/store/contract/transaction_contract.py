@@ -1,4 +1,4 @@
-"""What a store must do: the one contract that the engine is written against.
+"""The contract of a store, which the engine is written against.
 
 The contract is Lazaretto's own and may change between versions; it is not meant to be
 implemented by users.

@@ -1,4 +1,4 @@
-"""A server's URL: taken apart and checked here, so that no error can show what stands in it.
+"""Parses and checks a server's URL, so that no error can reveal its contents.
 
 libpq takes a password with an unescaped @ or / for a part of the host, and names it when that is not found.
 """

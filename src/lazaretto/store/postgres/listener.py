@@ -1,4 +1,4 @@
-"""Hearing of other processes' commits, and of the server's time."""
+"""Listens for other processes' commits, and for the server's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements that are sent to the server without waiting for the answers to those before."""
+"""Sends statements to the server without waiting for earlier replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One commit's work on PostgreSQL: the common contract with fewer questions to the server."""
+"""One commit's work on PostgreSQL: the common contract with fewer round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends the wait for a server that is gone without a word, and no other wait, however long it takes.
+"""Ends the wait for a server that has disappeared, but no other wait.
 
 The kernel's own checks do not see a proxy or a machine that still takes what is sent, and never answers. So
 after some silence the server is asked on a connection of its own whether it is still at work for the first.

@@ -1,4 +1,4 @@
-"""Group commit: what several threads ask for at the same time goes to disk in one commit.
+"""Group commit: writes the concurrent operations of several threads in one commit.
 
 There is no writer thread. A thread that finds nobody writing writes for itself, so that a lone
 caller pays for no hand-over. Threads that come meanwhile leave their operation in a queue and

@@ -1,4 +1,4 @@
-"""Logs what a commit has brought to light: failed attempts, dead letters, queues that stand still."""
+"""Logs the notable results of a commit: failed attempts, dead letters, halted queues."""
 
 from __future__ import annotations
 

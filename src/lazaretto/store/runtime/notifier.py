@@ -1,4 +1,4 @@
-"""Wakes the threads that wait for something to come into a queue: as many as it takes, not all.
+"""Wakes threads that wait for messages of a queue: only as many as needed.
 
 Those who would take any message of a place are alike: it does not matter which of them is woken. One is woken
 for each message; whoever was woken and found something, or failed, passes that on to one more. So a wake is

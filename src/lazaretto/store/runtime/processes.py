@@ -1,4 +1,4 @@
-"""Which process this is, and whether another one is still alive."""
+"""Identifies this process, and tells whether another one is alive."""
 
 from __future__ import annotations
 

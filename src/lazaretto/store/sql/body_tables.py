@@ -1,4 +1,4 @@
-"""Bodies in SQL: those that are too large to stand with their message, or that several messages have."""
+"""Bodies in SQL that are too large for their message's row, or that several messages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims in SQL: the part of a transaction that takes and gives back numbered sets of messages."""
+"""Claims in SQL: the part of a transaction that takes and releases numbered sets of messages."""
 
 from __future__ import annotations
 

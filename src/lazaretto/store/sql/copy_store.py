@@ -1,4 +1,4 @@
-"""Copies a whole store into another one, on whatever database: everything but locks, verified in the end."""
+"""Copies a whole store, except locks, to another one on any database, and verifies the copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialogs in SQL: the part of a transaction that knows definitions, conversations and their logs."""
+"""Dialogs in SQL: the part of a transaction for definitions, conversations and their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has happened in SQL: the part of a transaction that keeps attempts, dead letters, events and audit."""
+"""History in SQL: the part of a transaction for attempts, dead letters, events and the audit log."""
 
 from __future__ import annotations
 

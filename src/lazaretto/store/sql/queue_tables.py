@@ -1,4 +1,4 @@
-"""Queues in SQL: the part of a transaction that knows queues, topics and subscriptions as entities."""
+"""Queues in SQL: the part of a transaction for queues, topics and subscriptions as entities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit over one connection to a database: what all stores in SQL have in common."""
+"""Group commit over one database connection: the common part of all SQL stores."""
 
 from __future__ import annotations
 

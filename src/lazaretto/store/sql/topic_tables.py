@@ -1,4 +1,4 @@
-"""Topics in SQL: the part of a transaction that knows subscriptions and gives them copies."""
+"""Topics in SQL: the part of a transaction for subscriptions and their copies of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers and leases in SQL: the part of a transaction that knows which processes hold messages."""
+"""Workers and leases in SQL: the part of a transaction for the processes that hold messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store's file in its folder: made for its owner alone, and watched for being removed or replaced."""
+"""A store's file: created for its owner alone, and watched for removal or replacement."""
 
 from __future__ import annotations
 

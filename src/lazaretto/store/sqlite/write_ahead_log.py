@@ -1,4 +1,4 @@
-"""The write-ahead log: how long it is, and when it is copied to the file.
+"""The write-ahead log: its length, and its checkpoints.
 
 SQLite 3.7.0 to 3.51.2 may damage a database if one connection begins a checkpoint in the moment in which
 another one, in whatever process, begins the log anew. Only a writer does that. So SQLite's own checkpoints,

@@ -1,4 +1,4 @@
-"""A consumer of claims: takes numbered sets of messages, has them read in shards, settles each as one."""
+"""A consumer of claims: takes numbered sets of messages, reads them in shards, and settles each as one."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ MOST_ROWS = 10_000_000
 class Claim(msgspec.Struct, frozen=True):
     """A claim as users see it.
 
-    `state`: "open", "settled" or "revoked". `reads`: how often its most read shard was read; more
-    than once means that a reader went away. `outcomes`: of its messages, once it has ended.
+    `state`: "open", "settled" or "revoked". `reads`: the highest number of reads of one shard; more
+    than one means that a reader died. `outcomes`: of its messages, once the claim has ended.
     """
 
     queue: str
@@ -66,10 +66,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class ClaimConsumer:
-    """Takes claims of a queue under a name that outlives it. Threads may share it.
+    """Takes claims of a queue under a persistent name. Threads can share it.
 
-    `lease`: seconds for which a claim stays open without a sign of life. `epoch`: of the driver
-    that this one works for; None until `attach`.
+    `lease`: seconds for which a claim stays open without a heartbeat. `epoch`: the driver's epoch; None
+    until `attach`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ClaimConsumer:
         return self.identity
 
     def attach(self) -> int:
-        """Become the one driver, fencing off the one before; return the last claim that has ended."""
+        """Become the only driver and fence off the previous one; return the last claim that has ended."""
         driver = f"{socket.gethostname()}:{os.getpid()}"
         attached = self._store.run(Attach(self.path, self.name, driver, self._lease))
         self.epoch = attached.epoch
@@ -105,7 +105,7 @@ class ClaimConsumer:
         shards: int = 1,
         last: int | None = None,
     ) -> int | None:
-        """Take the claim after a number, or find it taken already; return its number, None if there is none.
+        """Take the claim after a number, unless it is already taken; return its number, or None.
 
         `max_rows`, `max_bytes`: of it, at least one message. `shards`: parts that can be read at the
         same time. `last`: the highest sequence number to take. Raises ClaimFenced, PoisonMessageError,
@@ -153,7 +153,7 @@ class ClaimConsumer:
         self._store.run(Stage(self.path, self.name, self.epoch, stage, rows))
 
     def settle(self, numbers: Sequence[int], stages: Sequence[str]) -> list[ClaimSummary]:
-        """Settle claims by what was staged; those settled before are left as they are."""
+        """Settle claims with their staged outcomes; skip those already settled."""
         return self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
 
     def settle_whole(self, number: int, failed: Mapping[int, Failure]) -> ClaimSummary | None:
@@ -172,15 +172,15 @@ class ClaimConsumer:
         return summaries[0] if summaries else None
 
     def renew(self) -> None:
-        """Give a sign of life. Raises ClaimFenced."""
+        """Send a heartbeat. Raises ClaimFenced."""
         self._store.run(RenewClaims(self.path, self.name, self.epoch, self._lease))
 
     def revoke(self, number: int | None = None, why: str = "") -> int:
-        """Give a claim back, or all that are open, uncharged; return how many it were."""
+        """Release a claim, or all open ones, without counting an attempt; return how many."""
         return self._store.run(RevokeClaims(self.path, self.name, number, self.epoch, why=why))
 
     def trim(self, last: int) -> None:
-        """Forget claims up to a number, those that have ended."""
+        """Delete the ended claims up to a number."""
         self._store.run(TrimClaims(self.path, self.name, last))
 
     def base_key(self) -> int:
@@ -197,7 +197,7 @@ class ClaimConsumer:
         return self._store.read(find)
 
     def summaries(self, after: int = 0, last: int = LAST_CLAIM) -> list[ClaimSummary]:
-        """Return how the claims above `after` up to `last` stand or have ended."""
+        """Return summaries of the claims above `after` up to `last`."""
 
         def find(tx: Transaction) -> list[ClaimSummary]:
             queue = require_claims(tx, self.path)
@@ -207,7 +207,7 @@ class ClaimConsumer:
 
 
 def describe_claims(tx: Transaction, path: EntityPath, limit: int) -> list[Claim]:
-    """Return a queue's claims, the latest first."""
+    """Return a queue's claims, newest first."""
     queue = require_claims(tx, path)
     return [_described(tx, queue.path, claim) for claim in tx.all_claims(queue.queue_id, limit)]
 

@@ -1,4 +1,4 @@
-"""The verbs that settle messages: the same in receivers, transactions and transactions of dialogs."""
+"""The verbs that settle messages, shared by receivers, transactions and dialog transactions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Messages = ReceivedMessage | Iterable[ReceivedMessage]
 
 
 class SettleVerbs(ABC, Generic[M]):
-    """How a message that was received is settled. Each verb takes one message or several.
+    """Settles received messages. Each verb takes one message or several.
 
     A receiver settles them at once, in one commit that is on disk when the call returns. A transaction
     settles them when it commits. If the lock on any message is lost, none is settled, and MessageLockLost
@@ -33,7 +33,7 @@ class SettleVerbs(ABC, Generic[M]):
         """Settle messages, or note what the commit is to do with them."""
 
     def complete(self, messages: M | Iterable[M]) -> None:
-        """The work is done: delete the messages."""
+        """Complete the messages: they are processed, and deleted."""
         self._settle(messages, COMPLETE)
 
     def abandon(
@@ -44,19 +44,19 @@ class SettleVerbs(ABC, Generic[M]):
         delay: float | None = None,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
-        """The attempt failed: the poison policy decides what becomes of the messages.
+        """Count a failed attempt; the poison policy decides what happens next.
 
         `error` is kept in the history. `delay`: seconds until the next attempt, if there is one.
-        `properties`: application properties that the messages have from now on, beside those they had.
+        `properties`: application properties to add to the messages.
         """
         wait = None if delay is None else seconds("delay", delay)
         failure = failure_of(error)
         self._settle(messages, Settlement(Outcome.FAILED, failure, wait, properties=_checked(properties)))
 
     def invalid(self, messages: M | Iterable[M], *, error: BaseException | str | None = None) -> None:
-        """The messages can never be processed: no retries, the policy's `on_invalid` at once.
+        """Mark the messages as invalid: no retries, the policy's `on_invalid` applies at once.
 
-        In a dialog, the far end gets an error at once.
+        In a dialog, the other side gets an error at once.
         """
         self._settle(messages, Settlement(Outcome.INVALID, failure_of(error)))
 
@@ -69,9 +69,9 @@ class SettleVerbs(ABC, Generic[M]):
         error: BaseException | str | None = None,
         properties: Mapping[str, PropertyValue] | None = None,
     ) -> None:
-        """Move the messages to the dead-letter subqueue. Long texts are cut in the middle.
+        """Move the messages to the dead-letter subqueue. Long texts are shortened in the middle.
 
-        A dialog goes on without the message. `properties`: as in `abandon`.
+        A dialog continues without the message. `properties`: as in `abandon`.
         """
         settlement = Settlement(
             Outcome.DEAD_LETTERED,
@@ -83,7 +83,7 @@ class SettleVerbs(ABC, Generic[M]):
         self._settle(messages, settlement)
 
     def release(self, messages: M | Iterable[M]) -> None:
-        """Give the messages back without charging an attempt."""
+        """Release the messages without counting an attempt."""
         self._settle(messages, RELEASE)
 
 
@@ -91,7 +91,7 @@ class MessageVerbs(SettleVerbs[ReceivedMessage]):
     """The verbs for messages of ordinary queues, which can be deferred too."""
 
     def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
-        """Set the messages aside until they are received by number. `properties`: as in `abandon`."""
+        """Keep the messages until they are received by number. `properties`: as in `abandon`."""
         self._settle(messages, Settlement(Outcome.DEFERRED, properties=_checked(properties)))
 
 
@@ -100,7 +100,7 @@ def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, Proper
 
 
 def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
-    """Return what one call settles: one message or several, all in the same way."""
+    """Return the settlements of one call: one message or several, all settled in the same way."""
     given = list(messages) if isinstance(messages, Iterable) else [messages]
     for message in given:
         if not isinstance(message, ReceivedMessage):
@@ -109,7 +109,7 @@ def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
 
 
 def settle(store: Store, entries: Sequence[Settled]) -> None:
-    """Settle messages in one commit: all, or none and MessageLockLost, which names those lost."""
+    """Settle messages in one commit: all, or none and MessageLockLost, which lists the lost ones."""
     if not entries:
         return
     try:

@@ -34,6 +34,9 @@ _COPY_FROM = 32
 #: The bit of a lock's token that says whether it may be on a range.
 _RANGED = 1
 
+#: Where the message begins in what next_group finds, behind its lane.
+_FIRST_OF_MESSAGE = 8
+
 _KEY = operator.itemgetter(2)
 
 #: Where the time at which it is due stands among what insert_routed inserts.
@@ -286,8 +289,9 @@ class PgTransaction(SqlTransaction):
             )
             if found is None:
                 return None
-            lane = OpenLane(*found[0][1:8])
-            return NextGroup(found[0][0], lane, in_order(row[8:] for row in found if row[8] is not None))
+            found_by, *lane = found[0][:_FIRST_OF_MESSAGE]
+            messages = (row[_FIRST_OF_MESSAGE:] for row in found if row[_FIRST_OF_MESSAGE] is not None)
+            return NextGroup(found_by, OpenLane(*lane), in_order(messages))
 
         return look
 

@@ -21,9 +21,10 @@ _MOST_REMEMBERED = 10_000
 
 
 def _conversation(row: Sequence[Any]) -> ConversationRecord:
-    values = list(row)
-    values[6] = ConversationState(values[6])
-    return ConversationRecord(*values)
+    handle, queue_id, service, far_service, contract, group_id, state, *standing = row
+    return ConversationRecord(
+        handle, queue_id, service, far_service, contract, group_id, ConversationState(state), *standing
+    )
 
 
 def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
@@ -151,8 +152,9 @@ class DialogTables(Statements):
                 values = {"queue_id": queue_id, "after": low, "end": end, "now": self.now, "token": token}
                 row = self._run("next_lane", values).fetchone()
                 if row:
-                    found = self.open_messages(queue_id, row[2], None, token, limit)
-                    return None if found is None else NextGroup(row[0], *found)
+                    found_by, _, group_id, *_ = row
+                    found = self.open_messages(queue_id, group_id, None, token, limit)
+                    return None if found is None else NextGroup(found_by, *found)
             return None
 
         return look

@@ -63,11 +63,15 @@ class _Plainly(Operation[T]):
 
     def __init__(self, operation: Operation[T]) -> None:
         self._operation = operation
-        # Whether an answer is waited for until it is on disk is each class's affair; this one stands for any.
-        self.durable = operation.durable  # type: ignore[misc]
 
     def run(self, tx: Transaction) -> T | Again:
         return self._operation.run(tx)
+
+
+class _PlainlyNotDurable(_Plainly[T]):
+    """The same of one whose answer is not waited for until it is on disk."""
+
+    durable = False
 
 
 class SqlStore(ABC):
@@ -142,8 +146,9 @@ class SqlStore(ABC):
         self._refuse_fork()
         try:
             answer: T | Again = self._group.run(operation)
+            plainly = _Plainly if operation.durable else _PlainlyNotDurable
             while isinstance(answer, Again):
-                answer = self._group.run(_Plainly(operation))
+                answer = self._group.run(plainly(operation))
             return answer
         finally:
             # Not by whoever has the right to write: all others would wait for the log.

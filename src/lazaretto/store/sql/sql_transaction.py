@@ -141,10 +141,10 @@ class SqlTransaction(
         limit = None if longest is None else round(longest * 1_000_000)
         values: list[Any] = []
         for message in messages:
-            body, body_id = message.body, None
-            if len(body) > INLINE_BODY:
-                body_id = self.insert_body(body)
-                body = None  # type: ignore[assignment]
+            body: bytes | None = message.body
+            body_id: int | None = None
+            if len(message.body) > INLINE_BODY:
+                body, body_id = None, self.insert_body(message.body)
             message_id = message.message_id
             if message_id is None:
                 message_id = self.new_message_id()

@@ -236,7 +236,10 @@ class Slot:
                     following = self._look_ahead(ahead)
             finally:
                 ended = runner.collect()
-            self._shared.pace.note(len(ended), time.monotonic() - begun)
+            ran = sum(e is not RELEASED for e in ended)
+            if ran:
+                # In a session that stops at a failure, those behind it took no time.
+                self._shared.pace.note(ran, time.monotonic() - begun)
         return following, ended
 
     def _look_ahead(self, receiver: Receiver) -> Handover | None:

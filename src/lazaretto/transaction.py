@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, overload
 
-from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement
-from lazaretto.engine.unit_of_work import CommitWork, RollBackWork
-from lazaretto.errors import InvalidOption, LazarettoError, TransactionError
-from lazaretto.model.checks import is_unicode, shown
+from lazaretto.engine.messages.settle import Settlement
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.receiver import Receiver
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
-from lazaretto.settling import Messages, MessageVerbs, settlements
-from lazaretto.store.contract.transaction_contract import Exclusive, Operation, Savepoint, Store
-
-Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-class TransactionSavepoint:
-    """A point within a transaction to return to."""
-
-    def __init__(self, owner: BrokerTransaction, sql: Savepoint | None) -> None:
-        self._owner = owner
-        self._sql = sql
-        self._settled = dict(owner._settled)
-        self._operations = len(owner._operations)
-        self._received = dict(owner._received)
-
-    def rollback(self) -> None:
-        """Undo settlements, sends and SQL since this point; release the messages received since.
-
-        The locks are kept until the transaction ends, so nobody else gets the messages before, and they
-        can still be settled within it. This rollback does not count as a failed attempt.
-        """
-        owner = self._owner
-        owner._refuse_ended()
-        if self not in owner._savepoints:
-            raise TransactionError("this savepoint was undone by a rollback to an earlier one")
-        del owner._savepoints[owner._savepoints.index(self) + 1 :]
-        owner._settled = dict(self._settled)
-        del owner._operations[self._operations :]
-        since = (key for key, m in owner._received.items() if self._received.get(key) is not m)
-        owner._undone.update(since)
-        if self._sql is not None:
-            self._sql.rollback()
-        elif owner._exclusive is not None:
-            owner._exclusive.rollback()
-            owner._exclusive = None
+from lazaretto.settling import Messages, MessageVerbs
+from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
 
 
 class BrokerTransaction(MessageVerbs):
@@ -63,16 +26,9 @@ class BrokerTransaction(MessageVerbs):
     settle take messages received in this transaction or by a receiver. One thread.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, work: UnitOfWork | None = None) -> None:
         self._store = store
-        self._received: dict[int, ReceivedMessage] = {}
-        self._settled: dict[int, Settled] = {}
-        self._undone: set[int] = set()
-        self._operations: list[Operation[Any]] = []
-        self._releases: list[Operation[Any]] = []
-        self._exclusive: Exclusive | None = None
-        self._savepoints: list[TransactionSavepoint] = []
-        self._ended = False
+        self._work = UnitOfWork(store) if work is None else work
 
     def receive(
         self,
@@ -87,27 +43,21 @@ class BrokerTransaction(MessageVerbs):
         Raises TransactionError after `execute`: the delivery must be committed before you see the message,
         which is impossible within your own SQL's transaction.
         """
-        self._refuse_receiving()
+        self._work.refuse_receiving()
         with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
             messages = receiver.receive(max_messages, max_wait)
-        self._adopt(messages)
+        self._work.adopt(messages)
         return messages
 
     def receive_by_number(
         self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
     ) -> list[ReceivedMessage]:
         """Receive active messages by sequence number: all, or none. Otherwise as `receive`."""
-        self._refuse_receiving()
+        self._work.refuse_receiving()
         with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
             messages = receiver.receive_by_number(sequence_numbers)
-        self._adopt(messages)
+        self._work.adopt(messages)
         return messages
-
-    def _refuse_receiving(self) -> None:
-        """Raise TransactionError if nothing can be received any more."""
-        self._refuse_ended()
-        if self._exclusive is not None:
-            raise TransactionError("receive before the first SQL statement of a transaction, not after it")
 
     @overload
     def send(self, path: str, messages: Sendable, *, via: str | None = None) -> None: ...
@@ -119,28 +69,11 @@ class BrokerTransaction(MessageVerbs):
         `via`: a queue that they pass through (send via in Service Bus). The commit succeeds once that queue
         accepts them; if `path` cannot, they move to its transfer dead-letter subqueue.
         """
-        self._refuse_ended()
+        self._work.refuse_ended()
         target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
         if prepared:
-            self._enlist(send_operation(target, through, prepared))
-
-    def _enlist(self, operation: Operation[Any]) -> None:
-        """Run an engine operation on commit, after the settlements, in the order given."""
-        self._refuse_ended()
-        self._operations.append(operation)
-
-    @property
-    def _enlisted(self) -> Sequence[Operation[Any]]:
-        """The operations of the commit, in order."""
-        return self._operations
-
-    def _adopt(self, messages: Iterable[ReceivedMessage], release: Operation[Any] | None = None) -> None:
-        """Adopt messages as if this transaction had received them; `release` runs however it ends."""
-        self._refuse_ended()
-        self._received.update((message.key, message) for message in messages)
-        if release is not None:
-            self._releases.append(release)
+            self._work.enlist(send_operation(target, through, prepared))
 
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
@@ -149,76 +82,27 @@ class BrokerTransaction(MessageVerbs):
         not change them. Errors of the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
         are raised unchanged. The style of parameters depends on the database: see `paramstyle`.
         """
-        self._refuse_ended()
-        if not isinstance(sql, str) or not is_unicode(sql):
-            raise InvalidOption(f"expected sql to be text, got {shown(sql)}")
-        if not isinstance(parameters, Sequence | Mapping) or isinstance(parameters, str | bytes | bytearray):
-            raise InvalidOption(f"expected parameters to be a sequence or a mapping, got {shown(parameters)}")
-        if self._exclusive is None:
-            self._exclusive = self._store.exclusive()
-        try:
-            return self._exclusive.execute(sql, parameters)
-        except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, LazarettoError):
-                raise
-            raise InvalidOption(f"the database cannot take these parameters: {error}") from error
+        return self._work.execute(sql, parameters)
 
     @property
     def paramstyle(self) -> str:
         """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
-        return self._store.paramstyle
+        return self._work.paramstyle
 
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point within the transaction to return to."""
-        self._refuse_ended()
-        point = TransactionSavepoint(self, self._exclusive.savepoint() if self._exclusive else None)
-        self._savepoints.append(point)
-        return point
+        return self._work.savepoint()
 
     def commit(self) -> None:
         """Commit everything. If it raises (MessageLockLost and others), the transaction was rolled back."""
-        self._refuse_ended()
-        entries = dict(self._settled)
-        for key, message in self._received.items():
-            if key not in entries:
-                settlement = RELEASE if key in self._undone else COMPLETE
-                entries[key] = Settled(message, settlement)
-        work = CommitWork(list(entries.values()), [*self._operations, *self._releases])
-        self._ended = True
-        try:
-            if self._exclusive is not None:
-                self._exclusive.commit(work)
-            elif work.entries or work.operations:
-                self._store.run(work)
-        except BaseException as error:
-            self._give_back(error)
-            raise
+        self._work.commit()
 
     def rollback(self, error: BaseException | None = None) -> None:
         """Undo everything; count a failed attempt for each received message, with `error` in its history."""
-        self._refuse_ended()
-        self._ended = True
-        if self._exclusive is not None:
-            self._exclusive.rollback()
-        self._give_back(error)
-
-    def _give_back(self, error: BaseException | None) -> None:
-        if self._received or self._releases:
-            failure = failure_of(error)
-            self._store.run(RollBackWork(list(self._received.values()), failure, self._releases))
+        self._work.rollback(error)
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
-        self._refuse_ended()
-        for entry in settlements(messages, settlement):
-            if entry.message.key in self._settled:
-                raise TransactionError(
-                    f"message {entry.message.sequence_number} is already settled in this transaction"
-                )
-            self._settled[entry.message.key] = entry
-
-    def _refuse_ended(self) -> None:
-        if self._ended:
-            raise TransactionError("this transaction has ended; begin a new one")
+        self._work.settle(messages, settlement)
 
     def __enter__(self) -> Self:
         return self
@@ -226,9 +110,4 @@ class BrokerTransaction(MessageVerbs):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ended:
-            return
-        if error is None:
-            self.commit()
-        else:
-            self.rollback(error)
+        self._work.__exit__(kind, error, trace)

@@ -44,7 +44,8 @@ from lazaretto.model.messages import Lock
 from lazaretto.receiver import MOST_MESSAGES, return_or_raise, wait_for
 from lazaretto.settling import SettleVerbs
 from lazaretto.store.contract.transaction_contract import Store
-from lazaretto.transaction import BrokerTransaction, Parameters, TransactionSavepoint
+from lazaretto.transaction import BrokerTransaction
+from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
 
 
 def check_error(error: object) -> DialogError:
@@ -67,7 +68,8 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
 
     def __init__(self, store: Store, directory: Directory, queue: str | None = None) -> None:
         self._store = store
-        self._work = BrokerTransaction(store)
+        self._work = UnitOfWork(store)
+        self._messages = BrokerTransaction(store, self._work)
         self._directory = directory
         self._queue = queue
         # Even, as are those of all locks that are not on ranges.
@@ -127,7 +129,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     def group_state(self, group: str, queue: str | None = None) -> bytes | None:
         """Return the state of a group that this transaction has locked, as it will be by the commit."""
         lock = self._held(group, queue)
-        for operation in reversed(self._work._enlisted):
+        for operation in reversed(self._work.enlisted):
             if isinstance(operation, SetGroupState) and operation.group == group:
                 return operation.state
         return self._store.read(lambda tx: session_state(tx, lock.path, lock))
@@ -138,7 +140,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         It is forgotten when the group's last conversation has ended.
         """
         lock = self._held(group, queue)
-        self._work._enlist(SetGroupState(group, lock, state))
+        self._work.enlist(SetGroupState(group, lock, state))
 
     def _held(self, group: str, queue: str | None) -> Lock:
         lock = self._locks.get((self._path(queue).key, check_group(group)))
@@ -160,7 +162,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         conversation: str | None,
         group: str | None,
     ) -> GroupHandover | None:
-        self._work._refuse_receiving()
+        self._work.refuse_receiving()
         path = self._path(queue)
         rotation = self._directory.rotation(path.key)
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
@@ -188,12 +190,12 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         new = (path.key, found.group) not in self._locks
         self._locks[path.key, found.group] = found.lock
         release = ReleaseGroup(found.lock) if new else None
-        self._work._adopt([message for message, _ in found.messages], release)
+        self._work.adopt([message for message, _ in found.messages], release)
         return found
 
     def renew_locks(self) -> None:
         """Prolong the locks on all conversation groups of this transaction. Raises SessionLockLost."""
-        received = list(self._work._received.values())
+        received = list(self._work.received)
         for place, lock in list(self._locks.items()):
             keys = [m.key for m in received if m.lock is not None and m.lock.session_id == lock.session_id]
             self._locks[place] = self._store.run(RenewGroup(lock, keys))
@@ -219,7 +221,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
             text(name, value, 256)
         micros = None if lifetime is None else round(seconds("lifetime", lifetime, 0.000_001) * 1_000_000)
         group_id = new_group() if group is None else check_group(group)
-        self._work._enlist(BeginDialog(handle, service, far_service, contract, group_id, micros))
+        self._work.enlist(BeginDialog(handle, service, far_service, contract, group_id, micros))
         self._begun[handle] = Terms(service, contract)
         return handle
 
@@ -238,7 +240,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
         problem = problem_with(known.message_type(message_type), data)
-        self._work._enlist(SendDialog(handle, message_type, data, problem, new_group()))
+        self._work.enlist(SendDialog(handle, message_type, data, problem, new_group()))
 
     def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
         """End a conversation at this end: the far one receives EndDialog last, or an Error first.
@@ -247,11 +249,11 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         """
         handle = check_handle(conversation)
         given = None if error is None else check_error(error)
-        self._work._enlist(EndConversation(handle, given, lenient=handle in self._last))
+        self._work.enlist(EndConversation(handle, given, lenient=handle in self._last))
 
     def move_conversation(self, conversation: str, group: str) -> None:
         """Move a conversation to another group of the same queue; both must be free or locked here."""
-        self._work._enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
+        self._work.enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
 
     def set_timer(self, conversation: str, delay: float | None) -> None:
         """Let a DialogTimer message come to this end after `delay` seconds, in place of one set before.
@@ -260,14 +262,14 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         """
         handle = check_handle(conversation)
         micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)
-        self._work._enlist(SetTimer(handle, micros))
+        self._work.enlist(SetTimer(handle, micros))
 
     def _settle(self, messages: DialogMessage | Iterable[DialogMessage], settlement: Settlement) -> None:
         given = list(messages) if isinstance(messages, Iterable) else [messages]
         for message in given:
             if not isinstance(message, DialogMessage):
                 raise InvalidOption(f"expected messages of a dialog, got {shown(message)}")
-        self._work._settle([message.received for message in given], settlement)
+        self._work.settle([message.received for message in given], settlement)
 
     # -- what every transaction has -------------------------------------------------------------
 
@@ -283,7 +285,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     @property
     def messages(self) -> BrokerTransaction:
         """The same unit of work for ordinary queues: to receive from them, settle and send."""
-        return self._work
+        return self._messages
 
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point to roll back to; the groups stay locked, as Service Broker's do."""

@@ -10,6 +10,7 @@ import pytest
 from cli_program import Program, fill
 
 from lazaretto import Message, MessageState, Outcome, PoisonPolicy, QueueOptions
+from lazaretto.model.messages import as_message
 
 
 @pytest.fixture
@@ -217,3 +218,40 @@ def test_one_message_by_its_number(cli: Program) -> None:
     assert dead["dead_letter_reason"] == "broken"
     cli.fails(2, "usage", "receive", "orders", "--number", "1", "--wait", "1s")
     assert _left(cli) == [b"1"]
+
+
+@pytest.mark.parametrize("form", ["--jsonl", "--json"])
+def test_what_peek_prints_can_be_sent_again(cli: Program, form: str) -> None:
+    sent = Message(b"\xff", message_id="a", subject="s", properties={"n": 5, "raw": b"\x00"}, time_to_live=60)
+    with cli.broker() as broker:
+        fill(broker, "orders", [b"1", b'{"x": 1}'])
+        broker.sender("orders").send(sent)
+        broker.create_queue("copy")
+    peeked = cli.ok("peek", "orders", form).out
+    assert cli.ok("send", "copy", "--jsonl", stdin=peeked).out == "sent 3 messages to copy: 1 to 3\n"
+    with cli.broker() as broker:
+        old, new = ([as_message(m) for m in broker.peek(queue, 9)] for queue in ("orders", "copy"))
+    assert new == old
+
+
+def test_a_delayed_message_says_why(cli: Program) -> None:
+    with cli.broker() as broker:
+        fill(broker, "orders", [b"1", b"2"])
+    cli.ok("receive", "orders", "--abandon", "--error", "ValueError: not today", "--delay", "1h")
+    first, second = cli.ok("peek", "orders", "--json").json
+    assert (first["error"], second["error"]) == ("ValueError: not today", None)
+    assert "ValueError: not today" in cli.ok("peek", "orders").out
+
+
+def test_columns_and_csv(cli: Program) -> None:
+    with cli.broker() as broker:
+        fill(broker, "orders", [b'say "hi", twice'])
+    assert cli.ok("peek", "orders", "--csv", "--columns", "body,sequence").out == (
+        'body,sequence\n"say ""hi"", twice",1\n'
+    )
+    assert cli.ok("queue", "list", "--columns", "dead-letters,queue").out.splitlines()[0] == (
+        "dead letters  queue"
+    )
+    assert "there are: sequence, state" in cli.fails(2, "usage", "peek", "orders", "--columns", "nothing")
+    cli.fails(2, "usage", "peek", "orders", "--csv", "--jsonl")
+    assert json.loads(cli.ok("queue", "list", "--jsonl").out.splitlines()[-1])["path"] == "orders"

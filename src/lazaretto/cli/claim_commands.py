@@ -9,6 +9,7 @@ import typer
 from lazaretto.claims import Claim
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.listings import print_listing, takes_listing_options
 
 app = typer.Typer(
     help="List or revoke the claims that Spark pipelines hold on a queue.", rich_markup_mode=None
@@ -32,6 +33,7 @@ def _row(claim: Claim) -> tuple[object, ...]:
 
 
 @app.command("list")
+@takes_listing_options
 def list_(
     context: typer.Context,
     queue: QueueArgument,
@@ -45,10 +47,8 @@ def list_(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.claims(queue, limit=limit)
-    if call.json:
-        output.json_array(found)
-    else:
-        output.table(_COLUMNS, map(_row, found), "no claims", spare=("reads", "shards", "created"))
+    spare = ("reads", "shards", "created")
+    print_listing(context, call, found, _COLUMNS, _row, "no claims", spare=spare)
 
 
 @app.command("revoke")

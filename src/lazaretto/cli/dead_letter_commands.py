@@ -16,9 +16,15 @@ from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.listings import print_listing, takes_listing_options, wants_objects
 from lazaretto.cli.parse import past
 from lazaretto.dead_letters import Which
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped, check_numbers
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    DeadLetterGroup,
+    Skipped,
+    check_numbers,
+)
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Attempt, DeadLetter, Message, as_message
 
@@ -45,6 +51,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="Every dead letter of the
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
 
 _COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
+_GROUP_COLUMNS = ("count", "reason", "error type", "first", "last", "example")
 #: What makes room for the error, in this order.
 _SPARE = ("message id", "deliveries", "dead-lettered", "error type")
 
@@ -61,23 +68,26 @@ def chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: b
     return list(dict.fromkeys(check_numbers(numbers))) if numbers else which
 
 
-def print_matching(call: Call, broker: Broker, queue: str, which: Which) -> None:
+def print_matching(context: typer.Context, call: Call, broker: Broker, queue: str, which: Which) -> None:
     """Print the dead letters that a changing command would be about."""
     if isinstance(which, list):
         which = DeadLetterFilter(sequence_numbers=tuple(which))
     assert isinstance(which, DeadLetterFilter)
-    _print_list(call, broker, queue, which)
+    _print_list(context, call, broker, queue, which)
 
 
 def _print_list(
-    call: Call, broker: Broker, queue: str, which: DeadLetterFilter, limit: int | None = None
+    context: typer.Context,
+    call: Call,
+    broker: Broker,
+    queue: str,
+    which: DeadLetterFilter,
+    limit: int | None = None,
 ) -> None:
     # A table shows nothing of the message itself.
-    found = broker.dead_letters(queue, which, limit=limit, messages=call.json)
-    if call.json:
-        output.json_array(found)
-    else:
-        output.table(_COLUMNS, map(_row, found), f"no such dead letters in {queue}", spare=_SPARE)
+    found = broker.dead_letters(queue, which, limit=limit, messages=wants_objects(context, call))
+    empty = f"no dead letters in {queue}" if which.is_empty else f"no such dead letters in {queue}"
+    print_listing(context, call, found, _COLUMNS, _row, empty, spare=_SPARE)
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
@@ -93,6 +103,7 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
 
 
 @app.command("list")
+@takes_listing_options
 def list_(
     context: typer.Context,
     queue: QueueArgument,
@@ -117,7 +128,7 @@ def list_(
         sequence_numbers=tuple(numbers) if numbers else None,
     )
     with call.broker() as broker:
-        _print_list(call, broker, queue, which, limit)
+        _print_list(context, call, broker, queue, which, limit)
 
 
 @app.command("show")
@@ -197,6 +208,7 @@ def _print_block(text: str, indent: str = "  ") -> None:
 
 
 @app.command("groups")
+@takes_listing_options
 def groups(
     context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
@@ -204,15 +216,27 @@ def groups(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.dead_letter_groups(queue)
-    if call.json:
-        output.json_array(found)
-        return
-    columns = ("count", "reason", "error type", "first", "last", "example")
-    rows = [
-        (g.count, g.reason, g.error_type, output.shown_time(g.first), output.shown_time(g.last), g.example)
-        for g in found
-    ]
-    output.table(columns, rows, f"no dead letters in {queue}", spare=("first", "last"), shortened=None)
+    print_listing(
+        context,
+        call,
+        found,
+        _GROUP_COLUMNS,
+        _group_row,
+        f"no dead letters in {queue}",
+        spare=("first", "last"),
+        shortened=None,
+    )
+
+
+def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
+    return (
+        group.count,
+        group.reason,
+        group.error_type,
+        output.shown_time(group.first),
+        output.shown_time(group.last),
+        group.example,
+    )
 
 
 @app.command("resubmit")
@@ -251,7 +275,7 @@ def resubmit(
     body = None if edit_body is None else _read(edit_body)
     with call.broker() as broker:
         if dry_run:
-            print_matching(call, broker, queue, which)
+            print_matching(context, call, broker, queue, which)
             return
         edit = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
@@ -322,7 +346,7 @@ def delete(
     which = chosen(numbers, given, everything)
     with call.broker() as broker:
         if dry_run:
-            print_matching(call, broker, queue, which)
+            print_matching(context, call, broker, queue, which)
             return
         if everything:
             dead = sum(group.count for group in broker.dead_letter_groups(queue))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.cli.parse import iso_time, seconds_of
-from lazaretto.cli.records import property_value
+from lazaretto.cli.records import MESSAGE_FIELDS, property_value
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.messages import Message
@@ -37,6 +37,8 @@ _TEXTS = (
     "partition_key",
 )
 _KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_time", "properties")
+#: What the broker says of a message that it has: `peek` prints it, and sending it again leaves it out.
+_OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "locked_until", "error"} - {*_KNOWN}
 
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -53,15 +55,18 @@ class BadLine(Exception):
 def message_of(line: bytes, like: Message) -> Message:
     """Return the message that a line means; what it leaves out is as in `like`. Raises ValueError."""
     try:
-        given = _line.decode(line)
+        # A line may be an element of an array, as `--json` prints it.
+        given = _line.decode(line.strip().removesuffix(b","))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"expected an object as JSON, got {shown(line.strip())}: {error}") from None
     for name in given:
-        if name not in _KNOWN:
+        if name not in _KNOWN and name not in _OF_THE_BROKER:
             raise ValueError(f"unknown field {name!r}{suggestion(name, _KNOWN)}")
     if ("body" in given) == ("body_base64" in given):
         raise ValueError("expected either a body or a body_base64")
-    values: dict[str, Any] = {name: _decoded(name, raw) for name, raw in given.items() if name != "body"}
+    values: dict[str, Any] = {
+        name: _decoded(name, raw) for name, raw in given.items() if name != "body" and name in _KNOWN
+    }
     changes = {name: values[name] for name in _TEXTS if values.get(name) is not None}
     if "body" in given:
         changes["body"] = _body(given["body"])
@@ -163,7 +168,7 @@ class LineSender:
         size = read = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
-            if not line.strip():
+            if line.strip() in (b"", b"[", b"]"):
                 continue
             try:
                 message = message_of(line, self._like)

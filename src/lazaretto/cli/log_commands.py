@@ -12,9 +12,10 @@ from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import print_listing, takes_listing_options, wants_objects
 from lazaretto.cli.parse import past
 from lazaretto.cli.tables import Table
-from lazaretto.engine.log import EVENT_KINDS, Event
+from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.receiver import MOST_MESSAGES
 
 _PAGE = 1000
@@ -31,6 +32,7 @@ OnlyQueueOption = Annotated[
 ]
 
 
+@takes_listing_options
 def events(
     context: typer.Context,
     after: Annotated[
@@ -82,19 +84,18 @@ def events(
             latest = _newest(broker, after or 0, kind, queue, newest)
             after = latest[0].position - 1 if latest else broker.last_event()
         if follow:
-            _follow(call, _events(broker, after or 0, kind, queue, limit, follow=True))
+            _follow(
+                wants_objects(context, call), _events(broker, after or 0, kind, queue, limit, follow=True)
+            )
         else:
             found = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
-            if call.json:
-                output.json_array(found)
-            else:
-                output.table(_EVENT_COLUMNS, map(_event_row, found), "no events", spare=_SPARE)
+            print_listing(context, call, found, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
 
 
-def _follow(call: Call, found: Iterator[Event]) -> None:
+def _follow(objects: bool, found: Iterator[Event]) -> None:
     listing = Table(_EVENT_COLUMNS, spare=_SPARE)
     for event in found:
-        if call.json:
+        if objects:
             output.json_line(event)
         else:
             listing.add([_event_row(event)])
@@ -159,6 +160,7 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+@takes_listing_options
 def audit(
     context: typer.Context,
     queue: OnlyQueueOption = None,
@@ -172,13 +174,18 @@ def audit(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.audit(queue=queue, limit=limit)
-    if call.json:
-        output.json_array(found)
-        return
-    rows = [
-        (e.position, output.shown_time(e.time), e.actor, e.action, e.queue, _detail(e.detail)) for e in found
-    ]
-    output.table(_AUDIT_COLUMNS, rows, "nothing in the audit log", spare=_SPARE)
+    print_listing(context, call, found, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
+
+
+def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
+    return (
+        entry.position,
+        output.shown_time(entry.time),
+        entry.actor,
+        entry.action,
+        entry.queue,
+        _detail(entry.detail),
+    )
 
 
 def add_to(app: typer.Typer) -> None:

@@ -20,6 +20,7 @@ from lazaretto.cli.call import (
     confirm_deletion,
 )
 from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.cli.queue_options import changes_of, takes_queue_changes, takes_queue_options
 from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.breaker import BreakerPolicy
@@ -87,15 +88,13 @@ def create(
 
 
 @app.command("list")
+@takes_listing_options
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """List all queues with their counts."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         queues = broker.queues()
-    if call.json:
-        output.json_array(queues)
-    else:
-        output.table(_COLUMNS, [_row(queue) for queue in queues], "no queues", shortened=None)
+    print_listing(context, call, queues, _COLUMNS, _row, "no queues", shortened=None)
 
 
 def _row(queue: QueueDescription) -> tuple[object, ...]:

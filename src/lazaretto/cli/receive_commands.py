@@ -11,6 +11,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
 from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.cli.parse import duration
 from lazaretto.cli.tables import Table
 from lazaretto.errors import LazarettoError
@@ -18,12 +19,15 @@ from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
 
 _BATCH = 100
-_PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "body")
+_PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "error", "body")
+#: The most characters of an error beside a body.
+_ERROR = 60
 #: What makes room for the body, in this order.
-_SPARE = ("message id", "deliveries", "enqueued")
+_SPARE = ("message id", "deliveries", "enqueued", "error")
 _RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", "body")
 
 
+@takes_listing_options
 def peek(
     context: typer.Context,
     queue: QueueArgument,
@@ -39,10 +43,8 @@ def peek(
     call = Call.of(context, store, json)
     with call.broker() as broker, broker.receiver(queue) as receiver:
         messages = _peeked(receiver, most, start)
-        if call.json:
-            output.json_array(messages)
-        else:
-            output.table(_PEEK_COLUMNS, map(_peek_row, messages), f"no messages in {queue}", spare=_SPARE)
+        empty = f"no messages in {queue}"
+        print_listing(context, call, messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
 
 
 def _peeked(receiver: Receiver, left: int, start: int) -> Iterator[PeekedMessage]:
@@ -63,6 +65,7 @@ def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
         message.message_id,
         message.session_id,
         message.deliveries,
+        message.error and message.error[:_ERROR],
         output.body_text(message.body),
     )
 

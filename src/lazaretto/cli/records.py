@@ -20,7 +20,7 @@ from lazaretto.filters.rules import CorrelationFilter, FalseFilter, SqlFilter, T
 from lazaretto.model.entities import QueueDescription
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
-_MESSAGE_FIELDS = (
+MESSAGE_FIELDS = (
     "sequence_number",
     "message_id",
     "enqueued_time",
@@ -110,11 +110,12 @@ def body_record(body: bytes) -> dict[str, str]:
 
 def message_record(message: StoredMessage) -> dict[str, Any]:
     """Return a message as JSON has it."""
-    found = {name: plain(getattr(message, name)) for name in _MESSAGE_FIELDS}
+    found = {name: plain(getattr(message, name)) for name in MESSAGE_FIELDS}
     found["properties"] = {name: property_record(value) for name, value in message.properties.items()}
     if isinstance(message, PeekedMessage):
         found["state"] = message.state.value
         found["locked_until"] = plain(message.locked_until)
+        found["error"] = message.error
     return found | body_record(message.body)
 
 

@@ -56,7 +56,7 @@ def move(
         raise usage("give --to QUEUE: where the dead letters are to go")
     with call.broker() as broker:
         if dry_run:
-            print_matching(call, broker, queue, which)
+            print_matching(context, call, broker, queue, which)
             return
         with output.progress(f"moving to {to}", "dead letters") as advance:
             report = broker.move_dead_letters(queue, which, to, on_chunk=advance)

@@ -13,6 +13,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption
 from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.json_lines import message_of
+from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.cli.parse import properties
 from lazaretto.cli.topic_commands import NameArgument, TopicArgument, describe_rule
 from lazaretto.engine.messages.prepare import prepare
@@ -48,6 +49,7 @@ CorrelationOption = Annotated[
 
 
 @app.command("list")
+@takes_listing_options
 def list_(
     context: typer.Context,
     topic: TopicArgument,
@@ -59,11 +61,14 @@ def list_(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         rules = broker.subscription(topic, name).rules
-    if call.json:
-        output.json_array(rules)
-    else:
-        rows = [(rule.name, describe_rule(rule)) for rule in rules]
-        output.table(("rule", "filter, and action"), rows, "no rules: it gets nothing")
+    print_listing(
+        context,
+        call,
+        rules,
+        ("rule", "filter, and action"),
+        lambda rule: (rule.name, describe_rule(rule)),
+        "no rules: it gets nothing",
+    )
 
 
 @app.command("add")

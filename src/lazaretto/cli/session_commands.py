@@ -9,6 +9,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.model.entities import SessionDescription
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ def _row(session: SessionDescription) -> tuple[object, ...]:
 
 
 @app.command("list")
+@takes_listing_options
 def list_(
     context: typer.Context,
     queue: QueueArgument,
@@ -57,15 +59,8 @@ def list_(
     with call.broker() as broker:
         names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
         found = (broker.session(queue, name) for name in names)
-        if call.json:
-            output.json_array(found)
-        else:
-            output.table(
-                _COLUMNS,
-                map(_row, found),
-                "no sessions held back" if held else "no sessions",
-                spare=("mode",),
-            )
+        empty = "no sessions held back" if held else "no sessions"
+        print_listing(context, call, found, _COLUMNS, _row, empty, spare=("mode",))
 
 
 @app.command("show")

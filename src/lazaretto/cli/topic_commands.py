@@ -10,6 +10,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, JsonOption, StoreOption, YesOption, confirm_deletion
 from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.cli.queue_commands import size_facts
 from lazaretto.cli.queue_options import changes_of, takes_options, takes_queue_changes, takes_queue_options
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
@@ -54,16 +55,24 @@ def create(
 
 
 @app.command("list")
+@takes_listing_options
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """List all topics."""
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.topics()
-    if call.json:
-        output.json_array(found)
-    else:
-        rows = [(t.path, t.status.value, t.subscriptions, t.scheduled, t.unmatched, t.expired) for t in found]
-        output.table(_TOPIC_COLUMNS, rows, "no topics", shortened=None)
+    print_listing(context, call, found, _TOPIC_COLUMNS, _topic_row, "no topics", shortened=None)
+
+
+def _topic_row(topic: TopicDescription) -> tuple[object, ...]:
+    return (
+        topic.path,
+        topic.status.value,
+        topic.subscriptions,
+        topic.scheduled,
+        topic.unmatched,
+        topic.expired,
+    )
 
 
 @app.command("show")
@@ -186,6 +195,7 @@ def _row(found: SubscriptionDescription) -> tuple[object, ...]:
 
 
 @subscriptions.command("list")
+@takes_listing_options
 def list_subscriptions(
     context: typer.Context, topic: TopicArgument, store: StoreOption = None, json: JsonOption = False
 ) -> None:
@@ -193,10 +203,7 @@ def list_subscriptions(
     call = Call.of(context, store, json)
     with call.broker() as broker:
         found = broker.subscriptions(topic)
-    if call.json:
-        output.json_array(found)
-    else:
-        output.table(_COLUMNS, map(_row, found), "no subscriptions")
+    print_listing(context, call, found, _COLUMNS, _row, "no subscriptions")
 
 
 @subscriptions.command("show")

@@ -235,10 +235,11 @@ class ReceivedMessage(StoredMessage):
 
 
 class PeekedMessage(StoredMessage, kw_only=True):
-    """A message as it stands, without a lock on it."""
+    """A message as it stands, without a lock on it. `error`: of the latest attempt, while it is delayed."""
 
     state: MessageState = MessageState.ACTIVE
     locked_until_micros: int | None = None
+    error: str | None = None
 
     @property
     def locked_until(self) -> datetime | None:

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.sessions import held_error, require_session
@@ -17,7 +19,8 @@ from lazaretto.engine.routing.deliver import resolve
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
-from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.entities import EntityPath, MessageState, Subqueue
+from lazaretto.model.failure import short_error
 from lazaretto.model.keys import in_main, lower_bound, main_key, subqueue_of, upper_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.model.policy import Outcome, Retry, decide
@@ -393,4 +396,14 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
     last = upper_bound(queue.queue_id, path.subqueue)
     if first > last:
         return []
-    return tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
+    found = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
+    return [
+        _with_error(tx, message) if message.state is MessageState.DELAYED else message for message in found
+    ]
+
+
+def _with_error(tx: Transaction, message: PeekedMessage) -> PeekedMessage:
+    latest = tx.last_error(main_key(message.key))
+    if latest is None:
+        return message
+    return msgspec.structs.replace(message, error=short_error(latest.type, latest.message))

@@ -315,7 +315,8 @@ def test_reference_has_every_method_of_what_users_hold() -> None:
     names = [
         f"{cls.__name__}.{name}"
         for cls in held
-        for name, value in vars(cls).items()
+        for part in cls.__mro__[:-1]
+        for name, value in vars(part).items()
         if not name.startswith("_") and (callable(value) or isinstance(value, property))
     ]
     assert not [name for name in names if name.partition(".")[2] not in known]

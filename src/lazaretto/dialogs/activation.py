@@ -1,4 +1,4 @@
-"""Activation: readers of a service's queue are started when there is work for them, up to a number."""
+"""Activation: starts readers of a service's queue while there is work, up to a maximum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIRST_REST, _LONGEST_REST = 0.2, 30.0
 
 
 class MonitorState(enum.Enum):
-    """How a service's queue stands with its readers: Service Broker's dm_broker_queue_monitors."""
+    """The state of a service's queue and its readers, as in Service Broker's dm_broker_queue_monitors."""
 
     #: There is nothing to receive, and no reader.
     INACTIVE = "inactive"
@@ -45,7 +45,7 @@ class MonitorState(enum.Enum):
 
 
 class Reader:
-    """What a procedure is given: transactions on the queue it was started for."""
+    """The argument of a procedure: begins transactions on the queue it was started for."""
 
     def __init__(self, store: Store, directory: Directory, service: Service) -> None:
         self.service = service.name
@@ -65,7 +65,7 @@ class Reader:
 
     @property
     def receives(self) -> int:
-        """How often it has received, or tried to."""
+        """The number of receives so far."""
         current = self._current
         return self._receives + (current.receives if current is not None else 0)
 
@@ -86,7 +86,7 @@ class Reader:
         self._stopping.set()
 
     def keep_locks(self) -> None:
-        """Prolong the locks of the transaction that is under way."""
+        """Renew the locks of the current transaction."""
         current = self._current
         if current is not None:
             with contextlib.suppress(LazarettoError):

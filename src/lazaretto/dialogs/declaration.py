@@ -1,4 +1,4 @@
-"""One file that says which message types, contracts, services and priorities there are."""
+"""Reads and writes one file that declares message types, contracts, services and priorities."""
 
 from __future__ import annotations
 

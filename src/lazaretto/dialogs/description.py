@@ -1,4 +1,4 @@
-"""Conversations as operators see them: how they stand, why they wait, and all that happened in order."""
+"""Conversations as operators see them: their state, why they wait, and their timeline."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConversationDescription:
-    """How one end of a dialog stands.
+    """The state of one side of a dialog.
 
-    `messages`: how many wait for it, by state. `sent`: how many it has sent. `waits`: why it does not go
-    on, or what it waits for, in words. `held`: the poison message that holds it, if one does.
+    `messages`: its queued messages, counted by state. `sent`: the number of messages it has sent. `waits`:
+    the reason for its waiting, in words. `held`: the poison message that holds it, if one does.
     """
 
     conversation: str
@@ -80,7 +80,7 @@ _RANK = {"begun": -1, "sent": 0}
 
 
 def describe_conversation(tx: Transaction, record: ConversationRecord) -> ConversationDescription:
-    """Return how a conversation stands."""
+    """Return a conversation's description."""
     queue = tx.queue_by_id(record.queue_id)
     state = at_time(record.state, record.expires, tx.now)
     states: Counter[str] = Counter()
@@ -133,7 +133,7 @@ def _waits(
     states: Counter[str],
     locked: bool,
 ) -> str:
-    """Return why a conversation does not go on: what stands most in its way."""
+    """Return the main reason why a conversation waits."""
     if queue is None:
         return "its queue was deleted; clean it up"
     stopped = stop_error(queue, Subqueue.MAIN)
@@ -159,7 +159,7 @@ def _waits(
 
 
 def timeline(tx: Transaction, dialog: str) -> list[TimelineEntry]:
-    """Return what happened in a dialog at both ends, oldest first, and then what waits there now."""
+    """Return the history of both sides of a dialog, oldest first, then their queued messages."""
     ends = {record.handle: record for record in both_ends(tx, dialog)}
     happened: list[TimelineEntry] = []
     sent: dict[tuple[str, int], TimelineEntry] = {}

@@ -1,4 +1,4 @@
-"""Messages of dialogs as users hold them."""
+"""Messages received from dialogs."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ class DialogMessage(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> int | None:
-        """Its number among those that the far end has sent; None of a message of the system."""
+        """Its number among the messages of the other side; None for system messages."""
         return number_of(self.received.message_id)
 
     @property
     def is_end(self) -> bool:
-        """Whether the far end has ended the dialog; nothing follows."""
+        """Whether the other side has ended the dialog; nothing follows."""
         return self.type == END_DIALOG
 
     @property
     def is_error(self) -> bool:
-        """Whether the far end has ended the dialog with an error, or its lifetime is over."""
+        """Whether the other side has ended the dialog with an error, or its lifetime has expired."""
         return self.type == ERROR
 
     @property
     def is_timer(self) -> bool:
-        """Whether a timer set at this end has run out."""
+        """Whether it comes from a timer of this side."""
         return self.type == DIALOG_TIMER
 
     @property
     def is_last(self) -> bool:
-        """Whether it says that the dialog is over. Processing it ends the conversation at this end, too."""
+        """Whether the dialog has ended. Processing it ends the conversation on this side too."""
         return self.is_end or self.is_error
 
     @property
     def error(self) -> tuple[int, str] | None:
-        """Code and text of an error: the far application's code is above 0, the engine's below."""
+        """Code and text of an error: positive from the other application, negative from the engine."""
         if not self.is_error:
             return None
         body = msgspec.json.decode(self.body, type=ErrorBody)

@@ -1,4 +1,4 @@
-"""A unit of work on dialogs: Service Broker's verbs, your own SQL, and ordinary messages, in one commit."""
+"""A transaction on dialogs: Service Broker's verbs, your own SQL, and ordinary messages, in one commit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_error(error: object) -> DialogError:
 
 
 class DialogTransaction(SettleVerbs[DialogMessage]):
-    """The verbs of dialogs and your own SQL, all of it or nothing. A context manager.
+    """The verbs of dialogs and your own SQL, all or nothing. A context manager.
 
     Leaving the block commits: what was received and not settled otherwise is processed, and conversation
     groups are given up. An exception rolls back: each message received is charged a failure, and the
@@ -96,7 +96,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         `queue`: the service's; may be left out where a reader was started for it. `conversation`, `group`:
         of this one alone, else of the next group that nobody has locked. Within a group timers come first,
         then errors, then messages, by their conversation's priority and in order. Waits up to `max_wait`
-        seconds (None: for ever); an empty list when the time is over. Raises ConversationLocked,
+        seconds (None: forever); then returns an empty list. Raises ConversationLocked,
         ConversationNotFound, QueueDisabled, NotAllowed.
         """
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
@@ -194,7 +194,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         return found
 
     def renew_locks(self) -> None:
-        """Prolong the locks on all conversation groups of this transaction. Raises SessionLockLost."""
+        """Renew the locks on all conversation groups of this transaction. Raises SessionLockLost."""
         received = list(self._work.received)
         for place, lock in list(self._locks.items()):
             keys = [m.key for m in received if m.lock is not None and m.lock.session_id == lock.session_id]
@@ -211,7 +211,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         group: str | None = None,
         lifetime: float | None = None,
     ) -> str:
-        """Begin a dialog from one service to another, under a contract; return its handle at this end.
+        """Begin a dialog between two services, under a contract; return the handle of this side.
 
         `group`: the conversation group it belongs to, else a new one. `lifetime`: seconds after which both
         ends receive an error (None: none). The far end learns of it by the first message.
@@ -226,7 +226,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         return handle
 
     def send(self, conversation: str, message_type: str = DEFAULT, body: bytes = b"") -> None:
-        """Send a message on a conversation, by the commit. Exactly once, in order.
+        """Send a message on a conversation on commit: exactly once, in order.
 
         Raises DefinitionError if the contract does not have the message type or does not let this end send
         it. A body that its type does not allow is set aside by the commit, and both ends of the dialog
@@ -243,9 +243,9 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         self._work.enlist(SendDialog(handle, message_type, data, problem, new_group()))
 
     def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
-        """End a conversation at this end: the far one receives EndDialog last, or an Error first.
+        """End a conversation on this side: the other side receives EndDialog last, or an Error first.
 
-        `error`: a code above 0 and a text of at most 3,000 characters. What waits here unread is dropped.
+        `error`: a code above 0 and a text of at most 3,000 characters. Unread messages here are dropped.
         """
         handle = check_handle(conversation)
         given = None if error is None else check_error(error)
@@ -258,7 +258,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     def set_timer(self, conversation: str, delay: float | None) -> None:
         """Let a DialogTimer message come to this end after `delay` seconds, in place of one set before.
 
-        None: take that away. It is received before everything else of its group.
+        None cancels the timer. A timer message is received before all others of its group.
         """
         handle = check_handle(conversation)
         micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)
@@ -279,12 +279,12 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
 
     @property
     def paramstyle(self) -> str:
-        """How the database's SQL names its parameters: "qmark" (?) or "format" (%s)."""
+        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
         return self._work.paramstyle
 
     @property
     def messages(self) -> BrokerTransaction:
-        """The same unit of work for ordinary queues: to receive from them, settle and send."""
+        """The same transaction for ordinary queues: to receive, settle and send."""
         return self._messages
 
     def savepoint(self) -> TransactionSavepoint:
@@ -292,11 +292,11 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         return self._work.savepoint()
 
     def commit(self) -> None:
-        """Make everything take effect. Raises what stands against it; then it was rolled back."""
+        """Commit everything. If it raises, the transaction was rolled back."""
         self._work.commit()
 
     def rollback(self, error: BaseException | None = None) -> None:
-        """Undo everything, and charge each message received a failure, with `error` in its history."""
+        """Undo everything; count a failed attempt for each received message, with `error` in its history."""
         self._work.rollback(error)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Dialogs as users hold them: what two services may say, conversations, and what operators do with them."""
+"""Dialogs between services: definitions, conversations, and operators' actions."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def _handler_of(service: Service) -> Procedure:
 
 
 class Dialogs:
-    """Service Broker's dialogs on a store. Threads may share it; `broker.dialogs` is one.
+    """Service Broker's dialogs on a store. Threads can share it; use `broker.dialogs`.
 
-    Message types, contracts and services say who may say what to whom; a service's messages arrive in a
-    queue of its own. Everything else is done in transactions (`transaction()`).
+    Message types, contracts and services define who may send which messages. A service's messages arrive
+    in its own queue. Send and receive in transactions (`transaction()`).
     """
 
     def __init__(self, store: Store) -> None:
@@ -83,7 +83,7 @@ class Dialogs:
     ) -> None:
         """Create a message type, or change its validation: none, empty, json, json_schema, xml.
 
-        Raises InvalidOption. A body that is not what its type says is never received: its sender gets an
+        Raises InvalidOption. A message with an invalid body is never received; its sender gets an
         error.
         """
         definition = contracts.message_type(name, validation, schema)
@@ -240,12 +240,12 @@ class Dialogs:
     # -- for operators --------------------------------------------------------------------------
 
     def conversation(self, handle: str) -> ConversationDescription:
-        """Return how one end of a dialog stands. Raises ConversationNotFound."""
+        """Return the description of one side of a dialog. Raises ConversationNotFound."""
         checked = check_handle(handle)
         return self._store.read(lambda tx: describe_conversation(tx, require_conversation(tx, checked)))
 
     def dialog(self, dialog: str) -> list[ConversationDescription]:
-        """Return the ends of a dialog that there are, by its id or a handle. Raises ConversationNotFound."""
+        """Return the existing sides of a dialog, by its id or a handle. Raises ConversationNotFound."""
         found = self._find(dialog)
 
         def describe(tx: Transaction) -> list[ConversationDescription]:
@@ -283,7 +283,7 @@ class Dialogs:
             after = found[-1].conversation
 
     def timeline(self, dialog: str) -> list[TimelineEntry]:
-        """Return what happened in a dialog at both ends, in order, then what waits there.
+        """Return the history of both sides of a dialog, then their queued messages.
 
         Raises ConversationNotFound.
         """
@@ -294,14 +294,14 @@ class Dialogs:
         return entries
 
     def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
-        """End a conversation at this end, as an operator; the far end is told."""
+        """End this side of a conversation, as an operator; the other side is notified."""
         given = None if error is None else check_error(error)
         self._store.run(EndConversation(check_handle(handle), given, actor=acting(actor)))
 
     def clean_up(self, handle: str, *, actor: str | None = None) -> int:
-        """Remove one end of a dialog with all that waits for it, and tell nobody; return how much that was.
+        """Delete one side of a dialog and its messages, without notifying the other; return how many.
 
-        For ends whose other end is gone, or never comes back. Whoever is at the other end must end it, too.
+        Use it if the other side no longer exists or will not return; if it exists, it must end too.
         """
         return self._store.run(CleanUpConversation(check_handle(handle), acting(actor)))
 
@@ -313,7 +313,7 @@ class Dialogs:
         error: tuple[int, str] = (POISON_CODE, POISON_TEXT),
         actor: str | None = None,
     ) -> None:
-        """Decide on the poison message that holds a conversation.
+        """Resume a conversation with a verdict on the poison message that holds it.
 
         "retry": its attempts start again. "move": to the dead letters, and the conversation goes on without
         it. "drop", "reject": as a disposition. "end": the conversation is ended with `error`, its messages

@@ -1,4 +1,4 @@
-"""What a process remembers of services and conversations, so that it need not ask each time."""
+"""A process's cache of services and conversations."""
 
 from __future__ import annotations
 

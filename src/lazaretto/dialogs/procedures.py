@@ -1,4 +1,4 @@
-"""Ready-made procedures for readers: each message to the function for its type."""
+"""Ready-made procedures for readers: call the function for each message's type."""
 
 from __future__ import annotations
 

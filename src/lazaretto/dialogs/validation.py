@@ -1,4 +1,4 @@
-"""Whether a body is what its message type says: empty, JSON, JSON of a schema, XML."""
+"""Validates a body against its message type: empty, JSON, JSON with a schema, XML."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Isolation: a function runs over items in another process; an item fails, and nothing else does.
+"""Isolation: runs a function over items in another process; a failing item affects only itself.
 
-Knows nothing of queues: items and results are bytes.
+Independent of queues: items and results are bytes.
 """
 
 from lazaretto.isolation.sandbox import Sandbox

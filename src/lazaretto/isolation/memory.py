@@ -1,4 +1,4 @@
-"""Memory that a sandbox's processes share: survives the death of each of them, and cannot be taken away."""
+"""Memory shared by a sandbox's processes: it survives their deaths and cannot be truncated."""
 
 from __future__ import annotations
 

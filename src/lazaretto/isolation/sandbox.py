@@ -1,4 +1,4 @@
-"""A sandbox: runs a function over items in another process, so that an item fails and nothing else."""
+"""A sandbox: runs a function over items in another process, so that a failing item affects only itself."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 class Sandbox:
     """Runs a function over batches of items in a process of its own. A context manager; one thread.
 
-    `setup` is sent to that process (by cloudpickle), called there once, and returns the function of
-    bytes that is called with each item and returns bytes or None. An item that raises, hangs,
-    crashes the process or uses too much memory gets a verdict that says so; the items after it go on
-    in a fresh process; no item is run twice. `on_output` gets what is printed there, bounded;
-    without it that goes to standard error. `stopping` is asked while processes start: once it returns
-    True, that is given up with a SandboxError.
+    cloudpickle sends `setup` to that process. It is called there once, and returns a function that takes
+    each item as bytes and returns bytes or None. An item that raises, hangs, crashes or uses too much
+    memory gets a verdict with the reason; later items run in a new process. No item is run twice.
+    `on_output` gets the output, up to a limit; by default it goes to standard error. `stopping` is called
+    while processes start; once it returns True, the start is abandoned with a SandboxError.
 
     Raises SandboxSetupError when the setup fails, SandboxError when no process can be started.
     """
@@ -130,9 +129,9 @@ class Sandbox:
         return self.collect()
 
     def start(self, items: Sequence[bytes], *, stop_on_failure: bool = False) -> None:
-        """Begin with a batch and return at once; `collect` waits for it.
+        """Start a batch and return at once; `collect` waits for it.
 
-        `stop_on_failure`: no item is run after the first that is not DONE.
+        `stop_on_failure`: run nothing after the first item that is not DONE.
         """
         self._refuse_closed()
         self._batch = items
@@ -161,9 +160,9 @@ class Sandbox:
         return verdicts + [NOT_RUN] * missing if missing else verdicts
 
     def stop(self, grace: float = 0.0) -> None:
-        """Start no further item; the one at work gets `grace` seconds more. Any thread may call it.
+        """Start no further items; the running one gets `grace` seconds. Any thread can call it.
 
-        It is then killed, and its verdict is NOT_RUN, as for all those that were not started.
+        After that it is killed. Its verdict, and that of all unstarted items, is NOT_RUN.
         """
         self._stop_at = time.monotonic() + grace
         self._stopped = True

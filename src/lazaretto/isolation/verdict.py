@@ -1,4 +1,4 @@
-"""What becomes of an item, as far as a sandbox can tell: pure functions over what was observed."""
+"""Verdicts on items: pure functions over what a sandbox has observed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Status(enum.Enum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of one item.
+    """The outcome of one item.
 
     `result`: what the function returned. `error_type`, `error_message` and `stack`: of the error, for
     a timeout with the stack of the line that hung, for a crash with that of the interpreter.

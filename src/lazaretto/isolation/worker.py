@@ -1,4 +1,4 @@
-"""The processes of a sandbox as the parent sees them: started, listened to, killed, replaced."""
+"""The processes of a sandbox from the parent's side: starts, monitors, kills and replaces them."""
 
 from __future__ import annotations
 

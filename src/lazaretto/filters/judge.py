@@ -1,4 +1,4 @@
-"""Why a rule matches a message, or does not."""
+"""Explains why a rule matches a message or does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parser makes of filters and actions: functions, each knowing whether it is a condition."""
+"""The parser's output for filters and actions: functions that know whether they are conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a subscription: which messages it gets, and with what changes."""
+"""Rules of a subscription: which messages it gets, and how they are changed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FalseFilter:
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """Messages whose properties are equal to all that are given, in value and kind; text with its case."""
+    """Messages whose properties equal all the given ones in value and type; text is case-sensitive."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -90,7 +90,7 @@ class CorrelationFilter:
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """Messages that an expression is true for; `parameters`: of its `@names`. Raises FilterSyntaxError."""
+    """Messages for which an expression is true. `parameters` are its `@names`. Raises FilterSyntaxError."""
 
     expression: str
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
@@ -103,7 +103,7 @@ class SqlFilter:
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True)
 class SqlAction:
-    """What is changed on the copy: `SET` and `REMOVE`. Raises FilterSyntaxError."""
+    """Changes to the copy: `SET` and `REMOVE`. Raises FilterSyntaxError."""
 
     expression: str
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
@@ -124,7 +124,7 @@ Filter = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """A filter under a name, and what is done to the copies of messages that match."""
+    """A named filter, with an optional action on the copies of matching messages."""
 
     name: str = DEFAULT_RULE
     filter: Filter = TrueFilter()

@@ -1,4 +1,4 @@
-"""Values of filters: what may be compared and computed with what. None is unknown, and stays unknown.
+"""Values in filters: comparison and arithmetic. None is unknown, and stays unknown.
 
 As in Service Bus, whose rules are those of C#: numbers of both kinds go together, nothing else does;
 whole numbers have 64 bits, and are divided towards zero.

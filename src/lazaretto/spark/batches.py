@@ -1,4 +1,4 @@
-"""`settle`: for foreachBatch, which hands over the messages of a claim as a table."""
+"""`settle`: for foreachBatch, which gets the messages of a claim as a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settle(
     consumer: str = "spark",
     failed: Mapping[int, BaseException] | None = None,
 ) -> dict[str, int]:
-    """Settle a micro-batch in foreachBatch, when all is done with it; return its messages by outcome.
+    """Settle a micro-batch at the end of foreachBatch; return its messages by outcome.
 
     `batch`: as foreachBatch got it. `store`, `queue`, `consumer`: as the stream was loaded with. `failed`:
     what went wrong, by sequence number: those are failures, for the queue's policy to decide on; all

@@ -1,4 +1,4 @@
-"""What a driver sends to its tasks."""
+"""Values that a driver sends to its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts Spark's Python workers: as Spark's own daemon, but with all imported that each of them needs.
+"""Starts Spark's Python workers like Spark's own daemon, with everything they need already imported.
 
 A task has three workers: one reads, one runs handlers, one tells the sink. Each is forked from here.
 """

@@ -1,4 +1,4 @@
-"""`format("lazaretto")`: a queue as a stream, and what a store holds as tables."""
+"""`format("lazaretto")`: a queue as a stream, and a store's contents as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark runs on: the machine's, or the one that comes as a Python package."""
+"""Finds a Java that Spark supports: the machine's, or the one of a Python package."""
 
 from __future__ import annotations
 

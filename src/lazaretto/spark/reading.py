@@ -1,4 +1,4 @@
-"""Reads whole columns of a store, beside the store's own code: by Arrow's drivers where they are there."""
+"""Reads whole columns of a store, with Arrow's drivers where they are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has of all that a pipeline needs."""
+"""Checks whether a machine has what a pipeline needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of the pipeline is given: shards to read, or their messages."""
+"""Runs a task of the pipeline, on shards to read or on their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of the pipeline does: runs the handler on a shard's messages, and stages what came of it."""
+"""A task of the pipeline: runs the handler on a shard's messages, and stages the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink that settles: its commit does, in one commit of the store, what the tasks have staged."""
+"""The settling sink: its commit applies the staged outcomes in one commit of the store."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SettlingWriter(DataSourceStreamArrowWriter):
 
 
 class SettlingSource(DataSource):
-    """The sink of `process`. It is not meant to be used by itself."""
+    """The sink of `process`, which is its only user."""
 
     #: Where results go. Not an option: those are text, and seen in plans.
     results: Carried[ResultSink | None] = Carried(None)

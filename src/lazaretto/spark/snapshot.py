@@ -1,4 +1,4 @@
-"""A batch read: a view of a store, in as many parts as wanted. It locks nothing and charges nothing."""
+"""A batch read: a view of a store in several parts. It locks nothing and counts no attempts."""
 
 from __future__ import annotations
 

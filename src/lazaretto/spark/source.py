@@ -1,4 +1,4 @@
-"""A queue as a stream: the offset is the number of a claim, and a claim is the same whoever asks again."""
+"""A queue as a stream: the offset is the number of a claim, and a claim never changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the Spark data source: text by name, as Spark hands them over, checked in one place."""
+"""Options of the Spark data source, which Spark passes as text, checked in one place."""
 
 from __future__ import annotations
 

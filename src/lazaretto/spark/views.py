@@ -1,4 +1,4 @@
-"""What a batch read shows: views of a store as it stands, in columns. Reading changes nothing."""
+"""Views of a store for batch reads, in columns. Reading changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assertions on dead letters, which say what is there instead."""
+"""Assertions on dead letters, with errors that list the actual ones."""
 
 from __future__ import annotations
 

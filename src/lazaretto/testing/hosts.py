@@ -17,7 +17,7 @@ _LOOK = 0.01
 
 
 class DrainTimeout(LazarettoError):
-    """The host still had messages to work on when the time was over."""
+    """The host still had messages to process when the timeout expired."""
 
     code = "drain_timeout"
 

@@ -27,7 +27,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.model.checks import flag, function, seconds, shown, text, whole
+from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
 from lazaretto.model.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
@@ -53,7 +53,7 @@ def connect(
     clock: Clock | None = None,
     create: bool = True,
     adopt: bool = False,
-    timeout: float = 10.0,
+    timeout: GivenDuration = 10.0,
     durable_attempts: bool = False,
 ) -> Broker:
     """Open the broker whose store is at `url`.
@@ -201,7 +201,7 @@ class Broker(Administration, DeadLetterDesk):
         session: str | NextSession | None = None,
         stop: threading.Event | None = None,
         stop_when_idle: bool = False,
-        max_wait: float = 0.0,
+        max_wait: GivenDuration = 0.0,
         on_batch: Callable[[ConsumeReport], object] | None = None,
     ) -> ConsumeReport:
         """Call `handler` with each message, in this thread, and settle each batch in one commit.
@@ -264,7 +264,7 @@ class Broker(Administration, DeadLetterDesk):
         kind: str | None = None,
         queue: str | None = None,
         limit: int = 1000,
-        max_wait: float | None = 0.0,
+        max_wait: GivenDuration | None = 0.0,
     ) -> list[Event]:
         """Return events after a position, oldest first; wait up to `max_wait` seconds for the first.
 

@@ -5,6 +5,7 @@ An error raised without a message uses the first line of its class's docstring.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -207,7 +208,7 @@ class MessageNotReceivable(MessageNotFound):
 
     code = "message_not_receivable"
 
-    def __init__(self, text: str, entity: str, sequence_number: int, state: object) -> None:
+    def __init__(self, text: str, entity: str, sequence_number: int, state: enum.Enum) -> None:
         self.entity = entity
         self.sequence_number = sequence_number
         self.state = state

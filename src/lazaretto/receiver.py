@@ -31,7 +31,7 @@ from lazaretto.errors import (
     NotAllowed,
     SessionCannotBeLocked,
 )
-from lazaretto.model.checks import flag, seconds, shown, text, whole
+from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import lower_bound
@@ -135,7 +135,7 @@ class Receiver(MessageVerbs):
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int = 1, max_wait: float | None = 0.0) -> list[ReceivedMessage]:
+    def receive(self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0) -> list[ReceivedMessage]:
         """Return up to `max_messages`, in order, locked for this receiver.
 
         Waits up to `max_wait` seconds (None: forever) for the first message; then returns an empty
@@ -144,10 +144,9 @@ class Receiver(MessageVerbs):
         """
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
-        if max_wait is not None:
-            max_wait = seconds("max_wait", max_wait)
-        end = None if max_wait is None else time.monotonic() + max_wait
-        if self._wanted is not None and self._lock is None and not self._accept(max_wait):
+        wait = None if max_wait is None else seconds("max_wait", max_wait)
+        end = None if wait is None else time.monotonic() + wait
+        if self._wanted is not None and self._lock is None and not self._accept(wait):
             return []
         operation = (Receive if self._mode == "peek_lock" else ReceiveAndDelete)(
             self._path, max_messages, self._lock
@@ -157,7 +156,7 @@ class Receiver(MessageVerbs):
     def take(
         self,
         max_messages: int,
-        max_wait: float,
+        max_wait: GivenDuration,
         *,
         started: bool = True,
         most_bytes: int | None = None,
@@ -173,8 +172,9 @@ class Receiver(MessageVerbs):
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         flag("started", started)
-        end = time.monotonic() + seconds("max_wait", max_wait)
-        if self._wanted is not None and self._lock is None and not self._accept(max_wait):
+        wait = seconds("max_wait", max_wait)
+        end = time.monotonic() + wait
+        if self._wanted is not None and self._lock is None and not self._accept(wait):
             return None
         operation = Take(self._path, max_messages, self._lock, started, most_bytes, sharers)
         try:

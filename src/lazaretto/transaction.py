@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from lazaretto.engine.messages.settle import Settlement
+from lazaretto.model.checks import GivenDuration
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.receiver import Receiver
@@ -34,7 +35,7 @@ class BrokerTransaction(MessageVerbs):
         self,
         path: str,
         max_messages: int = 1,
-        max_wait: float | None = 0.0,
+        max_wait: GivenDuration | None = 0.0,
         *,
         subqueue: str | None = None,
     ) -> list[ReceivedMessage]:

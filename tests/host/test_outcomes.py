@@ -279,7 +279,7 @@ def test_what_a_handler_returns_is_of_no_concern(broker: Broker, isolation: str)
 def test_dead_letters_are_a_queue_like_any_other(broker: Broker, isolation: str) -> None:
     one(broker, isolation, b"fail")
 
-    @handler("work;poison", isolation=isolation)
+    @handler("work;poison", isolation=isolation)  # type: ignore[arg-type]
     def mourn(message: ReceivedMessage, context: HandlerContext) -> None:
         context.send("out", Message(f"{message.dead_letter_reason}".encode()))
 

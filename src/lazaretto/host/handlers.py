@@ -11,6 +11,7 @@ from lazaretto.errors import HandlerError, InvalidOption
 from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.options import takes_options_of
 from lazaretto.tools.loading import attribute, import_module, load
 
 HandlerFunction = Callable[..., Any]
@@ -58,6 +59,7 @@ class Handler:
         return (module, name) if found is self.function or found is self else None
 
 
+@takes_options_of(HandlerOptions)
 def handler(path: str, **options: Any) -> Callable[[HandlerFunction], Handler]:
     """Make a function the handler of a queue: `@handler("orders", deadline=5)`. See HandlerOptions."""
     return lambda function: Handler(path, function, **options)

@@ -25,7 +25,7 @@ from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Shared
 from lazaretto.host.slots import Slot
 from lazaretto.model.breaker import BreakerWindow
-from lazaretto.model.checks import seconds, shown, whole
+from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import QueueOptions, Subqueue
 from lazaretto.tools.signals import Ending
 
@@ -64,7 +64,7 @@ class ServiceHost:
         broker: Broker,
         handlers: Handlers,
         *,
-        grace: float = 30.0,
+        grace: GivenDuration = 30.0,
         concurrency: int | None = None,
         on_output: Callable[[bytes], object] | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class ServiceHost:
 
     # -- ending ---------------------------------------------------------------------------------
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: GivenDuration | None = None) -> None:
         """Stop receiving, let running handlers finish within `grace` seconds, and release the rest.
 
         If an exception interrupts it (Control-C in a program that does not use `run`), running messages are

@@ -12,6 +12,9 @@ from lazaretto.errors import InvalidOption
 
 T = TypeVar("T")
 
+#: A duration as it may be given: seconds, or a timedelta.
+GivenDuration = float | timedelta
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: The longest duration an option takes, in seconds: about 29,000 years, Service Bus's "for ever".

@@ -7,12 +7,11 @@ import enum
 import functools
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model import checks
-from lazaretto.model.checks import FOREVER, refuse_unknown, shown
+from lazaretto.model.checks import FOREVER, GivenDuration, refuse_unknown, shown
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,8 +51,8 @@ else:
             return types[0]
 
 
-Duration = Converted[float, float | timedelta]
-OptionalDuration = Converted[float | None, float | timedelta | None]
+Duration = Converted[float, GivenDuration]
+OptionalDuration = Converted[float | None, GivenDuration | None]
 
 
 class Kind(enum.Enum):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import member, seconds, whole
+from lazaretto.model.checks import GivenDuration, member, seconds, whole
 from lazaretto.model.failure import WORKER_CRASHED
 from lazaretto.model.options import (
     Converted,
@@ -131,7 +130,7 @@ class PoisonPolicy:
 
     receive_retry_count: int = option(9, integer(0, UNLIMITED))
     max_retry_cycles: int = option(0, integer(0, UNLIMITED))
-    retry_cycle_delay: Converted[float | Backoff, float | timedelta | Backoff] = option(
+    retry_cycle_delay: Converted[float | Backoff, GivenDuration | Backoff] = option(
         1800.0, special(_delay, "a duration; `Backoff`")
     )
     on_poison: Converted[Disposition, GivenDisposition] = option(Disposition.MOVE, choice(DISPOSITIONS))

@@ -60,8 +60,10 @@ def _is_busy(host: ServiceHost) -> bool:
         counts = found.counts
         if counts.locked or counts.suspect:
             return True
-        if counts.active and _probe_at(host, path) is None:
-            return True
+        if counts.active:
+            probe_at = _probe_at(host, path)
+            if probe_at is None or probe_at <= store_of(host.broker).read(lambda tx: tx.now):
+                return True
     return False
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import lazaretto
 from lazaretto import (
+    InvalidOption,
     ManualClock,
     Message,
     MessageLockLost,
@@ -146,7 +147,7 @@ class TestFilesThatAreNoStore:
         assert "999" in self.refused(path, StoreTooNew)
 
     def test_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError):
+        with pytest.raises(InvalidOption, match="is a folder"):
             lazaretto.connect(tmp_path)
 
     def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class TestConnect:
         [
             ("", "expected a store such as 'sqlite:///orders.db', got ''"),
             ("mysql://localhost/x", "got the scheme 'mysql'"),
-            ("sqlite:orders.db", "got the scheme 'sqlite'"),
+            ("sqlite:orders.db", "got 'sqlite:orders.db'"),
             ("sqlite:///", "expected a file's path after 'sqlite:///', got ''"),
             ("sqlite:///:memory:", "expected a file's path after 'sqlite:///', got ':memory:'"),
             ("sqlite:///x.db?mode=ro", "expected a file's path after 'sqlite:///', got 'x.db"),

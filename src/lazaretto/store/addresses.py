@@ -156,7 +156,7 @@ def file_of(url: str | os.PathLike[str]) -> Path:
     if not text or ":memory:" in text or "?" in text or "\0" in text or not is_unicode(text):
         raise InvalidOption(f"expected a file's path after 'sqlite:///', got {shown(text)}")
     path = Path(text).absolute()
-    if path.is_dir():
+    if _is_folder(path):
         raise InvalidOption(
             f"expected a store's file, but {text} is a folder: name the file in it, such as "
             f"{path / 'orders.db'}"
@@ -164,3 +164,13 @@ def file_of(url: str | os.PathLike[str]) -> Path:
     if any(len(os.fsencode(part)) > 255 for part in path.parts):
         raise InvalidOption(f"expected a file's name of at most 255 bytes, got {shown(text)}")
     return path
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        # A name may be longer than the file system takes.
+        raise InvalidOption(
+            f"expected a path that can be opened, got {shown(str(path))}: {error.strerror}"
+        ) from None

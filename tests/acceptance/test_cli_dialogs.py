@@ -71,7 +71,7 @@ def test_a_poison_message_from_beginning_to_end(program: Program, conversation: 
     assert "poison message 1 (MaxDeliveryCountExceeded)" in held["waits"]
     shown = program("dialog", "show", conversation[:8]).out
     assert "target Shop" in shown
-    assert "is poison" in shown
+    assert "for a verdict on poison message 1" in shown
     lines = program("dialog", "timeline", conversation).out.splitlines()
     assert [line.split()[3] for line in lines[1:]] == [
         "begun",

@@ -14,7 +14,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 
 #: Where the code stands that calls handlers.
-_CALLERS = tuple(str(Path(__file__).parent / name) for name in ("host", "isolation", "consume.py"))
+_CALLERS = tuple(str(Path(__file__).parents[1] / name) for name in ("host", "isolation", "consume.py"))
 
 #: Types of failures that no handler raises: its deadline was over, its process died, its memory was used up.
 HANDLER_TIMEOUT = "HandlerTimeout"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import logging
 import shlex
 import shutil
 import sys
@@ -46,6 +47,8 @@ class Work(Protocol):
 
 def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool:
     """Send flights to an empty queue and do all the rest; return whether each is accounted for."""
+    # Thousands of flights fail on purpose, and the tables below say why.
+    logging.getLogger("lazaretto.messages").setLevel(logging.CRITICAL)
     airports = read_airports()
     sent = _send(console, broker, limit)
     with Step(console, "Processing", sent) as step:

@@ -33,7 +33,7 @@ def test_list(cli: Program) -> None:
     assert first["counters"]["failures"] == 2
     assert first["message"]["body"] == "one"
     assert datetime.now(UTC) - datetime.fromisoformat(first["dead_lettered"]) < timedelta(minutes=5)
-    assert cli("dead-letter", "list", "$system/deadletter").err.startswith("no such dead letters")
+    assert cli("dead-letter", "list", "$system/deadletter").err.startswith("no dead letters in")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,8 @@ def test_many_dead_letters(tmp_path: Path) -> None:
         set_aside(broker, "orders", [str(i).encode() for i in range(1200)])
     assert len(cli.ok("dead-letter", "list", "orders").out.splitlines()) == 1201
     code, shown = cli.on_terminal("dead-letter", "list", "orders")
-    assert (code, len(shown.splitlines())) == (0, 1201)
+    assert code == 0
+    assert sum(line.split()[0].isdecimal() for line in shown.splitlines() if line.strip()) == 1200
     code, shown = cli.on_terminal("dead-letter", "resubmit", "orders", "--all")
     assert code == 0
     assert "resubmitting to orders" in shown

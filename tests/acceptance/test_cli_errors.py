@@ -81,7 +81,7 @@ def test_too_few_slashes(cli: Program, given: str) -> None:
 @pytest.mark.parametrize("target", ["store.db", "./store.db", "sqlite:///store.db", "link.db"])
 def test_a_store_is_not_copied_onto_itself(cli: Program, tmp_path: Path, target: str) -> None:
     (tmp_path / "link.db").symlink_to(cli.store)
-    assert "got the same one" in cli.fails(2, "invalid_option", "store", "copy", target)
+    assert "got the same store" in cli.fails(2, "invalid_option", "store", "copy", target)
 
 
 def test_doctor_names_all_that_stands_still(cli: Program) -> None:

@@ -45,7 +45,7 @@ def test_events_filtered(cli: Program) -> None:
 
     assert positions("--after", "2") == [3, 4]
     assert positions("--kind", "queue_created") == [1, 4]
-    assert positions("--queue", "ORDERS", "--limit", "2") == [1, 2]
+    assert positions("--queue", "ORDERS", "--limit", "2") == [2, 3]
     assert "dead_lettered" in cli.fails(2, "invalid_option", "events", "--kind", "dead_leterd")
 
 

@@ -167,7 +167,7 @@ class TestHost:
         host = ServiceHost(broker, {"work": lambda m: None, "out": lambda m: None})
         with host:
             assert [r.queue for r in host.reports()] == ["work", "out"]
-        with pytest.raises(HandlerError, match="started once"):
+        with pytest.raises(HandlerError, match="started only once"):
             host.start()
 
     def test_what_cannot_be_sent_to_another_process(self, broker: Broker) -> None:

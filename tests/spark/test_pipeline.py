@@ -265,7 +265,7 @@ class TestBadInput:
     def test_what_process_refuses(self, broker: Broker, pipeline: Pipeline) -> None:
         for options, text in (
             ({"isolation": "magic"}, "isolation"),
-            ({"results": None}, "results and schema together"),
+            ({"results": None}, "expected both results and schema"),
             ({"deadlin": 3}, "did you mean 'deadline'"),
             ({"max_rows": 0}, "max_rows"),
             ({"shards": "many"}, "expected option shards to be a number"),
@@ -315,7 +315,7 @@ class TestBadInput:
         send(broker, b"2")
         pipeline.run(act)
         pipeline.store = str(backup)
-        with pytest.raises(Exception, match="the store is older than that"):
+        with pytest.raises(Exception, match="the store is older"):
             pipeline.run(act)
 
     def test_a_handler_that_cannot_be_pickled(self, broker: Broker, pipeline: Pipeline) -> None:

@@ -24,7 +24,7 @@ from lazaretto.store.sql.rows import Cursor
 
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
-    "55P03": (StoreBusy, "another process kept writing for too long; try again"),
+    "55P03": (StoreBusy, "another process held the write lock for too long; try again"),
     "40": (StoreBusy, "the server gave way to another transaction; try again"),
     "53100": (StoreFull, "no room is left on the server's disk; make room and try again"),
     "53": (StoreUnavailable, "the server is out of connections or memory; try again"),

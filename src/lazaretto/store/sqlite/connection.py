@@ -21,7 +21,7 @@ _LOG_LIMIT = 67_108_864
 
 _PRIMARY_MASK = 0xFF
 _KINDS: dict[int, tuple[type[StoreError], str]] = {
-    sqlite3.SQLITE_BUSY: (StoreBusy, "another process held the store for too long; try again"),
+    sqlite3.SQLITE_BUSY: (StoreBusy, "another process held the write lock for too long; try again"),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "the store is locked; try again"),
     sqlite3.SQLITE_FULL: (StoreFull, "no room is left on the store's disk; make room and try again"),
     sqlite3.SQLITE_READONLY: (StoreReadOnly, "the store cannot be written to; check its permissions"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -145,8 +146,9 @@ class World:
         for opened in self._opened:
             if isinstance(opened, Receiver):
                 opened.close()
-            elif not opened._ended:
-                opened.rollback()
+            else:
+                with contextlib.suppress(lazaretto.TransactionError):  # it has ended
+                    opened.rollback()
         self._opened.clear()
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from servers import Server, describe, find, new_store
+
+# A shell that starts the tests in the background, and nohup, have these ignored; what tests start would
+# inherit that.
+for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 
 settings.register_profile("tests", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")

@@ -109,7 +109,7 @@ def test_what_fits_in_no_way_is_printed_as_fields(tmp_path: Path) -> None:
     with cli.broker() as broker:
         broker.create_queue(name)
         broker.sender(name).send([Message(b"x")] * 12)
-    shown = _shown(cli, 60, "queue", "list")
+    shown = _shown(cli, 60, "queue", "list", plain=True)
     assert re.search(rf"^queue +{name}$", shown, re.MULTILINE)
     assert re.search(r"^active +12$", shown, re.MULTILINE)
 

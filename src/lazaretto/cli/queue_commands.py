@@ -22,7 +22,7 @@ from lazaretto.cli.call import (
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import print_listing, takes_listing_options
 from lazaretto.cli.queue_options import changes_of, takes_queue_changes, takes_queue_options
-from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions, QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
@@ -312,7 +312,7 @@ def status(
 def _status_of(broker: Broker, path: str) -> QueueStatus:
     try:
         return broker.queue(path).status
-    except EntityNotFound:
+    except (EntityNotFound, NotAllowed):
         with contextlib.suppress(LazarettoError):
             return broker.topic(path).status
         raise

@@ -7,6 +7,7 @@ open: when one closes it, the other's locks are gone. So a task has a broker onl
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ _FILES = Path("/proc/self/fd")
 @contextlib.contextmanager
 def broker_at(url: str) -> Iterator[Broker]:
     """Open the store at a URL for a while. Raises StoreError."""
+    log = logging.getLogger("lazaretto.messages")
+    if not log.handlers:
+        # Without a handler, Python would print each failed attempt among Spark's own output.
+        log.addHandler(logging.NullHandler())
     with lazaretto.connect(url, create=False) as broker:
         yield broker
 

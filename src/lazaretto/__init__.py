@@ -16,6 +16,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module("lazaretto.api"), name, globals())
     if found is globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
     return found
 
 

@@ -70,7 +70,8 @@ class SqliteStore(SqlStore):
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             connection.execute(_NO_PATIENCE)
             self._file = WatchedFile(path)
-            self._log = Log(self._file.log, self._connect)
+            (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+            self._log = Log(self._file.log, page_size, self._connect)
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
         self._readers: list[sqlite3.Connection] = []
@@ -103,7 +104,7 @@ class SqliteStore(SqlStore):
     def _begin_alone(self, connection: sqlite3.Connection) -> None:
         """Start a transaction of the one writer there can be, with a log that is not too long."""
         self._wait_to_begin(connection)
-        if not self._log.is_long:
+        if not self._log.is_due():
             return
         with suppress(sqlite3.Error, StoreGone):
             # Whatever keeps it from this will keep it from its commit, too, which tells.
@@ -260,5 +261,5 @@ class SqliteStore(SqlStore):
         if self._file.gone:
             # SQLite's last connection removes the log by its name, which may be that of another file now.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-            return [*self._readers, self._log]
-        return [*self._readers, self._log, self._connection]
+            return [*self._readers, self._log, self._file]
+        return [*self._readers, self._log, self._file, self._connection]

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 #: Pages in the log after which they are copied to the file: 4 MiB.
 _PAGES = 1000
+#: How many transactions begin for each look at the log: beside a small commit, a look is not free.
+_LOOK_EVERY = 8
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 #: Versions that were mended: from the first of each pair to below the second.
@@ -25,25 +27,40 @@ def has_reset_bug(version: tuple[int, int, int]) -> bool:
 
 
 class Log:
-    """The log of one store, which a connection has open. `connect`: gives one more connection."""
+    """The log of one store: `file`, open to read, with pages of `page_size` bytes.
 
-    def __init__(self, path: str, connect: Callable[[], sqlite3.Connection]) -> None:
-        # SQLite has no locks on this file that closing it could drop.
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    `connect`: gives one more connection.
+    """
+
+    def __init__(self, file: int, page_size: int, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._file = file
+        self._frame_bytes = page_size + _FRAME_HEADER_BYTES
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
-        self._due = _PAGES
+        self._begun = 0
+        self._set_due(_PAGES)
 
-    @property
-    def is_long(self) -> bool:
-        """Whether it is time to copy the log to the file."""
-        header = os.pread(self._file, _HEADER_BYTES, 0)
-        if len(header) < _HEADER_BYTES:
+    def _set_due(self, pages: int) -> None:
+        self._due_offset = _HEADER_BYTES + (pages - 1) * self._frame_bytes
+        #: The salt of the page that stands there since before the log was begun anew; empty where none does.
+        self._old_salt = b""
+
+    def is_due(self) -> bool:
+        """Return whether it is time to copy the log to the file. Called when a transaction begins."""
+        looks = self._begun % _LOOK_EVERY == 0
+        self._begun += 1
+        if not looks:
             return False
-        size = int.from_bytes(header[8:12], "big") + _FRAME_HEADER_BYTES
-        frame = os.pread(self._file, _FRAME_HEADER_BYTES, _HEADER_BYTES + (self._due - 1) * size)
+        frame_header = os.pread(self._file, _FRAME_HEADER_BYTES, self._due_offset)
+        salt = frame_header[8:16]
+        if salt == self._old_salt:
+            return False
         # What was written since the log was begun has the same salt as its header.
-        return frame[8:16] == header[16:24]
+        header = os.pread(self._file, _HEADER_BYTES, 0)
+        if salt and salt == header[16:24]:
+            return True
+        self._old_salt = salt
+        return False
 
     def copy(self) -> None:
         """Copy the log to the file. The caller holds the right to write, and has written nothing yet."""
@@ -52,10 +69,9 @@ class Log:
         # It waits for nobody: what old readers still need is copied later.
         busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if not busy:
-            self._due = _PAGES if copied == pages else pages + _PAGES
+            self._set_due(_PAGES if copied == pages else pages + _PAGES)
 
     def close(self) -> None:
-        """Give up what is open."""
-        os.close(self._file)
+        """Give up the connection."""
         if self._connection is not None:
             self._connection.close()

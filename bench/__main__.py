@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from bench import hosts
 from bench.depth import room_for
 from bench.machine import Machine
 from bench.measure import Measurement, Result, Scale, take
@@ -47,9 +49,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "served", "depth"],
+        choices=["all", "served", "depth", "hosts"],
         default="all",
-        help="all: the workloads, side by side; served: the same on PostgreSQL; "
+        help="all: the workloads, side by side; served: the same on PostgreSQL; hosts: many processes on one "
+        "PostgreSQL (its options: hosts --help); "
         "depth: receiving while very many messages wait (lazaretto, or lazaretto-postgres by --systems)",
     )
     parser.add_argument(
@@ -139,6 +142,8 @@ def _wide(console: Console) -> Console:
 
 def main() -> int:
     """Run what the command line asks for."""
+    if sys.argv[1:2] == ["hosts"]:
+        return hosts.main(sys.argv[2:])
     arguments = _arguments()
     # Being told to end is like Ctrl-C: servers are stopped and folders removed first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

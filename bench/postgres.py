@@ -35,6 +35,8 @@ class PostgresServer:
             entry = pwd.getpwnam(account)
             os.chown(self._sockets, entry.pw_uid, entry.pw_gid)
         self.address = f"host={self._sockets} user=drill dbname=postgres"
+        #: The path of its Unix socket.
+        self.socket = str(self._sockets / ".s.PGSQL.5432")
         self.url = f"postgresql://drill@/postgres?host={self._sockets}"
         data = base / "data"
         try:

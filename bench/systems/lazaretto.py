@@ -21,7 +21,7 @@ from bench.systems.postgres import PostgresSystem
 from lazaretto import EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 
 
-class _LazarettoSender(Sender):
+class LazarettoSender(Sender):
     def __init__(self, sender: lazaretto.Sender) -> None:
         self._sender = sender
 
@@ -35,7 +35,7 @@ class _LazarettoSender(Sender):
         self._sender.close()
 
 
-class _LazarettoReceiver(Receiver[ReceivedMessage]):
+class LazarettoReceiver(Receiver[ReceivedMessage]):
     def __init__(self, receiver: lazaretto.Receiver) -> None:
         self._receiver = receiver
 
@@ -89,10 +89,10 @@ class LazarettoSystem(System[ReceivedMessage]):
         self.broker.close()
 
     def sender(self) -> Sender:
-        return _LazarettoSender(self.broker.sender(QUEUE))
+        return LazarettoSender(self.broker.sender(QUEUE))
 
     def receiver(self) -> Receiver[ReceivedMessage]:
-        return _LazarettoReceiver(self.broker.receiver(QUEUE))
+        return LazarettoReceiver(self.broker.receiver(QUEUE))
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         self.broker.consume(QUEUE, lambda m: handler(m.body), batch_size=100, stop_when_idle=True)

@@ -23,7 +23,7 @@ _Message = tuple[int, int, str]
 _READ = "SELECT msg_id, read_ct, message::text FROM pgmq.read(%s, %s, %s)"
 
 
-class _PgmqSender(Sender):
+class PgmqSender(Sender):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -38,7 +38,7 @@ class _PgmqSender(Sender):
         self._connection.close()
 
 
-class _PgmqReceiver(Receiver[_Message]):
+class PgmqReceiver(Receiver[_Message]):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -61,6 +61,13 @@ class _PgmqReceiver(Receiver[_Message]):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def connect(address: str) -> Any:
+    """Return a connection that prepares all it is asked."""
+    connection = peer("psycopg").connect(address, autocommit=True)
+    connection.prepare_threshold = 0
+    return connection
 
 
 class PgmqSystem(PostgresSystem[_Message]):
@@ -95,19 +102,17 @@ class PgmqSystem(PostgresSystem[_Message]):
         connection.close()
 
     def _connect(self) -> Any:
-        connection = peer("psycopg").connect(self._server.address, autocommit=True)
-        connection.prepare_threshold = 0
-        return connection
+        return connect(self._server.address)
 
     def sender(self) -> Sender:
-        return _PgmqSender(self._connect())
+        return PgmqSender(self._connect())
 
     def receiver(self) -> Receiver[_Message]:
-        return _PgmqReceiver(self._connect())
+        return PgmqReceiver(self._connect())
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         connection = self._connect()
-        receiver = _PgmqReceiver(connection)
+        receiver = PgmqReceiver(connection)
         while handles := receiver.receive(100, 0):
             done: list[_Message] = []
             again: list[int] = []

@@ -23,6 +23,11 @@ class PostgresSystem(System[H]):
     def missing(cls) -> str | None:
         return "PostgreSQL is not installed" if postgres_programs() is None else super().missing()
 
+    @property
+    def server(self) -> PostgresServer:
+        """The server that `open` has started."""
+        return self._server
+
     def close(self) -> None:
         self._server.stop()
 

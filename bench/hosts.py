@@ -1,0 +1,260 @@
+"""`python -m bench hosts`: many processes on one PostgreSQL, near and over a network, beside pgmq.
+
+Each thread of each process sends a message of 1 KiB, receives one and completes it, again and again. The
+network is a proxy on this machine that keeps each piece for half a millisecond in each direction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.delay import delayed
+from bench.machine import Machine
+from bench.measure import percentile
+from bench.payload import body
+from bench.postgres import PostgresServer
+from bench.scratch import scratch
+from bench.systems.contract import QUEUE, Receiver, Sender
+from bench.systems.pgmq import PgmqSystem
+
+_LAYOUTS = "1x1,1x8,4x1,4x4,8x4,16x2"
+_ONE_WAY = 0.0005
+_SYSTEMS = ("lazaretto", "pgmq")
+_READY_SECONDS = 120.0
+_WAIT = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """How many processes, and threads in each."""
+
+    processes: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.threads}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What one system did in one layout."""
+
+    system: str
+    layout: str
+    far: bool
+    cycles: float
+    p50_ms: float
+    p99_ms: float
+
+
+def _layouts(text: str) -> list[Layout]:
+    return [Layout(*map(int, part.split("x"))) for part in text.split(",")]
+
+
+class _Lazaretto:
+    """A host of ours."""
+
+    def __init__(self, address: str) -> None:
+        import lazaretto
+
+        self._broker = lazaretto.connect(address, timeout=60.0)
+
+    def pair(self) -> tuple[Sender, Receiver[Any]]:
+        from bench.systems.lazaretto import LazarettoReceiver, LazarettoSender
+
+        return LazarettoSender(self._broker.sender(QUEUE)), LazarettoReceiver(self._broker.receiver(QUEUE))
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+class _Pgmq:
+    """A host with pgmq's functions and a connection for each thread."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def pair(self) -> tuple[Sender, Receiver[Any]]:
+        from bench.systems.pgmq import PgmqReceiver, PgmqSender, connect
+
+        connection = connect(self._address)
+        return PgmqSender(connection), PgmqReceiver(connection)
+
+    def close(self) -> None:
+        pass
+
+
+_HOSTS: dict[str, type[_Lazaretto] | type[_Pgmq]] = {"lazaretto": _Lazaretto, "pgmq": _Pgmq}
+
+
+def _host(system: str, address: str, threads: int, seconds: float, ready: Any, go: Any, out: Any) -> None:
+    """Run one process: say when it is ready, and then how long each cycle took."""
+    host = _HOSTS[system](address)
+    took: list[float] = []
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            sender, receiver = host.pair()
+
+            def cycle() -> None:
+                sender.send(body(1))
+                while not (found := receiver.receive(1, _WAIT)):
+                    pass
+                receiver.complete(found)
+
+            cycle()
+            ready.release()
+            go.wait()
+            end = (start := time.perf_counter()) + seconds
+            while start < end:
+                cycle()
+                now = time.perf_counter()
+                took.append(now - start)
+                start = now
+        except BaseException as error:
+            failed.append(repr(error))
+            ready.release()
+
+    threads_ = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in threads_:
+        thread.start()
+    for thread in threads_:
+        thread.join()
+    out.put((took, failed))
+    host.close()
+
+
+def _measure(system: str, address: str, layout: Layout, seconds: float, *, far: bool) -> Figure:
+    context = multiprocessing.get_context("spawn")
+    ready, go, out = context.Semaphore(0), context.Event(), context.Queue()
+    arguments = (system, address, layout.threads, seconds, ready, go, out)
+    hosts = [context.Process(target=_host, args=arguments) for _ in range(layout.processes)]
+    for host in hosts:
+        host.start()
+    try:
+        for _ in range(layout.processes * layout.threads):
+            if not ready.acquire(timeout=_READY_SECONDS):
+                raise RuntimeError(f"{system} {layout}: a host did not start")
+        go.set()
+        said = [out.get(timeout=seconds + _READY_SECONDS) for _ in hosts]
+    finally:
+        for host in hosts:
+            host.join(10)
+            if host.is_alive():
+                host.terminate()
+    failed = [error for _, errors in said for error in errors]
+    if failed:
+        raise RuntimeError(f"{system} {layout}: {failed[0]}")
+    took = [second for some, _ in said for second in some]
+    return Figure(
+        system=system,
+        layout=str(layout),
+        far=far,
+        cycles=len(took) / seconds,
+        p50_ms=percentile(took, 0.5) * 1e3,
+        p99_ms=percentile(took, 0.99) * 1e3,
+    )
+
+
+@contextlib.contextmanager
+def _server(system: str, folder: Path) -> Iterator[PostgresServer]:
+    """Run a server with the system's queue on it."""
+    home = folder / system
+    home.mkdir()
+    home.chmod(0o755)
+    if system == "pgmq":
+        peer = PgmqSystem(home)
+        peer.open()
+        try:
+            yield peer.server
+        finally:
+            peer.close()
+        return
+    import lazaretto
+    from lazaretto import QueueOptions
+
+    server = PostgresServer(home)
+    try:
+        with contextlib.closing(lazaretto.connect(server.url)) as broker:
+            broker.create_queue(QUEUE, QueueOptions(lock_duration=30))
+        yield server
+    finally:
+        server.stop()
+
+
+def _address(system: str, server: PostgresServer, port: int | None) -> str:
+    if system == "pgmq":
+        return server.address if port is None else f"host=127.0.0.1 port={port} user=drill dbname=postgres"
+    return server.url if port is None else f"postgresql://drill@127.0.0.1:{port}/postgres"
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench hosts", description=__doc__)
+    parser.add_argument("--layouts", type=_layouts, default=_layouts(_LAYOUTS), help=f"({_LAYOUTS})")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="systems take turns in each (3)")
+    parser.add_argument("--where", choices=["near", "far", "both"], default="both")
+    parser.add_argument("--systems", default=",".join(_SYSTEMS), help=",".join(_SYSTEMS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the databases go (.bench)")
+    return parser.parse_args(words)
+
+
+def _rows(figures: Sequence[Figure], systems: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each place and layout: medians of the rounds, and the ratio to pgmq."""
+    for far, layout in dict.fromkeys((f.far, f.layout) for f in figures):
+        parts, rates = [], {}
+        for system in systems:
+            own = [f for f in figures if (f.far, f.layout, f.system) == (far, layout, system)]
+            if own:
+                rates[system] = statistics.median(f.cycles for f in own)
+                p50, p99 = (statistics.median(getattr(f, n) for f in own) for n in ("p50_ms", "p99_ms"))
+                parts.append(f"{system} {rates[system]:,.0f}/s (p50 {p50:.1f} ms, p99 {p99:.1f} ms)")
+        if len(rates) > 1:
+            parts.append(f"ratio {rates['lazaretto'] / rates['pgmq']:.2f}")
+        yield f"{'1 ms away' if far else 'near':9}  {layout:6}  " + "  ".join(parts)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what the command line asks for."""
+    arguments = _arguments(words)
+    systems = arguments.systems.split(",")
+    why = PgmqSystem.missing()
+    if "pgmq" in systems and why is not None:
+        print(f"pgmq: {why}, left out", file=sys.stderr)
+        systems.remove("pgmq")
+    figures: list[Figure] = []
+    with scratch(arguments.dir, "hosts-") as folder, contextlib.ExitStack() as stack:
+        machine = Machine.here(folder)
+        servers = {system: stack.enter_context(_server(system, folder)) for system in systems}
+        ports = {system: stack.enter_context(delayed(servers[system].socket, _ONE_WAY)) for system in systems}
+        for _ in range(arguments.rounds):
+            for far in {"near": [False], "far": [True], "both": [False, True]}[arguments.where]:
+                for layout in arguments.layouts:
+                    for system in systems:
+                        address = _address(system, servers[system], ports[system] if far else None)
+                        figure = _measure(system, address, layout, arguments.seconds, far=far)
+                        figures.append(figure)
+                        print(next(_rows([figure], [system])), file=sys.stderr)
+    machine = machine.after()
+    for row in _rows(figures, systems):
+        print(row)
+    print(
+        f"{machine.cpu}, {machine.cores} cores, load {machine.load_before} before, {machine.load_after} after"
+    )
+    if arguments.json is not None:
+        said = {"machine": dataclasses.asdict(machine), "figures": [dataclasses.asdict(f) for f in figures]}
+        arguments.json.write_text(json.dumps(said, indent=2))
+    return 0

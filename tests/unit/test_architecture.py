@@ -42,6 +42,7 @@ PURE = {
 IMPURE_BY_NATURE = {
     "lazaretto.model.clock": {"threading", "time"},  # where time comes from
     "lazaretto.model.failure": {"pathlib"},  # names of source files, none of which it opens
+    "lazaretto.model.site": {"pathlib", "sysconfig"},  # which files are no application's
     "lazaretto.filters.rules": {"importlib"},  # loads the grammar when a filter needs it
     "lazaretto.filters.sql": {"importlib", "pathlib", "threading"},  # reads its own grammar, once
 }

@@ -8,8 +8,9 @@ from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settlement
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
-from lazaretto.model.fingerprint import fingerprint
+from lazaretto.model.fingerprint import outage_of
 from lazaretto.model.policy import Outcome
+from lazaretto.model.site import LONGEST_SITE
 
 
 class Ended(NamedTuple):
@@ -26,7 +27,7 @@ class Ended(NamedTuple):
         if self.settlement.outcome not in _BREAKING:
             return None
         failure = self.settlement.failure
-        return None if failure is None else fingerprint(failure.type, failure.stack)
+        return None if failure is None else outage_of(failure)
 
 
 _BREAKING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST)
@@ -87,4 +88,5 @@ def _failure(verdict: Verdict) -> Failure:
         shorten(verdict.error_type or "Error", LONGEST_TYPE),
         None if verdict.error_message is None else shorten(verdict.error_message, LONGEST_TEXT),
         None if verdict.stack is None else shorten(verdict.stack, LONGEST_STACK),
+        None if verdict.site is None else shorten(verdict.site, LONGEST_SITE),
     )

@@ -146,7 +146,9 @@ class InlineRunner:
         except DeadlineExceeded as error:
             failure = failure_of(error)
             assert failure is not None
-            return Ended(Settlement(Outcome.EXPIRED, Failure(HANDLER_TIMEOUT, str(error), failure.stack)))
+            return Ended(
+                Settlement(Outcome.EXPIRED, Failure(HANDLER_TIMEOUT, str(error), failure.stack, failure.site))
+            )
         except BaseException as error:
             # Whatever a handler raises is its message's failure; SystemExit must not end the host.
             return Ended(Settlement(Outcome.FAILED, failure_of(error)))

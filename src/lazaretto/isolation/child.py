@@ -328,7 +328,11 @@ def _error(index: int, error: BaseException) -> Record:
         return Record(
             index,
             MEMORY,
-            _encode(Failure(OUT_OF_MEMORY, found.message or "the memory limit was exceeded", found.stack)),
+            _encode(
+                Failure(
+                    OUT_OF_MEMORY, found.message or "the memory limit was exceeded", found.stack, found.site
+                )
+            ),
         )
     return Record(index, ERROR, _encode(found))
 

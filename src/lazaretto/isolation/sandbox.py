@@ -370,7 +370,7 @@ def _verdict(record: Record) -> Verdict:
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a failure cannot be read: {error}") from error
     status = Status.MEMORY if record.kind == child.MEMORY else Status.ERROR
-    return Verdict(status, None, failure.type, failure.message, failure.stack)
+    return Verdict(status, None, failure.type, failure.message, failure.stack, site=failure.site)
 
 
 def _never() -> bool:

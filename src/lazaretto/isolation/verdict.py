@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     `result`: what the function returned. `error_type`, `error_message` and `stack`: of the error, for
     a timeout with the stack of the line that hung, for a crash with that of the interpreter.
-    `elapsed`: seconds, of anything but DONE.
+    `elapsed`: seconds, of anything but DONE. `site`: where an error came from.
     """
 
     status: Status
@@ -47,6 +47,7 @@ class Verdict(msgspec.Struct, frozen=True):
     signal: int | None = None
     exit_status: int | None = None
     elapsed: float = 0.0
+    site: str | None = None
 
 
 DONE = Verdict(Status.DONE)

@@ -12,6 +12,7 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
+from lazaretto.model.site import LONGEST_SITE, site_of
 
 #: Where the code stands that calls handlers.
 _CALLERS = tuple(str(Path(__file__).parents[1] / name) for name in ("host", "isolation", "consume.py"))
@@ -34,11 +35,12 @@ _WITH_HINTS = (NameError, AttributeError, ImportError)
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error as the history keeps it."""
+    """An error as the history keeps it. `site`: where in the code it came from, as far as that is known."""
 
     type: str
     message: str | None = None
     stack: str | None = None
+    site: str | None = None
 
 
 def short_error(kind: str, message: str | None, longest: int = 512) -> str:
@@ -119,10 +121,15 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
         try:
             text = str(error)
             stack = _stack_of(error)
+            site = site_of(error)
         except BaseException as broken:  # an exception's own __str__ may fail in any way
             text = stack = f"(no text: {type(broken).__name__} while asking for it)"
+            site = None
         return Failure(
-            shorten(name, LONGEST_TYPE), shorten(text, LONGEST_TEXT), shorten(stack, LONGEST_STACK)
+            shorten(name, LONGEST_TYPE),
+            shorten(text, LONGEST_TEXT),
+            shorten(stack, LONGEST_STACK),
+            None if site is None else shorten(site, LONGEST_SITE),
         )
     name, colon, text = error.partition(": ")
     if not colon or not name.replace(".", "").isidentifier():

@@ -1,20 +1,65 @@
-"""Which failures are the same failure: a short name for an error by its kind and its place."""
+"""Which failures are the same failure: a short name for reason, type, site and shape of the text."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+from typing import NamedTuple
 
-_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+(?:, in (.+)| in (.+))$', re.MULTILINE)
+from lazaretto.model.failure import Failure
+from lazaretto.model.shape import shape
+from lazaretto.model.site import site_in
+
+#: Goes into each fingerprint: those of another way to take them are others.
+VERSION = 1
+#: The shape of all texts of a family that has too many.
+OTHER_TEXTS = "(other texts)"
 
 
-def fingerprint(error_type: str, stack: str | None) -> str:
-    """Return 16 hex digits that are the same for errors of one type raised by one function.
+class Fingerprint(NamedTuple):
+    """What makes dead letters alike. A family shares all but the shape."""
 
-    Line numbers and messages do not count: they change with an edit, or with each message.
+    reason: str | None
+    error_type: str | None
+    site: str | None
+    shape: str | None
+
+    @property
+    def number(self) -> int:
+        """The fingerprint as 64 bits with a sign."""
+        return _number(*self)
+
+    @property
+    def family(self) -> int:
+        """The family as 64 bits with a sign."""
+        return _number(*self[:3])
+
+
+def _number(*parts: str | None) -> int:
+    text = "\0".join("\1" if part is None else part for part in (str(VERSION), *parts))
+    digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def shown_fingerprint(number: int) -> str:
+    """Return a fingerprint as people read it: 16 hex digits."""
+    return f"{number & (1 << 64) - 1:016x}"
+
+
+def fingerprint_of(
+    reason: str | None, description: str | None, failure: Failure | None, stack: str | None = None
+) -> Fingerprint:
+    """Return the fingerprint of a dead letter, by its error, or by its description if there is none.
+
+    `stack`: where the site is looked for if the failure does not know it.
     """
-    frames = _FRAME.findall(stack or "")
-    # Python prints the innermost frame last, its fault handler first.
-    innermost = (frames[0] if stack and "most recent call first" in stack else frames[-1]) if frames else ()
-    place = "\0".join(innermost)
-    return hashlib.blake2b(f"{error_type}\0{place}".encode(errors="replace"), digest_size=8).hexdigest()
+    if failure is None:
+        return Fingerprint(reason, None, None, shape(description) if description else None)
+    text = failure.message or description
+    site = failure.site or site_in(failure.stack or stack)
+    return Fingerprint(reason, failure.type, site, shape(text) if text else None)
+
+
+def outage_of(failure: Failure) -> str:
+    """Return the fingerprint of a failure to the breaker: type and site. A word in a text hides no outage."""
+    site = failure.site or site_in(failure.stack)
+    return shown_fingerprint(Fingerprint(None, failure.type, site, None).family)

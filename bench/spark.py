@@ -197,7 +197,7 @@ def reading(store: Path, rows: int) -> tuple[float, float, float]:
         consumer = ClaimConsumer(broker._store, "work", "bench")
         consumer.attach()
         for shard in shards:
-            keys = broker._store.read(lambda tx, shard=shard: tx.shard_keys(shard, rows))  # type: ignore[misc]
+            keys = broker._store.read(lambda tx, shard=shard: tx.claims.shard_keys(shard, rows))  # type: ignore[misc]
             consumer.stage("a", staged_rows(shard.token, keys, [], {}))
         settling = _timed(lambda: consumer.settle([1], ["a"]))
     mine, alone = (statistics.median(column) for column in zip(*pairs, strict=True))

@@ -94,7 +94,8 @@ class Administration:
     def queues(self) -> list[QueueDescription]:
         """Return all queues by path, including the system's dead-letter queue."""
         return look(
-            self._store, lambda tx: describe_all(tx, [q for q in tx.queues() if q.kind is EntityKind.QUEUE])
+            self._store,
+            lambda tx: describe_all(tx, [q for q in tx.queues.all() if q.kind is EntityKind.QUEUE]),
         )
 
     def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
@@ -156,7 +157,7 @@ class Administration:
         """Return all topics by path."""
         return look(
             self._store,
-            lambda tx: describe_topics(tx, [q for q in tx.queues() if q.kind is EntityKind.TOPIC]),
+            lambda tx: describe_topics(tx, [q for q in tx.queues.all() if q.kind is EntityKind.TOPIC]),
         )
 
     def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
@@ -197,7 +198,9 @@ class Administration:
         parsed = EntityPath.parse(topic)
         return look(
             self._store,
-            lambda tx: describe_subscriptions(tx, tx.subscriptions(require_topic(tx, parsed).queue_id)),
+            lambda tx: describe_subscriptions(
+                tx, tx.topics.subscriptions(require_topic(tx, parsed).queue_id)
+            ),
         )
 
     def update_subscription(

@@ -106,7 +106,7 @@ class Broker(Administration, DeadLetterDesk):
         self._rotation: dict[str, str] = {}
         try:
             # Looked for first, so that opening a store writes nothing, nor waits for who is writing.
-            if store.read(lambda tx: tx.queue(SYSTEM_DEAD_LETTER_QUEUE)) is None:
+            if store.read(lambda tx: tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)) is None:
                 store.run(OpenStore())
         except BaseException:
             store.close()
@@ -155,7 +155,7 @@ class Broker(Administration, DeadLetterDesk):
     def sessions(self, path: str) -> list[str]:
         """Return the ids of a queue's sessions that have messages, a lock or a state."""
         parsed = EntityPath.parse(path)
-        return look(self._store, lambda tx: tx.session_ids(require_queue(tx, parsed).queue_id))
+        return look(self._store, lambda tx: tx.sessions.ids(require_queue(tx, parsed).queue_id))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return a session's description. Raises MessageNotFound if the session is empty."""
@@ -249,7 +249,7 @@ class Broker(Administration, DeadLetterDesk):
             found = history(tx, key)
             parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER)
             known = any(tx.row(lower_bound(queue.queue_id, part) + number) for part in parts)
-            if not found and not known and tx.dead_letter(key) is None:
+            if not found and not known and tx.history.dead_letter(key) is None:
                 raise MessageNotFound(f"no message {number} in {queue.path!r}")
             return found
 
@@ -284,7 +284,7 @@ class Broker(Administration, DeadLetterDesk):
 
     def last_event(self) -> int:
         """Return the position of the latest event, from which to follow later events."""
-        return look(self._store, lambda tx: tx.last_event())
+        return look(self._store, lambda tx: tx.history.last_event())
 
     def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the operators' actions, newest first."""
@@ -307,7 +307,7 @@ class Broker(Administration, DeadLetterDesk):
         self._maintenance.stop()
         # Should it fail, others find out that this process is gone.
         with contextlib.suppress(LazarettoError):
-            if self._store.read(lambda tx: tx.needs_heartbeat()):
+            if self._store.read(lambda tx: tx.workers.needs_heartbeat()):
                 self._store.run(Leave())
         self._store.close()
 

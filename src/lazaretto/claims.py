@@ -126,9 +126,12 @@ class ClaimConsumer:
 
         def find(tx: Transaction) -> list[tuple[ClaimRecord, ShardRecord]]:
             queue = require_claims(tx, self.path)
-            claims = tx.claims(queue.queue_id, self.name, after, last)
+            claims = tx.claims.after(queue.queue_id, self.name, after, last)
             return [
-                (claim, shard) for claim in claims if claim.state == OPEN for shard in tx.shards(claim.token)
+                (claim, shard)
+                for claim in claims
+                if claim.state == OPEN
+                for shard in tx.claims.shards(claim.token)
             ]
 
         return self._store.read(find)
@@ -160,7 +163,7 @@ class ClaimConsumer:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
         stage = uuid.uuid4().hex
         for _, shard in self.shards(number - 1, number):
-            keys = self._store.read(lambda tx, shard=shard: tx.shard_keys(shard, shard.rows))  # type: ignore[misc]
+            keys = self._store.read(lambda tx, shard=shard: tx.claims.shard_keys(shard, shard.rows))  # type: ignore[misc]
             others = [
                 StagedRow(key, Outcome.FAILED.value, failed[sequence_of(key)])
                 for key in keys
@@ -192,7 +195,7 @@ class ClaimConsumer:
 
         def find(tx: Transaction) -> int:
             queue = require_claims(tx, self.path)
-            return sequence_of(tx.last_message(queue.queue_id) or 0)
+            return sequence_of(tx.claims.last_message(queue.queue_id) or 0)
 
         return self._store.read(find)
 
@@ -201,7 +204,7 @@ class ClaimConsumer:
 
         def find(tx: Transaction) -> list[ClaimSummary]:
             queue = require_claims(tx, self.path)
-            return [summary_of(claim) for claim in tx.claims(queue.queue_id, self.name, after, last)]
+            return [summary_of(claim) for claim in tx.claims.after(queue.queue_id, self.name, after, last)]
 
         return self._store.read(find)
 
@@ -209,11 +212,11 @@ class ClaimConsumer:
 def describe_claims(tx: Transaction, path: EntityPath, limit: int) -> list[Claim]:
     """Return a queue's claims, newest first."""
     queue = require_claims(tx, path)
-    return [_described(tx, queue.path, claim) for claim in tx.all_claims(queue.queue_id, limit)]
+    return [_described(tx, queue.path, claim) for claim in tx.claims.latest(queue.queue_id, limit)]
 
 
 def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
-    shards = tx.shards(claim.token)
+    shards = tx.claims.shards(claim.token)
     return Claim(
         queue=path,
         consumer=claim.consumer,

@@ -60,7 +60,7 @@ NEXT_SESSION: Final = NextSession.NEXT_SESSION
 
 def place_of_path(store: Store, path: EntityPath) -> int | None:
     """Return a key within a subqueue, to wait for it; None if the queue does not exist."""
-    queue = store.read(lambda tx: tx.queue(path.key))
+    queue = store.read(lambda tx: tx.queues.by_path(path.key))
     return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
 
 

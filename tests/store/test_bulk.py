@@ -23,7 +23,7 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.statements import Statements
 
 from .actions import bodies, create, kinds, numbers, send, set_aside
 from .conftest import Connect
@@ -35,9 +35,9 @@ MANY = 1200
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """All statements of this thread, by the brokers that are opened from now on."""
     found: list[str] = []
-    begin = SqlTransaction.__init__
+    begin = Statements.__init__
 
-    def counting(self: SqlTransaction, execute: Callable[..., Any], *others: Any) -> None:
+    def counting(self: Statements, execute: Callable[..., Any], *others: Any) -> None:
         def run(sql: str, *parameters: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
                 found.append(sql)
@@ -45,7 +45,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         begin(self, run, *others)
 
-    monkeypatch.setattr(SqlTransaction, "__init__", counting)
+    monkeypatch.setattr(Statements, "__init__", counting)
     return found
 
 

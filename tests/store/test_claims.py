@@ -49,14 +49,14 @@ def attached(broker: Broker, name: str = "job", **options: float) -> ClaimConsum
 
 def keys_of(broker: Broker, consumer: ClaimConsumer, number: int) -> list[list[int]]:
     shards = consumer.shards(number - 1, number)
-    return [broker._store.read(lambda tx, s=s: tx.shard_keys(s, 1_000)) for _, s in shards]  # type: ignore[misc]
+    return [broker._store.read(lambda tx, s=s: tx.claims.shard_keys(s, 1_000)) for _, s in shards]  # type: ignore[misc]
 
 
 def stage_all(broker: Broker, consumer: ClaimConsumer, number: int, *others: StagedRow) -> None:
     """Stage all of a claim as completed, but for these."""
     left = {row.key for row in others}
     for _, shard in consumer.shards(number - 1, number):
-        keys = broker._store.read(lambda tx, s=shard: tx.shard_keys(s, 10_000))  # type: ignore[misc]
+        keys = broker._store.read(lambda tx, s=shard: tx.claims.shard_keys(s, 10_000))  # type: ignore[misc]
         mine = [row for row in others if row.key in keys]
         rows = staged_rows(shard.token, [k for k in keys if k not in left], mine, {"handler": 0.5})
         consumer.stage("a", rows)
@@ -418,7 +418,7 @@ class TestCrashLoops:
             assert taken is not None
             ((_, shard),) = consumer.shards(taken - 1, taken)
             careful = consumer.start(shard.token, "task")
-            keys = broker._store.read(lambda tx, s=shard: tx.shard_keys(s, 99))  # type: ignore[misc]
+            keys = broker._store.read(lambda tx, s=shard: tx.claims.shard_keys(s, 99))  # type: ignore[misc]
             numbers = [sequence_of(k) for k in keys]
             for key, n in zip(keys, numbers, strict=True):
                 if careful:

@@ -254,7 +254,7 @@ class TestMaxSize:
         number = consumer.take(0, max_rows=10)
         assert number is not None
         ((_, shard),) = consumer.shards(0, number)
-        keys = broker._store.read(lambda tx: tx.shard_keys(shard, 10))
+        keys = broker._store.read(lambda tx: tx.claims.shard_keys(shard, 10))
         consumer.stage("s", staged_rows(shard.token, keys, [], {"handler": 0.5}))
         consumer.settle([number], ["s"])
         assert self.size(broker) == 0

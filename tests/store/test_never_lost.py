@@ -31,7 +31,7 @@ class _Misplace(Operation[None]):
     path: str
 
     def run(self, tx: Transaction) -> None:
-        topic = tx.queue(self.path)
+        topic = tx.queues.by_path(self.path)
         assert topic is not None
         tx.insert_messages(topic, [prepare(Message(b"x"))])
 

@@ -326,7 +326,7 @@ class TestStatements:
     @pytest.mark.parametrize("queries", [QUERIES, queries_in("s")], ids=["sqlite", "postgres"])
     def test_every_query_that_is_used_is_there(self, queries: dict[str, Query]) -> None:
         code = "".join(file.read_text() for file in (self.PACKAGE / "store" / "sql").rglob("*.py"))
-        used = set(re.findall(r'self\._(?:run|insert)\(\s*"(\w+)"', code))
+        used = set(re.findall(r'context\.(?:run|insert)\(\s*"(\w+)"', code))
         assert len(used) > 100
         assert used <= set(queries)
 

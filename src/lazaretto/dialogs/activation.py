@@ -252,7 +252,7 @@ class _Note(Operation[None]):
         self._error = error
 
     def run(self, tx: Transaction) -> None:
-        queue = tx.queue(self._service.queue.lower())
+        queue = tx.queues.by_path(self._service.queue.lower())
         if queue is not None:
             name, handler = self._service.name, self._service.handler
             note(tx, self._kind, queue, service=name, handler=handler, error=self._error)
@@ -260,8 +260,8 @@ class _Note(Operation[None]):
 
 def free_group(tx: Transaction, path: EntityPath) -> bool:
     """Return whether a conversation group of a queue that nobody has locked has something to receive."""
-    queue = tx.queue(path.key)
+    queue = tx.queues.by_path(path.key)
     if queue is None or not queue.status.gives:
         return False
-    ranges = [priority_bounds(level) for level in tx.levels(queue.queue_id)]
-    return tx.next_group(queue.queue_id, ranges)() is not None
+    ranges = [priority_bounds(level) for level in tx.dialogs.levels(queue.queue_id)]
+    return tx.dialogs.next_group(queue.queue_id, ranges)() is not None

@@ -81,23 +81,23 @@ _RANK = {"begun": -1, "sent": 0}
 
 def describe_conversation(tx: Transaction, record: ConversationRecord) -> ConversationDescription:
     """Return a conversation's description."""
-    queue = tx.queue_by_id(record.queue_id)
+    queue = tx.queues.by_id(record.queue_id)
     state = at_time(record.state, record.expires, tx.now)
     states: Counter[str] = Counter()
     held: HeldSession | None = None
     delayed: datetime | None = None
     for lane in RECEIVED_LANES:
         session_id = lane_of(record.priority, record.handle, lane)
-        for message in tx.session_keys(record.queue_id, session_id):
+        for message in tx.sessions.messages(record.queue_id, session_id):
             name = STATES[message.state].value
             states[name] += 1
             if name == "delayed" and delayed is None:
                 row = tx.row(message.key)
                 delayed = None if row is None or row.due is None else to_datetime(row.due)
-        session = tx.session(record.queue_id, session_id)
+        session = tx.sessions.find(record.queue_id, session_id)
         if held is None and session is not None and session.held_by is not None:
             held = held_session(session_id, session.held_by)
-    group = tx.session(record.queue_id, group_session(record.group_id))
+    group = tx.sessions.find(record.queue_id, group_session(record.group_id))
     locked = group is not None and group.is_locked(tx.now)
     error = None if record.error_code is None else (record.error_code, record.error_text or "")
     return ConversationDescription(
@@ -153,7 +153,7 @@ def _waits(
         return "for a first message to be sent"
     if states["scheduled"]:
         return "for a timer or the other side"
-    if state is ConversationState.CONVERSING and tx.conversation(far_end(record.handle)) is None:
+    if state is ConversationState.CONVERSING and tx.dialogs.conversation(far_end(record.handle)) is None:
         return "for nothing: the other side was cleaned up; end the conversation"
     return "for the other side, or for this side to end"
 
@@ -163,7 +163,7 @@ def timeline(tx: Transaction, dialog: str) -> list[TimelineEntry]:
     ends = {record.handle: record for record in both_ends(tx, dialog)}
     happened: list[TimelineEntry] = []
     sent: dict[tuple[str, int], TimelineEntry] = {}
-    for h in tx.happenings(dialog_of(dialog)):
+    for h in tx.dialogs.happenings(dialog_of(dialog)):
         about = (h.message_type, h.number)
         happened.append(
             TimelineEntry(
@@ -201,7 +201,7 @@ def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
 def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
     found = []
     for lane in RECEIVED_LANES:
-        for message in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+        for message in tx.sessions.messages(record.queue_id, lane_of(record.priority, record.handle, lane)):
             row = tx.row(message.key)
             if row is None:
                 continue

@@ -170,7 +170,7 @@ class Dialogs:
 
     def definitions(self) -> contracts.Definitions:
         """Return every message type, contract, service and priority."""
-        return self._store.read(lambda tx: tx.definitions())
+        return self._store.read(lambda tx: tx.dialogs.definitions())
 
     def apply(
         self,
@@ -272,7 +272,7 @@ class Dialogs:
 
         def page(tx: Transaction) -> list[ConversationDescription]:
             queue_id = None if path is None else require_queue(tx, path).queue_id
-            found = tx.conversations(after, _PAGE, queue_id=queue_id, state=wanted, group_id=group_id)
+            found = tx.dialogs.conversations(after, _PAGE, queue_id=queue_id, state=wanted, group_id=group_id)
             return [describe_conversation(tx, record) for record in found]
 
         while True:
@@ -331,7 +331,7 @@ class Dialogs:
         if len(dialog) >= 32:
             return check_handle(dialog if len(dialog) > 32 else f"{dialog}-i")
         near = self._store.read(
-            lambda tx: tx.conversations(dialog, 3, queue_id=None, state=None, group_id=None)
+            lambda tx: tx.dialogs.conversations(dialog, 3, queue_id=None, state=None, group_id=None)
         )
         found = {dialog_of(r.handle) for r in near if r.handle.startswith(dialog)}
         if len(found) > 1:

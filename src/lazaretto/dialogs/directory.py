@@ -51,7 +51,7 @@ class Directory:
         with self._lock:
             if self._definitions is not None and now - self._read < _STALE:
                 return self._definitions
-        found = self._store.read(lambda tx: tx.definitions())
+        found = self._store.read(lambda tx: tx.dialogs.definitions())
         with self._lock:
             self._definitions, self._read = found, now
         return found

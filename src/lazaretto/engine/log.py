@@ -133,7 +133,7 @@ def note_all(
             which = "" if number is None else f"message {number}: "
             sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
             tell(tx, logging.WARNING, queue.path, f"{which}{sentence} ({about})")
-    tx.insert_events(
+    tx.history.insert_events(
         kind, [NewEvent(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
     )
 
@@ -145,7 +145,7 @@ def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None =
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:
     """Write an entry of the audit log."""
-    tx.insert_audit(actor, action, queue, msgspec.json.encode(detail).decode())
+    tx.history.insert_audit(actor, action, queue, msgspec.json.encode(detail).decode())
 
 
 def read_events(
@@ -157,7 +157,7 @@ def read_events(
     decode = msgspec.json.decode
     return [
         Event(e.position, to_datetime(e.time), e.kind, e.queue, e.sequence_number, decode(e.detail))
-        for e in tx.events(after, limit, kind=kind, queue=queue)
+        for e in tx.history.events(after, limit, kind=kind, queue=queue)
     ]
 
 
@@ -166,5 +166,5 @@ def read_audit(tx: Transaction, limit: int, queue: str | None = None) -> list[Au
     decode = msgspec.json.decode
     return [
         AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, decode(e.detail))
-        for e in tx.audit(limit, queue=queue)
+        for e in tx.history.audit(limit, queue=queue)
     ]

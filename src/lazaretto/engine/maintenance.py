@@ -144,12 +144,12 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_EVERY
-            if self._store.read(lambda tx: tx.needs_heartbeat()):
+            if self._store.read(lambda tx: tx.workers.needs_heartbeat()):
                 self._store.run(Heartbeat())
         self._store.tidy()
         if now >= self._bury_at:
             self._bury_at = now + _BURY_EVERY
-            if self._store.read(lambda tx: tx.dead_workers()):
+            if self._store.read(lambda tx: tx.workers.dead()):
                 self._store.run(BuryWorkers())
 
     def _pause(self) -> float:

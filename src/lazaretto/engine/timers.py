@@ -65,7 +65,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
     for row in rows:
         if row.key in judged:
             continue
-        queue = tx.queue_by_id(queue_of(row.key))
+        queue = tx.queues.by_id(queue_of(row.key))
         if queue is None:
             # The queue was deleted; its messages go in chunks, and this one needs no timer any more.
             tx.save_row(msgspec.structs.replace(row, due=None))
@@ -75,20 +75,20 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             if in_main(row.key) and (queue.queue_id, row.lock_token) not in lost:
                 lost.add((queue.queue_id, row.lock_token))
                 note_rollback(tx, queue)
-            if row.locked_by is not None and tx.worker_died(row.locked_by):
+            if row.locked_by is not None and tx.workers.is_dead(row.locked_by):
                 judged |= _bury_locks(tx, queue, row, row.locked_by)
             else:
                 fail(tx, queue, row, Outcome.EXPIRED)
         else:
             # One that was passed on with others that were due is gone.
             passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
-    sessions = tx.due_sessions(limit)
+    sessions = tx.sessions.due(limit)
     for session in sessions:
-        queue = tx.queue_by_id(session.queue_id)
+        queue = tx.queues.by_id(session.queue_id)
         if queue is not None:
             release_held(tx, queue, session.session_id, Outcome.EXPIRED)
-        tx.unlock_session(session.queue_id, session.session_id)
-    idle = tx.idle(limit)
+        tx.sessions.unlock(session.queue_id, session.session_id)
+    idle = tx.queues.idle(limit)
     for entity in idle:
         end_idle(tx, entity)
     return max(len(rows) + passed, len(sessions), expire_claims(tx, limit), len(idle))
@@ -97,7 +97,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:
     """Blame what a dead worker held of a queue: all of it, also what its other locks still hold."""
     until = tx.now + round(queue.options.lock_duration * 1_000_000)
-    rows = tx.locked_by(queue.queue_id, worker, until)
+    rows = tx.workers.locked_by(queue.queue_id, worker, until)
     blame(tx, worker, rows, alone=len(rows) == 1)
     return {row.key for row in rows}
 
@@ -119,7 +119,7 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
             enqueued=tx.now,
             enqueued_sequence_number=sequence_of(row.key),
         )
-        tx.save_row(active, tx.take_key(queue.queue_id))
+        tx.save_row(active, tx.sequences.take_key(queue.queue_id))
     elif row.state == DELAYED:
         due = active_due(tx, queue.queue_id, row.expires) if in_main(row.key) else None
         state = SUSPECT if row.suspect else READY
@@ -134,11 +134,11 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
     """End the attempts on whatever a session's former receiver still holds."""
-    rows = tx.session_held(queue.queue_id, session_id)
+    rows = tx.sessions.locked_messages(queue.queue_id, session_id)
     if rows and outcome is Outcome.EXPIRED:
         note_rollback(tx, queue)
         worker = rows[0].locked_by
-        if worker is not None and tx.worker_died(worker):
+        if worker is not None and tx.workers.is_dead(worker):
             blame(tx, worker, rows, alone=len(rows) == 1)
             return
     for held in rows:
@@ -174,5 +174,5 @@ class CleanUp(Operation[bool]):
     durable = False
 
     def run(self, tx: Transaction) -> bool:
-        more = tx.remove_deleted(self.limit)
-        return tx.forget_history(tx.now - HISTORY, self.limit) or more
+        more = tx.queues.remove_deleted(self.limit)
+        return tx.history.forget_old(tx.now - HISTORY, self.limit) or more

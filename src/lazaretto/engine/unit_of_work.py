@@ -46,7 +46,7 @@ class RollBackWork(Operation[None]):
         noted = set()
         for message in self.messages:
             lock, row = message.lock, tx.row(message.key)
-            queue = tx.queue_by_id(queue_of(message.key))
+            queue = tx.queues.by_id(queue_of(message.key))
             if lock is None or row is None or queue is None or not tx.held([message.key], lock.token):
                 # Its lock ran out, and it was charged for that.
                 continue
@@ -95,13 +95,13 @@ class FinishHandover(Operation[Finished]):
         for path, messages in self.sends:
             Send(path, messages).run(tx)
         if self.token is not None:
-            tx.delete_lease(self.token)
+            tx.workers.delete_lease(self.token)
         if self.started is not None:
-            tx.start_lease(self.started)
+            tx.workers.start_lease(self.started)
         return Finished(finals, outage)
 
     def _outage(self, tx: Transaction) -> str | None:
         """Return the fingerprint of an outage that another hand-over of the queue has found meanwhile."""
-        queue = tx.queue_by_id(queue_of(next(iter(self.fingerprints))))
+        queue = tx.queues.by_id(queue_of(next(iter(self.fingerprints))))
         state = None if queue is None else breaker_of(queue)
         return None if state is None else state.fingerprint

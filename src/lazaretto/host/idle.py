@@ -48,15 +48,15 @@ def _kept_back(
         )
     if not found.held_sessions or _has_open_session(tx, queue):
         return None
-    first, *_ = tx.held_sessions(lower_bound(queue.queue_id), upper_bound(queue.queue_id), 1)
+    first, *_ = tx.sessions.held(lower_bound(queue.queue_id), upper_bound(queue.queue_id), 1)
     return held_error(queue, first.session_id, first.held_by)
 
 
 def _has_open_session(tx: Transaction, queue: QueueRecord) -> bool:
     """Return whether a session that is not held back has messages that are not only deferred."""
-    session = tx.next_session_id(queue.queue_id, "")
+    session = tx.sessions.next_id(queue.queue_id, "")
     while session is not None:
-        if any(m.state != DEFERRED for m in tx.session_keys(queue.queue_id, session)):
+        if any(m.state != DEFERRED for m in tx.sessions.messages(queue.queue_id, session)):
             return True
-        session = tx.next_session_id(queue.queue_id, session)
+        session = tx.sessions.next_id(queue.queue_id, session)
     return False

@@ -270,7 +270,7 @@ class Settling:
         assert failure is not None
         error = f"{failure.type}: {failure.message}" if failure.message else failure.type
         self._persist(lambda: self._store.run(OpenBreaker(self._path, fingerprint, error, charges)))
-        queue = self._persist(lambda: self._store.read(lambda tx: tx.queue(self._path.key)))
+        queue = self._persist(lambda: self._store.read(lambda tx: tx.queues.by_path(self._path.key)))
         if queue is None or queue.breaker is None or BreakerStatus.HELD_CLOSED.value in queue.breaker:
             return None
         return [_uncharged(e, fingerprint) for e in ended]

@@ -41,24 +41,24 @@ def summary_of(claim: ClaimRecord) -> ClaimSummary:
 
 def open_claims(tx: Transaction, consumer: ConsumerRecord) -> list[ClaimRecord]:
     """Return a consumer's claims that are not settled, in order."""
-    claims = tx.claims(consumer.queue_id, consumer.consumer, consumer.settled, LAST_CLAIM)
+    claims = tx.claims.after(consumer.queue_id, consumer.consumer, consumer.settled, LAST_CLAIM)
     return [claim for claim in claims if claim.state == OPEN]
 
 
 def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
     """Note up to which claim all have ended."""
-    record = tx.consumer(queue.queue_id, consumer)
+    record = tx.claims.consumer(queue.queue_id, consumer)
     assert record is not None
     left = open_claims(tx, record)
     settled = left[0].number - 1 if left else record.last_claim
     if settled != record.settled:
-        tx.save_consumer(_replace(record, settled=settled))
+        tx.claims.save_consumer(_replace(record, settled=settled))
 
 
 def give_back(tx: Transaction, shard: ShardRecord) -> int:
     """Give back what a shard still holds, uncharged; return how many messages it was."""
-    released = tx.release_shard(shard)
-    left = tx.shard_keys(shard, shard.rows)
+    released = tx.claims.release_shard(shard)
+    left = tx.claims.shard_keys(shard, shard.rows)
     for key in left:
         row = tx.row(key)
         assert row is not None
@@ -68,7 +68,7 @@ def give_back(tx: Transaction, shard: ShardRecord) -> int:
 
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
     """Give all messages of a claim back, uncharged."""
-    released = sum(give_back(tx, shard) for shard in tx.shards(claim.token))
+    released = sum(give_back(tx, shard) for shard in tx.claims.shards(claim.token))
     _end(tx, queue, claim, {"released": released}, why)
 
 
@@ -78,21 +78,21 @@ def expire_claims(tx: Transaction, limit: int) -> int:
     What was worked on is charged as a lock that ran out, what was not, or only looked at, is given back.
     """
     done = 0
-    for claim in tx.due_claims(limit):
-        queue = tx.queue_by_id(claim.queue_id)
+    for claim in tx.claims.due(limit):
+        queue = tx.queues.by_id(claim.queue_id)
         # Claims of a queue that is deleted go with it.
         assert queue is not None
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)
-            tx.save_claim(claim)
-            if any(_is_charged(shard) for shard in tx.shards(claim.token)):
+            tx.claims.save(claim)
+            if any(_is_charged(shard) for shard in tx.claims.shards(claim.token)):
                 note_rollback(tx, queue)
         left = False
-        for shard in tx.shards(claim.token):
+        for shard in tx.claims.shards(claim.token):
             if not _is_charged(shard):
                 done += give_back(tx, shard)
                 continue
-            keys = tx.shard_keys(shard, limit)
+            keys = tx.claims.shard_keys(shard, limit)
             for key in keys:
                 row = tx.row(key)
                 if row is not None and row.lock_token == shard.token:
@@ -114,10 +114,10 @@ def _is_charged(shard: ShardRecord) -> bool:
 def _end(
     tx: Transaction, queue: QueueRecord, claim: ClaimRecord, outcomes: Mapping[str, int], why: str
 ) -> None:
-    tx.unlock_claimed_sessions(queue.queue_id, claim.token)
-    tx.forget_shards(claim.token)
+    tx.claims.unlock_sessions(queue.queue_id, claim.token)
+    tx.claims.forget_shards(claim.token)
     summary = ClaimSummary(claim.number, REVOKED, claim.rows, dict(outcomes))
     encoded = msgspec.json.encode(summary).decode()
-    tx.save_claim(_replace(claim, state=REVOKED, lease_until=None, ended=tx.now, summary=encoded))
+    tx.claims.save(_replace(claim, state=REVOKED, lease_until=None, ended=tx.now, summary=encoded))
     note(tx, "claim_revoked", queue, consumer=claim.consumer, number=claim.number, why=why)
     move_on(tx, queue, claim.consumer)

@@ -28,7 +28,7 @@ class StageMessages(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         check_send(tx, self.path, self.messages)
-        tx.insert_outbox(self.stage, _encode(list(self.messages)))
+        tx.claims.insert_outbox(self.stage, _encode(list(self.messages)))
 
 
 @dataclasses.dataclass(slots=True)
@@ -45,14 +45,14 @@ class SendStaged(Operation[int]):
 
     def run(self, tx: Transaction) -> int:
         sent = 0
-        if self.writer is None or tx.last_batch(self.writer) < self.batch:
+        if self.writer is None or tx.claims.last_batch(self.writer) < self.batch:
             for stage in self.stages:
-                for messages in map(_decode, tx.outbox(stage)):
+                for messages in map(_decode, tx.claims.outbox(stage)):
                     sent += len(Send(self.path, messages).run(tx))
             if self.writer is not None:
-                tx.save_writer(self.writer, self.batch)
+                tx.claims.save_writer(self.writer, self.batch)
         for stage in self.stages:
-            tx.delete_outbox(stage)
+            tx.claims.delete_outbox(stage)
         return sent
 
 
@@ -66,4 +66,4 @@ class ForgetStaged(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         for stage in self.stages:
-            tx.delete_outbox(stage)
+            tx.claims.delete_outbox(stage)

@@ -92,9 +92,9 @@ class Stage(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         require_driver(tx, self.path, self.consumer, self.epoch)
-        shard = tx.shard(self.rows.token)
+        shard = tx.claims.shard(self.rows.token)
         if shard is not None:
-            tx.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
+            tx.claims.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
 
 
 @dataclasses.dataclass(slots=True)
@@ -116,7 +116,7 @@ class SettleClaims(Operation[list[ClaimSummary]]):
         claims = [
             claim
             for number in sorted(self.numbers)
-            for claim in tx.claims(queue.queue_id, self.consumer, number - 1, number)
+            for claim in tx.claims.after(queue.queue_id, self.consumer, number - 1, number)
         ]
         summaries = [
             _settle(tx, queue, claim, self.stages) if claim.state == OPEN else summary_of(claim)
@@ -132,22 +132,22 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
     """Let claims grow again: twofold with each that goes well, and freely once all is done that did not."""
     if not before.narrow or not settled:
         return
-    record = tx.consumer(queue.queue_id, before.consumer)
+    record = tx.claims.consumer(queue.queue_id, before.consumer)
     assert record is not None
     left = max(record.narrow_left - settled, 0)
-    tx.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
+    tx.claims.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
 
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
     begun = time.perf_counter()
-    staged = [_decode(blob) for stage in stages for blob in tx.staged(claim.token, stage)]
+    staged = [_decode(blob) for stage in stages for blob in tx.claims.staged(claim.token, stage)]
     by_shard: dict[int, list[StagedRows]] = {}
     for rows in staged:
         by_shard.setdefault(rows.token, []).append(rows)
     outcomes: dict[str, int] = {}
     seconds: dict[str, float] = {}
     finals = sent = 0
-    for shard in tx.shards(claim.token):
+    for shard in tx.claims.shards(claim.token):
         parts = by_shard.get(shard.token, [])
         completed = [key for part in parts for key in part.completed_keys()]
         others = [row for part in parts for row in part.others]
@@ -165,14 +165,14 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
         for part in parts:
             for name, value in part.seconds.items():
                 seconds[name] = round(seconds.get(name, 0.0) + value, 3)
-    tx.unlock_claimed_sessions(queue.queue_id, claim.token)
-    tx.forget_shards(claim.token)
+    tx.claims.unlock_sessions(queue.queue_id, claim.token)
+    tx.claims.forget_shards(claim.token)
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds)
     encoded = msgspec.json.encode(summary).decode()
-    tx.save_claim(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
+    tx.claims.save(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
     note(tx, "claim_settled", queue, consumer=claim.consumer, **msgspec.to_builtins(summary))
     return summary
 
@@ -207,10 +207,10 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
     """Remove messages whose work is done; return how many were held."""
     if not keys:
         return 0
-    held = tx.shard_keys(shard, len(keys) + 1)
+    held = tx.claims.shard_keys(shard, len(keys) + 1)
     if held == sorted(keys):
-        return tx.delete_shard(shard)
-    still = set(held) if len(held) <= len(keys) else set(tx.shard_keys(shard, shard.rows))
+        return tx.claims.delete_shard(shard)
+    still = set(held) if len(held) <= len(keys) else set(tx.claims.shard_keys(shard, shard.rows))
     done = [key for key in keys if key in still]
     for key in done:
         row = tx.row(key)
@@ -239,7 +239,7 @@ class RevokeClaims(Operation[int]):
         if self.epoch is not None:
             require_driver(tx, self.path, self.consumer, self.epoch)
         after, last = (0, LAST_CLAIM) if self.number is None else (self.number - 1, self.number)
-        claims = [c for c in tx.claims(queue.queue_id, self.consumer, after, last) if c.state == OPEN]
+        claims = [c for c in tx.claims.after(queue.queue_id, self.consumer, after, last) if c.state == OPEN]
         if not claims and self.number is not None:
             raise EntityError(f"consumer {self.consumer!r} of {queue.path!r} has no open claim {self.number}")
         for claim in claims:

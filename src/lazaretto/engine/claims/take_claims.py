@@ -71,7 +71,7 @@ def require_driver(
 ) -> tuple[QueueRecord, ConsumerRecord]:
     """Return queue and consumer if this is the driver attached last. Raises ClaimFenced."""
     queue = require_claims(tx, path)
-    record = tx.consumer(queue.queue_id, consumer)
+    record = tx.claims.consumer(queue.queue_id, consumer)
     if record is None or record.epoch != epoch:
         raise ClaimFenced(
             f"another driver has taken over consumer {consumer!r} of {queue.path!r} "
@@ -99,14 +99,14 @@ class Attach(Operation[Attached]):
         before = _identified(tx, queue, self.consumer)
         catch_up(tx)
         record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
-        tx.save_consumer(record)
-        tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+        tx.claims.save_consumer(record)
+        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
         for claim in open_claims(tx, record):
             if _unreadable(tx, claim):
                 _narrow(tx, queue, self.consumer, claim)
             else:
                 _judge(tx, claim, before.driver)
-        record = tx.consumer(queue.queue_id, self.consumer) or record
+        record = tx.claims.consumer(queue.queue_id, self.consumer) or record
         return Attached(record.epoch, record.settled, record.identity)
 
 
@@ -127,16 +127,16 @@ def _identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerR
         raise InvalidOption(
             f"expected a consumer's name of 1 to {LONGEST_CONSUMER} characters, got {shown(consumer)}"
         )
-    record = tx.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
+    record = tx.claims.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
     if not record.identity:
         record = _replace(record, identity=tx.random_token())
-        tx.save_consumer(record)
+        tx.claims.save_consumer(record)
     return record
 
 
 def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
     """Return whether a claim took its readers down again and again, before they began on a message."""
-    shards = tx.shards(claim.token)
+    shards = tx.claims.shards(claim.token)
     most = 1 if claim.rows > 1 and any(shard.careful for shard in shards) else _MOST_READS
     return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
 
@@ -144,12 +144,15 @@ def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
 def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
     """Give a claim back that nobody can read: its messages come again, fewer at a time."""
     revoke(
-        tx, queue, claim, why=f"its readers went away {max(s.reads for s in tx.shards(claim.token))} times"
+        tx,
+        queue,
+        claim,
+        why=f"its readers went away {max(s.reads for s in tx.claims.shards(claim.token))} times",
     )
-    record = tx.consumer(queue.queue_id, consumer)
+    record = tx.claims.consumer(queue.queue_id, consumer)
     assert record is not None
     narrow = max(claim.rows // _NARROWER, 1)
-    tx.save_consumer(_replace(record, narrow=narrow, narrow_left=max(record.narrow_left, claim.rows)))
+    tx.claims.save_consumer(_replace(record, narrow=narrow, narrow_left=max(record.narrow_left, claim.rows)))
 
 
 def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
@@ -161,11 +164,11 @@ def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
     """
     shards = [
         _replace(shard, started=shard.first) if shard.careful and shard.reads and claim.rows == 1 else shard
-        for shard in tx.shards(claim.token)
+        for shard in tx.claims.shards(claim.token)
     ]
     started = [shard for shard in shards if shard.started is not None]
     for shard in started:
-        tx.save_shard(_replace(shard, started=None))
+        tx.claims.save_shard(_replace(shard, started=None))
     _blame(tx, started, driver, alone=claim.rows == 1)
 
 
@@ -185,7 +188,7 @@ def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) ->
     """Give back the messages of a session that stand behind one that leaves the claim."""
     if culprit.session_id is None:
         return
-    for message in tx.session_keys(queue_of(culprit.key), culprit.session_id):
+    for message in tx.sessions.messages(queue_of(culprit.key), culprit.session_id):
         row = held_row(tx, shard, message.key)
         if row is not None and row.key > culprit.key:
             put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
@@ -252,10 +255,10 @@ class TakeClaim(Operation[int | EntityError | None]):
             sum(shard.rows for shard, _ in taken),
             sum(size for _, size in taken),
         )
-        tx.save_claim(claim)
+        tx.claims.save(claim)
         for shard, _size in taken:
-            tx.save_shard(_replace(shard, careful=record.narrow > 0))
-        tx.save_consumer(_replace(record, last_claim=claim.number))
+            tx.claims.save_shard(_replace(shard, careful=record.narrow > 0))
+        tx.claims.save_consumer(_replace(record, last_claim=claim.number))
         return claim.number
 
 
@@ -264,9 +267,9 @@ def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
     if record.settled == record.last_claim:
         return
     for claim in open_claims(tx, record):
-        for shard in tx.shards(claim.token):
+        for shard in tx.claims.shards(claim.token):
             if shard.reads and shard.read_epoch is None:
-                tx.save_shard(_replace(shard, reads=0))
+                tx.claims.save_shard(_replace(shard, reads=0))
 
 
 def _claimed(message: ReceivedMessage) -> ClaimableMessage:
@@ -307,13 +310,13 @@ class _Taker:
         suspect = tx.select_suspect(self._first, self._last)
         if suspect is not None:
             # Those before it go first, as they would to any receiver; then it goes alone.
-            ready, _ = tx.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
+            ready, _ = tx.claims.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
             fresh: list[ClaimableMessage] = []
             if not ready:
                 tx.lock([suspect.key], self._token, None)
                 return [self._shard(0, [_claimed(suspect)])]
         else:
-            ready, fresh = tx.claimable(self._queue.queue_id, self._last, wanted.max_rows)
+            ready, fresh = tx.claims.claimable(self._queue.queue_id, self._last, wanted.max_rows)
         # Locked in the order of their turn, read in the order of their numbers.
         chosen = [*ready, *fresh]
         chosen = chosen[: self._within(chosen, wanted.max_bytes)]
@@ -330,7 +333,7 @@ class _Taker:
             if ready_keys:
                 tx.lock(ready_keys, token, None)
             if fresh_keys:
-                tx.lock_fresh_range(self._queue.queue_id, fresh_keys[0], fresh_keys[-1], token)
+                tx.claims.lock_fresh_range(self._queue.queue_id, fresh_keys[0], fresh_keys[-1], token)
         return shards
 
     def _sessions(self) -> list[tuple[ShardRecord, int]]:
@@ -344,7 +347,7 @@ class _Taker:
         after = ""
         room = wanted.max_bytes
         while rows < wanted.max_rows and (not found or room > 0):
-            name = tx.next_session_id(queue_id, after)
+            name = tx.sessions.next_id(queue_id, after)
             if name is None:
                 break
             after = name
@@ -361,7 +364,7 @@ class _Taker:
             # To the shard that has least so far.
             number = min(range(len(parts)), key=lambda n: len(parts[n]))
             parts[number] += keys
-            tx.lock_session(queue_id, name, self._token + number, WITH_CLAIM)
+            tx.sessions.lock(queue_id, name, self._token + number, WITH_CLAIM)
             tx.lock([message.key for message in keys], self._token + number, None)
         return [self._shard(number, sorted(part, key=_KEY)) for number, part in enumerate(parts)]
 
@@ -373,14 +376,14 @@ class _Taker:
             first = found.key
             row = tx.row(first)
             name = None if row is None else row.session_id
-            if name and self._is_free(name) and tx.first_receivable(queue_id, name) == first:
-                tx.lock_session(queue_id, name, self._token, WITH_CLAIM)
+            if name and self._is_free(name) and tx.sessions.first_receivable(queue_id, name) == first:
+                tx.sessions.lock(queue_id, name, self._token, WITH_CLAIM)
                 tx.lock([first], self._token, None)
                 return self._shard(0, [_claimed(found)])
         return None
 
     def _is_free(self, name: str) -> bool:
-        record = self._tx.session(self._queue.queue_id, name)
+        record = self._tx.sessions.find(self._queue.queue_id, name)
         return record is None or (record.locked_until is None and record.held_by is None)
 
     def _fit(self, keys: Sequence[ClaimableMessage], room: int) -> int:
@@ -391,11 +394,11 @@ class _Taker:
         tx, queue_id = self._tx, self._queue.queue_id
         if not self._is_free(name):
             return []
-        before = tx.first_delayed(queue_id, name) or upper_bound(queue_id)
+        before = tx.sessions.first_delayed(queue_id, name) or upper_bound(queue_id)
         suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
         if suspect:
             before = suspect[0].key
-        return tx.claimable_session(queue_id, name, min(before, self._last + 1), limit)
+        return tx.claims.claimable_session(queue_id, name, min(before, self._last + 1), limit)
 
 
 @dataclasses.dataclass(slots=True)
@@ -418,14 +421,14 @@ class StartShard(Operation[bool | None]):
 
     def run(self, tx: Transaction) -> bool | None:
         require_driver(tx, self.path, self.consumer, self.epoch)
-        shard = tx.shard(self.token)
+        shard = tx.claims.shard(self.token)
         if shard is None:
             return None
         if shard.started is not None:
             # An earlier attempt of the same task: nothing else was at work on this one.
             _blame(tx, [shard], self.worker, alone=True)
         read_epoch = self.epoch if self.begun else shard.read_epoch
-        tx.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
+        tx.claims.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
         first = held_row(tx, shard, shard.first)
         return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
 
@@ -440,9 +443,9 @@ class BeginShard(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        shard = tx.shard(self.token)
+        shard = tx.claims.shard(self.token)
         if shard is not None:
-            tx.save_shard(_replace(shard, read_epoch=self.epoch))
+            tx.claims.save_shard(_replace(shard, read_epoch=self.epoch))
 
 
 @dataclasses.dataclass(slots=True)
@@ -455,9 +458,9 @@ class MarkStarted(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        shard = tx.shard(self.token)
+        shard = tx.claims.shard(self.token)
         if shard is not None:
-            tx.save_shard(_replace(shard, started=self.key))
+            tx.claims.save_shard(_replace(shard, started=self.key))
 
 
 @dataclasses.dataclass(slots=True)
@@ -473,7 +476,7 @@ class RenewClaims(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         queue, _ = require_driver(tx, self.path, self.consumer, self.epoch)
-        tx.renew_claims(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
 
 
 @dataclasses.dataclass(slots=True)
@@ -488,4 +491,4 @@ class TrimClaims(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         queue = require_claims(tx, self.path)
-        tx.delete_claims(queue.queue_id, self.consumer, self.last)
+        tx.claims.delete(queue.queue_id, self.consumer, self.last)

@@ -61,7 +61,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
     """Return one end of a dialog. Raises ConversationNotFound."""
-    record = tx.conversation(handle)
+    record = tx.dialogs.conversation(handle)
     if record is None:
         raise ConversationNotFound(f"no conversation has the handle {handle!r}; it may have ended")
     return record
@@ -69,7 +69,7 @@ def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
 
 def open_conversation(tx: Transaction, handle: str) -> ConversationRecord | None:
     """Return one end of a dialog, None if there is none, or it has been ended there."""
-    record = tx.conversation(handle)
+    record = tx.dialogs.conversation(handle)
     over = record is not None and record.state is ConversationState.DISCONNECTED_OUTBOUND
     return None if over else record
 
@@ -103,7 +103,7 @@ def post(
     scheduled: int | None = None,
 ) -> None:
     """Put a message of the system into a lane, at once or later."""
-    queue = tx.queue_by_id(record.queue_id)
+    queue = tx.queues.by_id(record.queue_id)
     if queue is not None:
         name = f"{record.handle}.{type_.rpartition('/')[2]}"
         tx.insert_messages(
@@ -120,7 +120,7 @@ def post_error(
 
 def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
     """Take what is scheduled in a lane away."""
-    for message in tx.session_keys(record.queue_id, lane_of(record.priority, record.handle, lane)):
+    for message in tx.sessions.messages(record.queue_id, lane_of(record.priority, record.handle, lane)):
         row = tx.row(message.key) if message.state == SCHEDULED else None
         if row is not None:
             remove(tx, row)
@@ -146,18 +146,20 @@ def end(
     state = after(at_time(record.state, record.expires, tx.now), event)
     if state is None:
         raise refused(tx, record.handle, "be ended again")
-    queue = tx.queue_by_id(record.queue_id)
+    queue = tx.queues.by_id(record.queue_id)
     dropped = 0 if queue is None else clear_lanes(tx, queue, record, set_aside)
     text = None if error is None else f"{error[0]}: {error[1]}"
     if far is None:
         forget(tx, record, text, dropped)
     else:
         what = "ended" if error is None else "ended_with_error"
-        tx.happened(record.handle, what, text=text)
+        tx.dialogs.record_happening(record.handle, what, text=text)
         if dropped:
-            tx.happened(record.handle, "set_aside" if set_aside else "dropped", text=f"{dropped} unread")
+            tx.dialogs.record_happening(
+                record.handle, "set_aside" if set_aside else "dropped", text=f"{dropped} unread"
+            )
         code, words = error if error is not None else (None, None)
-        tx.save_conversation(_replace(record, state=state, error_code=code, error_text=words))
+        tx.dialogs.save_conversation(_replace(record, state=state, error_code=code, error_text=words))
         _tell(tx, far, error)
     leave_group(tx, record)
 
@@ -165,9 +167,9 @@ def end(
 def forget(tx: Transaction, record: ConversationRecord, text: str | None, dropped: int) -> None:
     """Forget a dialog both of whose ends are over; an event is all that remains."""
     for handle in (record.handle, far_end(record.handle)):
-        tx.delete_conversation(handle)
-    tx.forget_happenings(dialog_of(record.handle))
-    queue = tx.queue_by_id(record.queue_id)
+        tx.dialogs.delete_conversation(handle)
+    tx.dialogs.forget_happenings(dialog_of(record.handle))
+    queue = tx.queues.by_id(record.queue_id)
     if queue is not None:
         error = text or (None if record.error_code is None else f"{record.error_code}: {record.error_text}")
         note(
@@ -186,10 +188,10 @@ def _tell(tx: Transaction, far: ConversationRecord, error: DialogError | None) -
         return
     cancel_scheduled(tx, far, Lane.ERROR)
     if error is None:
-        tx.save_conversation(_replace(far, state=state))
+        tx.dialogs.save_conversation(_replace(far, state=state))
         post(tx, far, Lane.MESSAGE, END_DIALOG)
     else:
-        tx.save_conversation(_replace(far, state=state, error_code=error[0], error_text=error[1]))
+        tx.dialogs.save_conversation(_replace(far, state=state, error_code=error[0], error_text=error[1]))
         post_error(tx, far, error)
 
 
@@ -199,7 +201,7 @@ def clear_lanes(
     """Remove what waits for a conversation, or set its messages aside; return how many went unread."""
     unread = 0
     for lane in LANES:
-        for message in tx.session_keys(queue.queue_id, lane_of(record.priority, record.handle, lane)):
+        for message in tx.sessions.messages(queue.queue_id, lane_of(record.priority, record.handle, lane)):
             row = tx.row(message.key)
             if row is None:
                 continue
@@ -216,8 +218,8 @@ def clear_lanes(
 
 def leave_group(tx: Transaction, record: ConversationRecord) -> None:
     """Forget the state of a group that a conversation was the last of."""
-    if not tx.group_open(record.queue_id, record.group_id):
-        tx.set_session_state(record.queue_id, group_session(record.group_id), None)
+    if not tx.dialogs.group_open(record.queue_id, record.group_id):
+        tx.sessions.set_state(record.queue_id, group_session(record.group_id), None)
 
 
 # -- what became of messages ---------------------------------------------------------------------
@@ -231,9 +233,9 @@ def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
             continue
         handle = place_of_lane(headers.session_id).handle
         number = number_of(one.message_id)
-        tx.happened(handle, "received", headers.subject, number, sent=one.enqueued)
+        tx.dialogs.record_happening(handle, "received", headers.subject, number, sent=one.enqueued)
         if number and number % _TRIM_EVERY == 0:
-            tx.trim_happenings(dialog_of(handle), LOG_LIMIT)
+            tx.dialogs.trim_happenings(dialog_of(handle), LOG_LIMIT)
 
 
 def end_heard(tx: Transaction, queue: QueueRecord, messages: Iterable[ReceivedMessage]) -> None:
@@ -249,7 +251,7 @@ def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
     record = open_conversation(tx, handle)
     if record is None:
         return
-    waiting = tx.session_keys(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
+    waiting = tx.sessions.messages(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
     if not waiting:
         end(tx, record)
         return
@@ -281,7 +283,7 @@ def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, ove
     assert row.session_id is not None
     handle = place_of_lane(row.session_id).handle
     number, sent = number_of(row.message_id), row.enqueued if over else None
-    tx.happened(handle, kind, decode_headers(row.headers).subject, number, text, sent)
+    tx.dialogs.record_happening(handle, kind, decode_headers(row.headers).subject, number, text, sent)
     return handle
 
 

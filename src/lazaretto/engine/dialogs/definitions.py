@@ -43,7 +43,7 @@ class ApplyDefinitions(Operation[list[Change]]):
     only_compare: bool = False
 
     def run(self, tx: Transaction) -> list[Change]:
-        before = tx.definitions()
+        before = tx.dialogs.definitions()
         wanted = before
         changes = []
         for definition in self.definitions:
@@ -67,9 +67,9 @@ class ApplyDefinitions(Operation[list[Change]]):
         for change in changes:
             definition_now = wanted.get(change.kind, change.name)
             if definition_now is None:
-                tx.delete_definition(change.kind, change.name)
+                tx.dialogs.delete_definition(change.kind, change.name)
             else:
-                tx.save_definition(definition_now)
+                tx.dialogs.save_definition(definition_now)
             if isinstance(definition_now, Service):
                 self._keep_queue(tx, definition_now)
             audit(tx, self.actor, f"{change.verb}_{change.kind}", "", name=change.name)
@@ -77,13 +77,13 @@ class ApplyDefinitions(Operation[list[Change]]):
 
     def _refuse_used(self, tx: Transaction, change: Change, wanted: Definitions) -> None:
         """Raise DefinitionError for a change that open conversations stand against."""
-        before = tx.definitions().get(change.kind, change.name)
-        if isinstance(before, Contract) and tx.contract_in_use(change.name):
+        before = tx.dialogs.definitions().get(change.kind, change.name)
+        if isinstance(before, Contract) and tx.dialogs.contract_in_use(change.name):
             raise DefinitionError(
                 f"contract {change.name!r} cannot be {change.verb}d while conversations use it; "
                 "create another one"
             )
-        if isinstance(before, Service) and tx.service_in_use(change.name):
+        if isinstance(before, Service) and tx.dialogs.service_in_use(change.name):
             now = wanted.get(change.kind, change.name)
             if not isinstance(now, Service) or now.queue.lower() != before.queue.lower():
                 raise DefinitionError(
@@ -95,9 +95,9 @@ class ApplyDefinitions(Operation[list[Change]]):
         """Create a service's queue, or let it deal with poison as the service says."""
         path = EntityPath.parse(service.queue)
         options = queue_options(service)
-        queue = tx.queue(path.key)
+        queue = tx.queues.by_path(path.key)
         if queue is None:
-            note(tx, "queue_created", tx.insert_queue(path.queue, options))
+            note(tx, "queue_created", tx.queues.insert(path.queue, options))
             return
         if not queue.options.dialogs:
             raise DefinitionError(
@@ -116,6 +116,6 @@ class DropDefinition(Operation[None]):
     actor: str
 
     def run(self, tx: Transaction) -> None:
-        keep = tx.definitions().without(self.kind, self.name).every()
+        keep = tx.dialogs.definitions().without(self.kind, self.name).every()
         if not ApplyDefinitions(keep, self.actor, drop_others=True).run(tx):
             raise DefinitionError(f"there is no {self.kind.replace('_', ' ')} {self.name!r} to drop")

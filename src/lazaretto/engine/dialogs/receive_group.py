@@ -121,10 +121,10 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             # All that it had was used up, and is dealt with: look for another one.
             asked = None
         round_.taken.add((queue.queue_id, group))
-        tx.lock_session(queue.queue_id, group_session(group), self.token, until)
+        tx.sessions.lock(queue.queue_id, group_session(group), self.token, until)
         state = None
         if not self.limit:
-            session = tx.session(queue.queue_id, group_session(group))
+            session = tx.sessions.find(queue.queue_id, group_session(group))
             state = None if session is None else session.state
         return GroupHandover(group, lock, found, state, "" if first is None else first.found)
 
@@ -145,7 +145,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
         # Who asks for a group, and not for messages, has those already that it has locked.
         token = self.token if self.limit else 0
-        return tx.next_group(queue.queue_id, self._ranges(tx, queue), token, self.limit)
+        return tx.dialogs.next_group(queue.queue_id, self._ranges(tx, queue), token, self.limit)
 
     def _named(self, tx: Transaction, queue: QueueRecord) -> str:
         group = self.group
@@ -160,7 +160,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
 
     def _ranges(self, tx: Transaction, queue: QueueRecord) -> list[tuple[str, str]]:
         """Return where to look for the next group: the most urgent first, within a priority going round."""
-        levels = tx.levels(queue.queue_id)[::-1]
+        levels = tx.dialogs.levels(queue.queue_id)[::-1]
         if levels and self.turn % FAIR_SHARE == FAIR_SHARE - 1:
             start = self.turn // FAIR_SHARE % len(levels)
             levels = levels[start:] + levels[:start]
@@ -189,7 +189,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
                 lane, rows = first.lane, first.rows
                 first = None
             else:
-                found = tx.open_messages(queue.queue_id, group, self.handle, self.token, left)
+                found = tx.dialogs.open_messages(queue.queue_id, group, self.handle, self.token, left)
                 if found is None:
                     break
                 lane, rows = found
@@ -220,7 +220,7 @@ class SetGroupState(Operation[None]):
     state: bytes | None
 
     def run(self, tx: Transaction) -> None:
-        if tx.group_open(require_queue(tx, self.lock.path).queue_id, self.group):
+        if tx.dialogs.group_open(require_queue(tx, self.lock.path).queue_id, self.group):
             SetSessionState(self.lock.path, self.lock, self.state).run(tx)
 
 
@@ -247,6 +247,6 @@ class ReleaseGroup(Operation[None]):
     lock: Lock
 
     def run(self, tx: Transaction) -> None:
-        queue = tx.queue(self.lock.path.key)
+        queue = tx.queues.by_path(self.lock.path.key)
         if queue is not None and self.lock.session_id is not None:
-            tx.free_group(queue.queue_id, self.lock.session_id, self.lock.token)
+            tx.dialogs.free_group(queue.queue_id, self.lock.session_id, self.lock.token)

@@ -71,7 +71,7 @@ class BeginDialog(Operation[None]):
     lifetime: int | None = None
 
     def run(self, tx: Transaction) -> None:
-        known = tx.definitions()
+        known = tx.dialogs.definitions()
         near, far = known.service(self.service), known.service(self.far_service)
         known.contract(self.contract)
         if self.contract not in far.contracts:
@@ -98,8 +98,8 @@ class BeginDialog(Operation[None]):
 
 
 def _open(tx: Transaction, record: ConversationRecord, kind: str) -> None:
-    tx.save_conversation(record)
-    tx.happened(record.handle, kind, text=f"{record.service} to {record.far_service}")
+    tx.dialogs.save_conversation(record)
+    tx.dialogs.record_happening(record.handle, kind, text=f"{record.service} to {record.far_service}")
     if record.expires is not None:
         post_error(tx, record, _LIFETIME, scheduled=record.expires)
 
@@ -120,17 +120,17 @@ class SendDialog(Operation[None]):
     group: str
 
     def run(self, tx: Transaction) -> None:
-        near = tx.count_sent(self.handle)
+        near = tx.dialogs.count_sent(self.handle)
         if near is None:
             raise refused(tx, self.handle, "send")
-        queue = tx.queue_by_id(near.far_queue_id)
+        queue = tx.queues.by_id(near.far_queue_id)
         if queue is None:
             raise ConversationError(
                 f"the queue that conversation {self.handle} sends to was deleted; end the conversation"
             )
         if near.sent == 1 and is_initiator(self.handle):
             self._begin_far_end(tx, near)
-        far = tx.conversation(far_end(self.handle))
+        far = tx.dialogs.conversation(far_end(self.handle))
         if far is None:
             raise ConversationError(
                 f"the other side of conversation {self.handle} was cleaned up; end the conversation"
@@ -169,12 +169,12 @@ class SendDialog(Operation[None]):
         row = tx.row(key)
         assert row is not None
         dead_letter(tx, queue, row, INVALID_REASON, why)
-        tx.happened(far.handle, "refused", self.type, number, why, tx.now)
+        tx.dialogs.record_happening(far.handle, "refused", self.type, number, why, tx.now)
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
     def _retain(self, tx: Transaction, near: ConversationRecord) -> None:
         """Keep a copy of what was sent, where the sender's queue retains until the conversation ends."""
-        queue = tx.queue_by_id(near.queue_id)
+        queue = tx.queues.by_id(near.queue_id)
         if queue is None or not queue.options.retention:
             return
         copy = message(near.priority, near.handle, Lane.RETAINED, self.type, self.body, f"{near.handle}.sent")
@@ -206,7 +206,7 @@ class EndConversation(Operation[None]):
 
 
 def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord) -> None:
-    queue = tx.queue_by_id(record.queue_id)
+    queue = tx.queues.by_id(record.queue_id)
     audit(tx, actor, action, queue.path if queue else "", conversation=record.handle)
 
 
@@ -222,14 +222,14 @@ class CleanUpConversation(Operation[int]):
 
     def run(self, tx: Transaction) -> int:
         record = require_conversation(tx, self.handle)
-        queue = tx.queue_by_id(record.queue_id)
+        queue = tx.queues.by_id(record.queue_id)
         dropped = 0 if queue is None else clear_lanes(tx, queue, record)
         if open_conversation(tx, far_end(self.handle)) is None:
             # Nobody is left to end it.
             forget(tx, record, "cleaned up", dropped)
         else:
-            tx.delete_conversation(self.handle)
-            tx.happened(self.handle, "cleaned_up", text=f"{dropped} unread")
+            tx.dialogs.delete_conversation(self.handle)
+            tx.dialogs.record_happening(self.handle, "cleaned_up", text=f"{dropped} unread")
         leave_group(tx, record)
         _audit(tx, self.actor, "clean_up_conversation", record)
         return dropped
@@ -247,15 +247,15 @@ class MoveConversation(Operation[None]):
         record = require_conversation(tx, self.handle)
         for group in (record.group_id, self.group):
             refuse_locked(tx, record.queue_id, group, self.token)
-        tx.save_conversation(_replace(record, group_id=self.group))
-        tx.happened(self.handle, "moved", text=f"to group {self.group}")
+        tx.dialogs.save_conversation(_replace(record, group_id=self.group))
+        tx.dialogs.record_happening(self.handle, "moved", text=f"to group {self.group}")
         leave_group(tx, record)
         tx.wake(lower_bound(record.queue_id))
 
 
 def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> None:
     """Raise ConversationLocked if somebody else holds a group."""
-    session = tx.session(queue_id, group_session(group))
+    session = tx.sessions.find(queue_id, group_session(group))
     if session is not None and session.is_locked(tx.now) and session.lock_token != token:
         raise ConversationLocked(f"conversation group {group} is locked by {session.locked_by}")
 
@@ -275,10 +275,10 @@ class SetTimer(Operation[None]):
             raise refused(tx, self.handle, "have a timer")
         cancel_scheduled(tx, record, Lane.TIMER)
         if self.delay is None:
-            tx.happened(self.handle, "timer_cancelled")
+            tx.dialogs.record_happening(self.handle, "timer_cancelled")
             return
         post(tx, record, Lane.TIMER, DIALOG_TIMER, scheduled=tx.now + self.delay)
-        tx.happened(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
+        tx.dialogs.record_happening(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
 
 
 @dataclasses.dataclass(slots=True)
@@ -292,7 +292,7 @@ class ResumeConversation(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         record = require_conversation(tx, self.handle)
-        queue = tx.queue_by_id(record.queue_id)
+        queue = tx.queues.by_id(record.queue_id)
         if queue is None:
             raise ConversationError(
                 f"the queue of conversation {self.handle} was deleted; end the conversation"
@@ -300,10 +300,10 @@ class ResumeConversation(Operation[None]):
         held = False
         for lane in RECEIVED_LANES:
             session_id = lane_of(record.priority, self.handle, lane)
-            session = tx.session(queue.queue_id, session_id)
+            session = tx.sessions.find(queue.queue_id, session_id)
             if session is not None and session.held_by is not None:
                 if not held:
-                    tx.happened(self.handle, "resumed", text=self.verdict)
+                    tx.dialogs.record_happening(self.handle, "resumed", text=self.verdict)
                 held = True
                 if self.verdict != "end":
                     self._decide(tx, queue, session_id, held_decoder.decode(session.held_by))
@@ -317,7 +317,7 @@ class ResumeConversation(Operation[None]):
         row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
         type_ = None if row is None else decode_headers(row.headers).subject
         ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
-        for waiting in tx.session_keys(queue.queue_id, session_id):
+        for waiting in tx.sessions.messages(queue.queue_id, session_id):
             other = tx.row(waiting.key) if waiting.state == READY else None
             if other is not None and other.cycle_attempts:
                 # Rolled back together with the poison message, it was charged for it.
@@ -329,5 +329,5 @@ class ResumeConversation(Operation[None]):
 
 def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:
     """Return the ends of a dialog that there are: the one that began it first."""
-    ends = (tx.conversation(f"{dialog_of(dialog)}-{end_}") for end_ in "it")
+    ends = (tx.dialogs.conversation(f"{dialog_of(dialog)}-{end_}") for end_ in "it")
     return [record for record in ends if record is not None]

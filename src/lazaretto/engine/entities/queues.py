@@ -51,9 +51,9 @@ _PAGE = 1000
 
 def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
     """Return the queue at a path. Raises EntityNotFound, with the path most like it."""
-    record = tx.queue(path.key)
+    record = tx.queues.by_path(path.key)
     if record is None:
-        known = [q.path for q in tx.queues()]
+        known = [q.path for q in tx.queues.all()]
         raise EntityNotFound(f"no queue exists at {path.queue!r}{suggestion(path.queue, known)}")
     return record
 
@@ -85,7 +85,7 @@ def standings(tx: Transaction, queues: Sequence[QueueRecord]) -> Iterator[tuple[
     """Yield queues, each with how it stands, and ask for a page of them at once."""
     for start in range(0, len(queues), _PAGE):
         page = queues[start : start + _PAGE]
-        found = tx.standings([queue.queue_id for queue in page])
+        found = tx.queues.standings([queue.queue_id for queue in page])
         yield from ((queue, found.get(queue.queue_id, Standing())) for queue in page)
 
 
@@ -129,8 +129,8 @@ class OpenStore(Operation[None]):
     """Make sure the system's dead-letter queue exists."""
 
     def run(self, tx: Transaction) -> None:
-        if tx.queue(SYSTEM_DEAD_LETTER_QUEUE) is None:
-            tx.insert_queue(SYSTEM_DEAD_LETTER_QUEUE, QueueOptions())
+        if tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE) is None:
+            tx.queues.insert(SYSTEM_DEAD_LETTER_QUEUE, QueueOptions())
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,10 +149,12 @@ class CreateQueues(Operation[list[QueueDescription]]):
             if path.key in seen:
                 raise EntityExists(f"{path.queue!r} appears more than once in the paths")
             seen.add(path.key)
-        records = tx.insert_queues([path.queue for path in self.paths], self.options) if self.paths else []
+        records = (
+            tx.queues.insert_many([path.queue for path in self.paths], self.options) if self.paths else []
+        )
         made = {record.path for record in records}
         for path in self.paths:
-            taken = None if path.queue in made else tx.queue(path.key)
+            taken = None if path.queue in made else tx.queues.by_path(path.key)
             if taken is not None:
                 raise EntityExists(f"a {taken.kind.value} already exists at {path.queue!r}")
             check_destinations(tx, path, self.options)
@@ -195,11 +197,11 @@ def change_options(
         refuse_for_subscription(options)
     check_destinations(tx, EntityPath(record.path), options)
     if changed:
-        record = tx.save_queue(dataclasses.replace(record, options=options))
+        record = tx.queues.save(dataclasses.replace(record, options=options))
         if "max_size" in changed:
-            tx.count_size(record.queue_id)
+            tx.queues.count_size(record.queue_id)
         if "auto_delete_on_idle" in changed:
-            tx.set_idle_at(record.queue_id, None)
+            tx.queues.set_idle_at(record.queue_id, None)
             touch(tx, record)
         start_forwarding(tx, record)
         note(tx, "queue_updated", record, changed=changed)
@@ -220,7 +222,7 @@ class DeleteQueue(Operation[None]):
         _refuse_system(self.path, "deleted")
         record = require_queue(tx, self.path)
         refuse_topic(record, "delete_topic")
-        services = tx.definitions().on_queue(self.path.key) if record.options.dialogs else ()
+        services = tx.dialogs.definitions().on_queue(self.path.key) if record.options.dialogs else ()
         if services:
             raise NotAllowed(
                 f"{record.path!r} is the queue of service {services[0].name!r}: drop the service first"
@@ -232,5 +234,5 @@ def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
     """Delete an entity with all its messages."""
     note(tx, "queue_deleted", record)
     audit(tx, actor, "delete", record.path)
-    tx.delete_queue(record)
+    tx.queues.delete(record)
     tx.wake(lower_bound(record.queue_id))

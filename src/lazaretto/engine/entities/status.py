@@ -121,11 +121,11 @@ class SetStatus(Operation[QueueStatus]):
         self._check(record)
         status = self.status
         if status is QueueStatus.ACTIVE:
-            tx.set_rollbacks(record.queue_id, 0)
+            tx.queues.set_rollbacks(record.queue_id, 0)
             if record.halted_by is not None:
                 status = QueueStatus.HALTED
         if status is not record.status:
-            record = tx.save_queue(dataclasses.replace(record, status=status))
+            record = tx.queues.save(dataclasses.replace(record, status=status))
             note(tx, "status_set", record, status=status.value)
             audit(tx, self.actor, "status", record.path, status=status.value)
             start_forwarding(tx, record)
@@ -173,9 +173,9 @@ class ResumeQueue(Operation[QueueDescription]):
                     f"expected a verdict on the message that halted {str(self.path)!r}: {', '.join(VERDICTS)}"
                 )
             culprit = culprit_decoder.decode(halted_by)
-        record = tx.save_queue(dataclasses.replace(record, **changes))
+        record = tx.queues.save(dataclasses.replace(record, **changes))
         if not dead:
-            tx.set_rollbacks(record.queue_id, 0)
+            tx.queues.set_rollbacks(record.queue_id, 0)
         if culprit is not None:
             self._judge(tx, record, culprit)
         number = culprit.sequence_number if culprit else None
@@ -183,7 +183,7 @@ class ResumeQueue(Operation[QueueDescription]):
         audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
         start_forwarding(tx, record)
         tx.wake(lower_bound(record.queue_id, self.path.subqueue))
-        return describe(tx, tx.queue_by_id(record.queue_id) or record)
+        return describe(tx, tx.queues.by_id(record.queue_id) or record)
 
     def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
         dead = self.path.subqueue is Subqueue.DEAD_LETTER

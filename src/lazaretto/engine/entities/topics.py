@@ -69,9 +69,9 @@ class TopicDescription:
 
 def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:
     """Return the topic at a path. Raises EntityNotFound, with the path most like it."""
-    record = tx.queue(path.key)
+    record = tx.queues.by_path(path.key)
     if record is None or record.kind is not EntityKind.TOPIC:
-        known = [q.path for q in tx.queues() if q.kind is EntityKind.TOPIC]
+        known = [q.path for q in tx.queues.all() if q.kind is EntityKind.TOPIC]
         kind = "" if record is None else f" (it is a {record.kind.value})"
         raise EntityNotFound(f"no topic exists at {path.queue!r}{kind}{suggestion(path.queue, known)}")
     return record
@@ -81,7 +81,7 @@ def require_subscription(tx: Transaction, topic: EntityPath, name: str) -> Queue
     """Return a topic's subscription. Raises EntityNotFound, with the name most like it."""
     require_topic(tx, topic)
     path = subscription_path(topic.queue, name)
-    return tx.queue(path.key) or require_queue(tx, path)
+    return tx.queues.by_path(path.key) or require_queue(tx, path)
 
 
 def describe_topic(tx: Transaction, topic: QueueRecord) -> TopicDescription:
@@ -130,10 +130,10 @@ class CreateTopic(Operation[TopicDescription]):
     options: TopicOptions
 
     def run(self, tx: Transaction) -> TopicDescription:
-        taken = tx.queue(self.path.key)
+        taken = tx.queues.by_path(self.path.key)
         if taken is not None:
             raise EntityExists(f"a {taken.kind.value} already exists at {self.path.queue!r}")
-        record = tx.insert_queue(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
+        record = tx.queues.insert(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
         touch(tx, record)
         note(tx, "topic_created", record)
         return describe_topic(tx, record)
@@ -167,7 +167,7 @@ class DeleteTopic(Operation[None]):
 
 def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
     """Delete a topic with its subscriptions."""
-    for record in tx.subscriptions(topic.queue_id):
+    for record in tx.topics.subscriptions(topic.queue_id):
         delete(tx, record, actor)
     delete(tx, topic, actor)
 
@@ -175,8 +175,10 @@ def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
 def end_idle(tx: Transaction, entity: QueueRecord) -> None:
     """Delete an entity that nobody has used for as long as it may be, unless something waits in it."""
     topic = entity.kind is EntityKind.TOPIC
-    if any(_waits(tx, each) for each in (entity, *(tx.subscriptions(entity.queue_id) if topic else ()))):
-        tx.set_idle_at(entity.queue_id, None)
+    if any(
+        _waits(tx, each) for each in (entity, *(tx.topics.subscriptions(entity.queue_id) if topic else ()))
+    ):
+        tx.queues.set_idle_at(entity.queue_id, None)
         touch(tx, entity)
     elif topic:
         delete_topic(tx, entity, IDLE_ACTOR)
@@ -203,14 +205,14 @@ class CreateSubscription(Operation[SubscriptionDescription]):
     def run(self, tx: Transaction) -> SubscriptionDescription:
         topic = require_topic(tx, self.topic)
         path = subscription_path(topic.path, self.name)
-        if tx.queue(path.key) is not None:
+        if tx.queues.by_path(path.key) is not None:
             raise EntityExists(f"topic {topic.path!r} already has a subscription {self.name!r}")
-        if len(tx.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
+        if len(tx.topics.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
             raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
         rules = _checked(self.rules)
         refuse_for_subscription(self.options)
         check_destinations(tx, path, self.options)
-        record = tx.insert_queue(
+        record = tx.queues.insert(
             path.queue, self.options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
         )
         touch(tx, record)
@@ -250,7 +252,7 @@ class ChangeRules(Operation[SubscriptionDescription]):
                 raise EntityNotFound(f"subscription {record.path!r} has no rule {self.removed!r}{meant}")
         if self.added is not None:
             rules = _checked([*rules, self.added])
-        record = tx.save_queue(dataclasses.replace(record, rules=encode_rules(rules)))
+        record = tx.queues.save(dataclasses.replace(record, rules=encode_rules(rules)))
         names = [rule.name for rule in rules]
         note(tx, "rules_changed", record, rules=names)
         audit(tx, self.actor, "rules", record.path, rules=names)

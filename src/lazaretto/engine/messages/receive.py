@@ -92,7 +92,7 @@ class Receive(Operation[Found]):
             if operation._can_start(tx):
                 together.setdefault(operation.path, []).append(index)
         for path, places in together.items():
-            queue = tx.queue(path.key)
+            queue = tx.queues.by_path(path.key)
             assert queue is not None
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             limits = [operations[place].limit for place in places]
@@ -146,7 +146,7 @@ class Receive(Operation[Found]):
         assert session.session_id is not None
         select = self._unit if queue.options.whole_sessions else self._next_of_session
         while True:
-            record = tx.session(queue.queue_id, session.session_id)
+            record = tx.sessions.find(queue.queue_id, session.session_id)
             if record is not None and record.held_by is not None:
                 return held_error(queue, session.session_id, record.held_by)
             rows = select(tx, queue, session.session_id)
@@ -162,7 +162,7 @@ class Receive(Operation[Found]):
     def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return the next messages of a session, or a suspect alone."""
         # A message that waits for its retry holds back the rest of its session.
-        before = tx.first_delayed(queue.queue_id, session_id) or upper_bound(queue.queue_id)
+        before = tx.sessions.first_delayed(queue.queue_id, session_id) or upper_bound(queue.queue_id)
         suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
         if suspect:
             before = suspect[0].key
@@ -176,7 +176,9 @@ class Receive(Operation[Found]):
     def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return all messages of a session that is one unit, once none of them waits or is held."""
         queue_id, last = queue.queue_id, upper_bound(queue.queue_id)
-        if tx.first_delayed(queue_id, session_id) is not None or tx.session_held(queue_id, session_id):
+        if tx.sessions.first_delayed(queue_id, session_id) is not None or tx.sessions.locked_messages(
+            queue_id, session_id
+        ):
             return []
         rows: list[ReceivedMessage] = []
         for state in (READY, FRESH, SUSPECT):
@@ -207,7 +209,7 @@ def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> l
     """Return messages that were locked as their receiver gets them."""
     if not messages:
         return []
-    tx.register_worker()
+    tx.workers.register()
     for message in messages:
         message.lock = lock
         if message.alone:
@@ -229,7 +231,7 @@ class ReceiveAndDelete(Operation[Found]):
         found = Receive(self.path, self.limit, self.session).run(tx)
         if isinstance(found, EntityError | Again) or not found:
             return found
-        queue = tx.queue(self.path.key)
+        queue = tx.queues.by_path(self.path.key)
         assert queue is not None
         delete_completed(tx, queue, found)
         if self.path.subqueue is Subqueue.MAIN:
@@ -256,7 +258,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
         if message.suspect:
             note_cleared(tx, queue, message.sequence_number, message.suspect)
     if not retained:
-        tx.delete_bodies([m.body_id for m in messages if m.body_id is not None])
+        tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
     hooks.on_completed(tx, queue, messages)
     return True
@@ -268,7 +270,7 @@ def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> Non
         resolve(tx, dead, "completed")
     retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
     if retried:
-        tx.delete_attempts(retried)
+        tx.history.delete_attempts(retried)
 
 
 @dataclasses.dataclass(slots=True)
@@ -322,7 +324,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
     """Return the queue if it may be received from in this way. Raises what stands against it."""
-    queue = tx.queue(path.key) or require_queue(tx, path)
+    queue = tx.queues.by_path(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(
             f"{str(path)!r} can be peeked at but not received from: "
@@ -342,7 +344,7 @@ def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRe
 
 def look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
     """Return the error if the queue is halted or disabled, perhaps only just now."""
-    queue = tx.queue(path.key)
+    queue = tx.queues.by_path(path.key)
     assert queue is not None
     return stop_error(queue, path.subqueue)
 
@@ -372,7 +374,7 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
             continue
         carry_out(tx, queue, full, verdict)
         found = True
-        if full.session_id is not None or tx.queue(queue.path.lower()) is not queue:
+        if full.session_id is not None or tx.queues.by_path(queue.path.lower()) is not queue:
             # The queue may be halted now, or the session's later messages held back by this one:
             # whoever called looks before the next message is judged.
             break
@@ -381,7 +383,7 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
 
 def _failures(tx: Transaction, row: MessageRow) -> int:
     """Return how many attempts of a message's cycle have failed."""
-    outcomes = [Outcome(attempt.outcome) for attempt in tx.attempts(main_key(row.key))]
+    outcomes = [Outcome(attempt.outcome) for attempt in tx.history.attempts(main_key(row.key))]
     charged = [outcome for outcome in outcomes if outcome in _CHARGED]
     tries = charged[max(0, len(charged) - row.cycle_attempts) :]
     return sum(outcome is not Outcome.DEFERRED for outcome in tries)
@@ -403,7 +405,7 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
 
 
 def _with_error(tx: Transaction, message: PeekedMessage) -> PeekedMessage:
-    latest = tx.last_error(main_key(message.key))
+    latest = tx.history.last_error(main_key(message.key))
     if latest is None:
         return message
     return msgspec.structs.replace(message, error=short_error(latest.type, latest.message))

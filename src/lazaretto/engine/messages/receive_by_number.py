@@ -107,7 +107,7 @@ class ReceiveByNumber(Operation[Chosen]):
             return None
         if row.session_id != self.session.session_id:
             return f"is in session {row.session_id!r}, not in {self.session.session_id!r}"
-        before = tx.first_delayed(queue.queue_id, self.session.session_id)
+        before = tx.sessions.first_delayed(queue.queue_id, self.session.session_id)
         if before is None or row.key < before:
             return None
         return f"waits behind message {sequence_of(before)} of its session, which waits for its retry"
@@ -141,7 +141,7 @@ def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) ->
             return f"{found}: it is a dead letter, in {str(EntityPath(queue.path, subqueue))!r}"
     if path.subqueue is not Subqueue.MAIN and tx.row(main_key(key)) is not None:
         return f"{found}: it is in {queue.path!r}"
-    record = tx.dead_letter(main_key(key))
+    record = tx.history.dead_letter(main_key(key))
     if record is not None and record.resolution is not None:
         return f"{found}: it was a dead letter, and was {record.resolution}"
     return f"{found}: it never existed, was completed, or has expired"

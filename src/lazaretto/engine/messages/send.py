@@ -87,7 +87,7 @@ def _insert(
 
 def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
     """Return the queue if these messages can be sent to it. Raises what stands against it."""
-    queue = tx.queue(path.key) or require_queue(tx, path)
+    queue = tx.queues.by_path(path.key) or require_queue(tx, path)
     refuse_sending(queue)
     if queue.kind is EntityKind.SUBSCRIPTION:
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
@@ -105,9 +105,9 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
             if wanted is not None:
                 _check_sender_queue(tx, wanted)
     most = queue.options.max_size
-    if most is not None and tx.size(queue.queue_id) + size > most:
+    if most is not None and (held := tx.queues.size(queue.queue_id)) + size > most:
         raise QuotaExceeded(
-            f"{queue.kind.value} {queue.path!r} is full: it holds {tx.size(queue.queue_id)} of {most} bytes, "
+            f"{queue.kind.value} {queue.path!r} is full: it holds {held} of {most} bytes, "
             f"and the call sends {size} more. Receive from it, purge its dead letters, or raise max_size"
         )
     touch(tx, queue)
@@ -116,7 +116,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
 
 def _check_sender_queue(tx: Transaction, wanted: str) -> None:
     """Raise what stands against a message's dead_letter_queue."""
-    target = tx.queue(wanted.lower())
+    target = tx.queues.by_path(wanted.lower())
     if target is None:
         raise EntityNotFound(
             f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
@@ -134,7 +134,7 @@ def _send_new(
         number = None
         partition = message.partition_key or ""
         if message.message_id is not None:
-            number = tx.known_message_id(queue.queue_id, message.message_id, partition)
+            number = tx.message_ids.find(queue.queue_id, message.message_id, partition)
         if number is None:
             (number,) = _insert(tx, queue, [message], destination)
             if message.message_id is not None:
@@ -166,4 +166,4 @@ class CancelScheduled(Operation[None]):
             if detects:
                 # It never came to be, so that sending it again is no repetition.
                 partition = decode_headers(row.headers).partition_key or ""
-                tx.forget_message_id(queue.queue_id, row.message_id, partition, sequence_of(row.key))
+                tx.message_ids.forget(queue.queue_id, row.message_id, partition, sequence_of(row.key))

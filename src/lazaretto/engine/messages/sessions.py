@@ -35,7 +35,7 @@ MAX_STATE_SIZE = 262_144
 def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionRecord:
     """Return the session if the lock on it is held. Raises SessionLockLost."""
     assert lock.session_id is not None
-    record = tx.session(queue.queue_id, lock.session_id)
+    record = tx.sessions.find(queue.queue_id, lock.session_id)
     if record is None or record.lock_token != lock.token or not record.is_locked(tx.now):
         raise SessionLockLost(f"the lock on session {lock.session_id!r} of {queue.path!r} is no longer held")
     return record
@@ -81,7 +81,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
                 return None if caught_up else AGAIN
         else:
             found = self.session_id
-            record = tx.session(queue.queue_id, found)
+            record = tx.sessions.find(queue.queue_id, found)
             if record is not None and record.held_by is not None:
                 return held_error(queue, found, record.held_by)
             if not _free(tx, queue, found):
@@ -91,14 +91,14 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         lock = Lock(self.path, tx.random_token(), until, found)
         release_held(tx, queue, found, Outcome.EXPIRED)
-        tx.lock_session(queue.queue_id, found, lock.token, lock.until)
+        tx.sessions.lock(queue.queue_id, found, lock.token, lock.until)
         return lock
 
     def _next(self, tx: Transaction, queue: QueueRecord) -> str | None:
         """Go round the sessions by name, from where the last one was found, so that none starves."""
         start, wrapped = self.after, False
         while True:
-            found = tx.next_session_id(queue.queue_id, start)
+            found = tx.sessions.next_id(queue.queue_id, start)
             if found is None or (wrapped and found > self.after):
                 if wrapped or not self.after:
                     return None
@@ -111,12 +111,12 @@ class AcceptSession(Operation[Lock | EntityError | None]):
 
 def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
     """Return whether something of a session can be received; a unit waits as one for its retry."""
-    waits = queue.options.whole_sessions and tx.first_delayed(queue.queue_id, session_id) is not None
-    return not waits and tx.first_receivable(queue.queue_id, session_id) is not None
+    waits = queue.options.whole_sessions and tx.sessions.first_delayed(queue.queue_id, session_id) is not None
+    return not waits and tx.sessions.first_receivable(queue.queue_id, session_id) is not None
 
 
 def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
-    record = tx.session(queue.queue_id, session_id)
+    record = tx.sessions.find(queue.queue_id, session_id)
     return record is None or not record.is_locked(tx.now)
 
 
@@ -134,7 +134,7 @@ class RenewSession(Operation[Lock]):
         require_session(tx, queue, self.lock)
         assert self.lock.session_id is not None
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        tx.renew_session(queue.queue_id, self.lock.session_id, until)
+        tx.sessions.renew(queue.queue_id, self.lock.session_id, until)
         return Lock(self.path, self.lock.token, until, self.lock.session_id)
 
 
@@ -146,7 +146,7 @@ class ReleaseSession(Operation[None]):
     lock: Lock
 
     def run(self, tx: Transaction) -> None:
-        queue = tx.queue(self.path.key)
+        queue = tx.queues.by_path(self.path.key)
         if queue is None:
             return
         try:
@@ -155,7 +155,7 @@ class ReleaseSession(Operation[None]):
             return
         assert self.lock.session_id is not None
         release_held(tx, queue, self.lock.session_id, Outcome.RELEASED)
-        tx.unlock_session(queue.queue_id, self.lock.session_id)
+        tx.sessions.unlock(queue.queue_id, self.lock.session_id)
 
 
 @dataclasses.dataclass(slots=True)
@@ -179,7 +179,7 @@ class SetSessionState(Operation[None]):
         queue = require_queue(tx, self.path)
         require_session(tx, queue, self.lock)
         assert self.lock.session_id is not None
-        tx.set_session_state(queue.queue_id, self.lock.session_id, self.state)
+        tx.sessions.set_state(queue.queue_id, self.lock.session_id, self.state)
 
 
 def session_state(tx: Transaction, path: EntityPath, lock: Lock) -> bytes | None:

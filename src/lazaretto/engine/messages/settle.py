@@ -156,7 +156,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:
         """Tell the automatic detection of each queue that has it whether this was a commit or a rollback."""
         for queue_id, outcomes in watched.items():
-            queue = tx.queue_by_id(queue_id)
+            queue = tx.queues.by_id(queue_id)
             if queue is None:
                 continue
             if outcomes - _ROLLED_BACK - {Outcome.INVALID, Outcome.RELEASED}:
@@ -168,7 +168,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
     """Return whether nothing follows from a completion for those that are settled beside it."""
     for path, locks in _by_lock(entries).items():
-        queue = tx.queue(path.key)
+        queue = tx.queues.by_path(path.key)
         if queue is None or queue.options.policy.disable_after_rollbacks is not None:
             return False
         if any(of_lock[0].lock.session_id is not None for of_lock in locks.values()):
@@ -265,7 +265,7 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
         return
     left = [
         message.key
-        for message in tx.session_keys(queue.queue_id, session_id)
+        for message in tx.sessions.messages(queue.queue_id, session_id)
         if message.state not in (FRESH, DEFERRED, SCHEDULED)
     ]
     others = [e for e in entries if e.settlement.outcome not in _KEPT]

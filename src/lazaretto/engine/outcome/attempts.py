@@ -38,7 +38,7 @@ def end_attempt(
     """Write an attempt that did not complete into the history, and return the row charged for it."""
     record_attempt(tx, row, outcome, failure)
     if row.suspect and outcome not in _UNTRIED:
-        queue = tx.queue_by_id(queue_of(row.key))
+        queue = tx.queues.by_id(queue_of(row.key))
         if queue is not None:
             note_cleared(tx, queue, sequence_of(row.key), row.suspect)
         row = _replace(row, suspect=0)
@@ -55,7 +55,7 @@ def record_attempt(
     tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
 ) -> None:
     """Write an attempt that did not complete into the history, charging nothing."""
-    tx.insert_attempt(
+    tx.history.insert_attempt(
         main_key(row.key),
         AttemptRecord(
             number=row.deliveries,
@@ -69,7 +69,7 @@ def record_attempt(
         ),
     )
     if row.deliveries > HISTORY_LIMIT:
-        tx.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
+        tx.history.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
 
 
 def put_back(
@@ -98,19 +98,19 @@ def note_rollback(tx: Transaction, queue: QueueRecord) -> None:
     limit = queue.options.policy.disable_after_rollbacks
     if limit is None:
         return
-    count = tx.rollbacks(queue.queue_id) + 1
+    count = tx.queues.rollbacks(queue.queue_id) + 1
     if count < limit:
-        tx.set_rollbacks(queue.queue_id, count)
+        tx.queues.set_rollbacks(queue.queue_id, count)
         return
-    tx.set_rollbacks(queue.queue_id, 0)
-    current = tx.queue_by_id(queue.queue_id)
+    tx.queues.set_rollbacks(queue.queue_id, 0)
+    current = tx.queues.by_id(queue.queue_id)
     assert current is not None
     if current.status is not QueueStatus.DISABLED:
-        tx.save_queue(dataclasses.replace(current, status=QueueStatus.DISABLED))
+        tx.queues.save(dataclasses.replace(current, status=QueueStatus.DISABLED))
         note(tx, "queue_disabled", queue, rollbacks=count)
 
 
 def note_commit(tx: Transaction, queue: QueueRecord) -> None:
     """A receive was committed: rollbacks are no longer consecutive."""
-    if queue.options.policy.disable_after_rollbacks is not None and tx.rollbacks(queue.queue_id):
-        tx.set_rollbacks(queue.queue_id, 0)
+    if queue.options.policy.disable_after_rollbacks is not None and tx.queues.rollbacks(queue.queue_id):
+        tx.queues.set_rollbacks(queue.queue_id, 0)

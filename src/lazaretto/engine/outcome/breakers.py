@@ -49,9 +49,9 @@ def describe_breaker(queue: QueueRecord) -> BreakerDescription:
 def save_breaker(tx: Transaction, queue: QueueRecord, state: BreakerState | None) -> None:
     """Store how a queue's breaker stands."""
     encoded = None if state is None else msgspec.json.encode(state).decode()
-    current = tx.queue_by_id(queue.queue_id)
+    current = tx.queues.by_id(queue.queue_id)
     if current is not None and current.breaker != encoded:
-        tx.save_queue(dataclasses.replace(current, breaker=encoded))
+        tx.queues.save(dataclasses.replace(current, breaker=encoded))
         tx.wake(lower_bound(queue.queue_id))
 
 
@@ -69,7 +69,7 @@ class OpenBreaker(Operation[int]):
     charges: Mapping[int, int]
 
     def run(self, tx: Transaction) -> int:
-        queue = tx.queue(self.path.key)
+        queue = tx.queues.by_path(self.path.key)
         if queue is None or queue.options.breaker is None:
             return 0
         state = breaker_of(queue)
@@ -86,7 +86,7 @@ class OpenBreaker(Operation[int]):
 def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> bool:
     row = tx.row(key)
     if row is None:
-        record, dead = tx.dead_letter(key), tx.row(dead_key(key))
+        record, dead = tx.history.dead_letter(key), tx.row(dead_key(key))
         if record is None or record.resolution is not None or dead is None or dead.state == LOCKED:
             return False
         row = restore(tx, queue, dead, record)
@@ -121,7 +121,7 @@ class NoteProbe(Operation[BreakerStatus]):
     durable = False
 
     def run(self, tx: Transaction) -> BreakerStatus:
-        queue = tx.queue(self.path.key)
+        queue = tx.queues.by_path(self.path.key)
         state = None if queue is None else breaker_of(queue)
         if queue is None or state is None:
             return BreakerStatus.CLOSED

@@ -148,10 +148,10 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
                 error_message=a.error_message,
                 stack=a.stack,
             )
-            for a in tx.attempts(current)
+            for a in tx.history.attempts(current)
         ]
         found = attempts + found
-        row, record = tx.row(current), tx.dead_letter(current)
+        row, record = tx.row(current), tx.history.dead_letter(current)
         current = row.resubmitted_from if row else record.resubmitted_from if record else None
     return tuple(found)
 
@@ -195,7 +195,7 @@ def list_dead_letters(
 ) -> list[DeadLetter]:
     """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
     queue = holder(tx, path)
-    records = tx.dead_letters(which.criteria(queue, path.subqueue, after), limit)
+    records = tx.history.dead_letters(which.criteria(queue, path.subqueue, after), limit)
     found = messages_of(tx, records) if messages else {}
     return [letter_of(queue, record, found.get(record.key)) for record in records]
 
@@ -203,12 +203,12 @@ def list_dead_letters(
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
     """Return one dead letter with its history, or what became of it."""
     queue = holder(tx, path)
-    record = tx.dead_letter(lower_bound(queue.queue_id) + number)
+    record = tx.history.dead_letter(lower_bound(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
     found = letter_of(queue, record, messages_of(tx, [record]).get(record.key))
     went = record.resubmitted_as
-    target = None if went is None or record.resolution != "moved" else tx.queue_by_id(queue_of(went))
+    target = None if went is None or record.resolution != "moved" else tx.queues.by_id(queue_of(went))
     moved_to = None if target is None else target.path
     return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
 
@@ -217,7 +217,7 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
     """Return the dead letters that wait in a queue, counted by reason and error type."""
     queue = holder(tx, path)
     bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
-    groups = tx.dead_letter_groups(*bounds, place_of(path.subqueue))
+    groups = tx.history.dead_letter_groups(*bounds, place_of(path.subqueue))
     return [
         DeadLetterGroup(
             g.reason, g.error_type, g.count, to_datetime(g.first), to_datetime(g.last), sequence_of(g.key)
@@ -233,7 +233,7 @@ def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilte
     found = array("q")
     while True:
         after = found[-1] if found else 0
-        keys = tx.dead_letter_keys(which.criteria(queue, path.subqueue, after), _PAGE)
+        keys = tx.history.dead_letter_keys(which.criteria(queue, path.subqueue, after), _PAGE)
         found.extend(map(sequence_of, keys))
         if len(keys) < _PAGE:
             return found
@@ -279,7 +279,7 @@ class Purge(Operation[list[int]]):
         queue = holder(tx, self.path)
         keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
-        records = tx.some_dead_letters(keys)
+        records = tx.history.some_dead_letters(keys)
         purged = {
             key: row
             for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
@@ -288,8 +288,8 @@ class Purge(Operation[list[int]]):
         numbers = [sequence_of(key) for key in purged]
         if purged:
             tx.delete_messages([row.key for row in purged.values()])
-            tx.delete_bodies([row.body_id for row in purged.values() if row.body_id is not None])
-            tx.delete_attempts(list(purged))
+            tx.bodies.delete([row.body_id for row in purged.values() if row.body_id is not None])
+            tx.history.delete_attempts(list(purged))
             resolve(tx, list(purged), "purged")
             note_all(tx, "purged", [(queue, number, {}) for number in numbers])
             audit(tx, self.actor, "purge", queue.path, **name_numbers(numbers), **self.detail)

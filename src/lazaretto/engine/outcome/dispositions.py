@@ -50,7 +50,7 @@ class HeldRecord(msgspec.Struct, frozen=True):
 
 def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
     """Return with which error a message's latest attempt failed, None if there was none."""
-    latest = tx.last_error(main_key(row.key))
+    latest = tx.history.last_error(main_key(row.key))
     if latest is None:
         return None
     return short_error(latest.type, latest.message, _LONGEST_ERROR)
@@ -63,7 +63,7 @@ def hold_session(
     assert row.session_id is not None
     record = HeldRecord(mode, sequence_of(row.key), reason, tx.now, _latest_error(tx, row))
     held = msgspec.json.encode(record).decode()
-    tx.hold_session(queue.queue_id, row.session_id, row.key, held)
+    tx.sessions.hold(queue.queue_id, row.session_id, row.key, held)
     number = sequence_of(row.key)
     note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
 
@@ -121,16 +121,16 @@ def expire(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
         dead_letter(tx, queue, row, EXPIRED_REASON, EXPIRED_TEXT)
     else:
         remove(tx, row)
-        tx.count_discarded(queue.queue_id, expired=1)
+        tx.queues.count_discarded(queue.queue_id, expired=1)
 
 
 def remove(tx: Transaction, row: MessageRow) -> None:
     """Delete a message with its body and its history."""
     tx.delete_messages([row.key])
     if row.body_id is not None:
-        tx.delete_bodies([row.body_id])
+        tx.bodies.delete([row.body_id])
     if row.deliveries:
-        tx.delete_attempts([main_key(row.key)])
+        tx.history.delete_attempts([main_key(row.key)])
     if in_main(row.key):
         release_sessions(tx, [row.key])
     else:
@@ -152,7 +152,7 @@ def _fault(
 
 def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> None:
     """Stop a queue, or its dead-letter subqueue, from being received from, because of a message."""
-    current = tx.queue_by_id(queue.queue_id)
+    current = tx.queues.by_id(queue.queue_id)
     assert current is not None
     error = _latest_error(tx, row)
     culprit = CulpritRecord(sequence_of(row.key), row.delivery_count, row.cycle, reason, tx.now, error)
@@ -160,13 +160,13 @@ def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> N
     if not in_main(row.key):
         if current.dead_letter_halted_by is not None:
             return
-        tx.save_queue(dataclasses.replace(current, dead_letter_halted_by=halted_by))
+        tx.queues.save(dataclasses.replace(current, dead_letter_halted_by=halted_by))
     else:
         # The first culprit stays the one to decide on; a queue that is switched off stays off.
         if current.halted_by is not None:
             return
         status = QueueStatus.HALTED if current.status is QueueStatus.ACTIVE else current.status
-        tx.save_queue(dataclasses.replace(current, status=status, halted_by=halted_by))
+        tx.queues.save(dataclasses.replace(current, status=status, halted_by=halted_by))
     note(
         tx, "queue_halted", queue, sequence_of(row.key),
         delivery_count=row.delivery_count, cycle=row.cycle, reason=reason, dead_letter=not in_main(row.key),
@@ -176,7 +176,7 @@ def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> N
 def _drop(
     tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None
 ) -> None:
-    tx.count_discarded(queue.queue_id, dropped=1)
+    tx.queues.count_discarded(queue.queue_id, dropped=1)
     error_type = failure.type if failure else None
     note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
     if row.expires is not None and row.expires <= tx.now:
@@ -194,7 +194,7 @@ def _reject(
     target, why = _sender_queue(tx, queue, row)
     if target is None and not in_main(row.key):
         # A dead letter cannot be moved further within its queue, and must not be lost.
-        target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+        target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
     if target is None:
         dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
     else:
@@ -224,7 +224,7 @@ def _sender_queue(
     wanted = decode_headers(row.headers).dead_letter_queue
     if wanted is None:
         return None, None
-    target, why = tx.queue(wanted.lower()), None
+    target, why = tx.queues.by_path(wanted.lower()), None
     if wanted.lower() != SYSTEM_DEAD_LETTER_QUEUE:
         trouble = refusal(tx, wanted, len(tx.body(row.key)) + len(row.headers or b""))
         if trouble is not None:
@@ -232,7 +232,7 @@ def _sender_queue(
         elif target is not None and not keeps_rejected(target):
             why = f"{target.path!r} is no queue that rejected messages can go to."
         if why is not None:
-            target = tx.queue(SYSTEM_DEAD_LETTER_QUEUE)
+            target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
     return (None if target is None or target.queue_id == queue.queue_id else target), why
 
 
@@ -265,7 +265,7 @@ def return_to_sender(
     )
     encoded = encode_headers(returned)
     too_large = len(encoded) > MAX_HEADERS_SIZE
-    key, body = tx.take_key(target.queue_id), None if row.body_id is not None else tx.body(row.key)
+    key, body = tx.sequences.take_key(target.queue_id), None if row.body_id is not None else tx.body(row.key)
     moved = _replace(
         row,
         key=key,
@@ -284,7 +284,7 @@ def return_to_sender(
     )
     tx.delete_messages([row.key])
     tx.insert_row(moved, body)
-    tx.move_attempts(main_key(row.key), key)
+    tx.history.move_attempts(main_key(row.key), key)
     if in_main(row.key):
         release_sessions(tx, [row.key])
     else:
@@ -331,7 +331,7 @@ def set_aside(
     assert row.session_id is not None
     text = f"Message {sequence_of(row.key)} of its session was poison: {reason}."
     verdict = Final(shared, SESSION_POISONED, text)
-    for message in tx.session_keys(queue.queue_id, row.session_id):
+    for message in tx.sessions.messages(queue.queue_id, row.session_id):
         if message.key == row.key:
             act(row)
         elif message.state != SCHEDULED and (other := tx.row(message.key)) is not None:

@@ -38,14 +38,14 @@ def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSes
     """Return the sessions of a queue that are held back, by the place of their poison message."""
     queue = require_queue(tx, path)
     bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
-    return [held_session(s.session_id, s.held_by) for s in tx.held_sessions(*bounds, limit)]
+    return [held_session(s.session_id, s.held_by) for s in tx.sessions.held(*bounds, limit)]
 
 
 def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> SessionDescription:
     """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
     queue = require_queue(tx, path)
-    record = tx.session(queue.queue_id, session_id)
-    keys = tx.session_keys(queue.queue_id, session_id)
+    record = tx.sessions.find(queue.queue_id, session_id)
+    keys = tx.sessions.messages(queue.queue_id, session_id)
     if record is None and not keys:
         raise MessageNotFound(f"no session {session_id!r} in {queue.path!r}")
     states = Counter(STATES[message.state].value for message in keys)
@@ -72,7 +72,7 @@ class ResumeSession(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         queue = require_queue(tx, self.path)
-        record = tx.session(queue.queue_id, self.session_id)
+        record = tx.sessions.find(queue.queue_id, self.session_id)
         if record is None or record.held_by is None:
             raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held")
         held = held_decoder.decode(record.held_by)

@@ -103,7 +103,7 @@ class MoveDeadLetters(Operation[MoveReport]):
         _go(tx, delivery, taken)
         if taken:
             sent = {main_key(row.key): delivery.rested.get(main_key(row.key)) for row in taken}
-            tx.send_dead_letters(sent, "moved")
+            tx.history.send_dead_letters(sent, "moved")
             release_sessions(tx, list(sent))
             for key, new in sent.items():
                 report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
@@ -135,8 +135,8 @@ class Republish(Operation[RepublishReport]):
         delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
         rows = []
         for row, routed in _published(tx, source, topic, self, delivery, report):
-            key = tx.take_key(topic.queue_id)
-            tx.keep_sequence(key)
+            key = tx.sequences.take_key(topic.queue_id)
+            tx.sequences.keep(key)
             delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
             rows.append(row)
         _go(tx, delivery, rows)
@@ -185,7 +185,7 @@ def find_topic(tx: Transaction, path: EntityPath, to: EntityPath | None) -> Queu
     if to is not None:
         return require_topic(tx, to)
     source = require_queue(tx, path)
-    topic = None if source.topic_id is None else tx.queue_by_id(source.topic_id)
+    topic = None if source.topic_id is None else tx.queues.by_id(source.topic_id)
     if topic is None:
         raise NotAllowed(f"{source.path!r} is not a subscription: name the topic for its dead letters")
     return topic
@@ -201,7 +201,7 @@ def _letters(
     """Yield the dead letters that can go elsewhere; name those that cannot, and why."""
     keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
     rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
-    records = tx.some_dead_letters(keys)
+    records = tx.history.some_dead_letters(keys)
     for key in keys:
         row, record = rows.get(dead_key(key, path.subqueue)), records.get(key)
         why = find_obstacle(row, record)
@@ -254,4 +254,4 @@ def _go(tx: Transaction, delivery: Router, rows: Sequence[MessageRow]) -> None:
     tx.delete_messages([row.key for row in rows])
     finish(tx, delivery)
     # Those that stand by themselves are used where the messages are now.
-    tx.delete_bodies([row.body_id for row in rows if row.body_id is not None])
+    tx.bodies.delete([row.body_id for row in rows if row.body_id is not None])

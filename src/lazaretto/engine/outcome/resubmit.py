@@ -74,8 +74,8 @@ class Resubmit(Operation[ResubmitReport]):
         refuse_sending(queue)
         keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
-        records = tx.some_dead_letters(keys)
-        held = tx.sessions_held_by(keys) if queue.options.requires_session else {}
+        records = tx.history.some_dead_letters(keys)
+        held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
         skipped: list[Skipped] = []
         sent: dict[int, int] = {}
         plain: dict[int, MessageRow] = {}
@@ -91,7 +91,7 @@ class Resubmit(Operation[ResubmitReport]):
                     in_place = live.session_id is not None and live.session_id == held.get(key)
                     if in_place and live.state == SCHEDULED:
                         raise NotAllowed("it cannot be scheduled, because its session waits for it")
-                    sent[key] = key if in_place else tx.take_key(queue.queue_id)
+                    sent[key] = key if in_place else tx.sequences.take_key(queue.queue_id)
                 except LazarettoError as error:
                     why = str(error)
             if why is not None:
@@ -108,7 +108,7 @@ class Resubmit(Operation[ResubmitReport]):
             tx.save_rows(plain)
         report = ResubmitReport({sequence_of(old): sequence_of(new) for old, new in sent.items()}, skipped)
         if sent:
-            tx.send_dead_letters(sent, "resubmitted")
+            tx.history.send_dead_letters(sent, "resubmitted")
             release_sessions(tx, list(sent))
             events = [
                 (sequence_of(old), {"new_sequence_number": sequence_of(new), "edited": new not in plain})
@@ -163,7 +163,7 @@ class Resubmit(Operation[ResubmitReport]):
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         # A copy lives no longer than its topic and its subscription allow, whoever brings it.
-        topic = None if queue.topic_id is None else tx.queue_by_id(queue.topic_id)
+        topic = None if queue.topic_id is None else tx.queues.by_id(queue.topic_id)
         defaults = [e.options.default_time_to_live for e in (queue, topic) if e is not None]
         lives = [round(seconds * 1_000_000) for seconds in defaults if seconds is not None]
         if ttl is not None:
@@ -203,5 +203,5 @@ def _back_in_place(live: MessageRow, dead: MessageRow) -> MessageRow:
 def _replace(tx: Transaction, dead: MessageRow, live: MessageRow, body: bytes) -> None:
     tx.delete_messages([dead.key])
     if dead.body_id is not None:
-        tx.delete_bodies([dead.body_id])
+        tx.bodies.delete([dead.body_id])
     tx.insert_row(live, body)

@@ -86,7 +86,7 @@ def _reason(failure: Failure | None) -> str | None:
 
 def foretell(tx: Transaction, key: int, outcome: Outcome, failure: Failure | None) -> Final | None:
     """Return the final verdict on a message if the attempt at work ends so, None if there will be another."""
-    row, queue = tx.row(key), tx.queue_by_id(queue_of(key))
+    row, queue = tx.row(key), tx.queues.by_id(queue_of(key))
     policy = None if queue is None else queue.options.policy_of(subqueue_of(key))
     if row is None or policy is None:
         return None

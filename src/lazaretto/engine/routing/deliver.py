@@ -39,15 +39,15 @@ _replace = msgspec.structs.replace
 
 def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
     """Let sessions go on whose poison messages are decided on, or gone."""
-    for session in tx.release_sessions(keys):
-        queue = tx.queue_by_id(session.queue_id)
+    for session in tx.sessions.release(keys):
+        queue = tx.queues.by_id(session.queue_id)
         if queue is not None:
             note(tx, "session_released", queue, session=session.session_id)
 
 
 def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:
     """Record what became of dead letters; sessions that waited for them go on."""
-    tx.resolve_dead_letters(keys, resolution)
+    tx.history.resolve_dead_letters(keys, resolution)
     release_sessions(tx, keys)
 
 
@@ -68,7 +68,7 @@ def dead_letter(
         (failure.type, failure.message, failure.stack) if failure else (None, None, None)
     )
     if failure is None:
-        latest = tx.last_error(main_key(row.key))
+        latest = tx.history.last_error(main_key(row.key))
         if latest is not None:
             error_type, error_message, stack = latest.type, latest.message, latest.stack
     record = DeadLetterRecord(
@@ -85,7 +85,7 @@ def dead_letter(
         resubmitted_from=row.resubmitted_from,
         subqueue=place_of(subqueue),
     )
-    tx.insert_dead_letter(record)
+    tx.history.insert_dead_letter(record)
     # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
     # within it are counted anew, by its own policy.
     moved = _replace(
@@ -137,7 +137,9 @@ def _forward_dead_letter(
         text = f"{undeliverable.text} It was a dead letter before: {record.reason}: {record.description}"
         place = place_of(undeliverable.subqueue)
         text = shorten(text, LONGEST_TEXT)
-        tx.insert_dead_letter(_replace(record, reason=undeliverable.reason, description=text, subqueue=place))
+        tx.history.insert_dead_letter(
+            _replace(record, reason=undeliverable.reason, description=text, subqueue=place)
+        )
         tx.save_row(_replace(row, headers=encoded), dead_key(row.key, undeliverable.subqueue))
         note(tx, "dead_lettered", queue, sequence_of(row.key), reason=undeliverable.reason, error_type=None,
              subqueue=undeliverable.subqueue.value)  # fmt: skip
@@ -190,14 +192,14 @@ def _hand_on(
         router.forward(queue, destination, routed)
     finish(tx, router)
     if row.body_id is not None:
-        tx.delete_bodies([row.body_id])
+        tx.bodies.delete([row.body_id])
 
 
 def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
     """Let an active message go on from the forwarding queue that it is in."""
     _hand_on(tx, Router(tx), queue, row, None, transit_of(tx, row))
     if row.deliveries:
-        tx.delete_attempts([row.key])
+        tx.history.delete_attempts([row.key])
 
 
 def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
@@ -212,8 +214,8 @@ def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
 
 def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> None:
     """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
-    key = tx.take_key(topic.queue_id)
-    tx.keep_sequence(key)
+    key = tx.sequences.take_key(topic.queue_id)
+    tx.sequences.keep(key)
     routed = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
     _hand_on(tx, Router(tx), topic, row, None, routed)
 
@@ -232,7 +234,7 @@ def _set_aside(
         key = main_key(home)
         submitted_here = routed.origin == sequence_of(key)
     else:
-        key, submitted_here = tx.take_key(queue.queue_id), False
+        key, submitted_here = tx.sequences.take_key(queue.queue_id), False
     counters = Counters()._asdict()
     row = MessageRow(
         key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=routed.message_id,
@@ -274,7 +276,7 @@ def deliver(
 ) -> list[int]:
     """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
     router = Router(tx)
-    first = tx.take_key(queue.queue_id, len(messages))
+    first = tx.sequences.take_key(queue.queue_id, len(messages))
     for key, message in enumerate(messages, first):
         router.accept(queue, key, message, destination)
     finish(tx, router)

@@ -17,7 +17,7 @@ def forwards(queue: QueueRecord) -> bool:
 
 def active_due(tx: Transaction, queue_id: int, expires: int | None) -> int | None:
     """Return when a message that becomes active must be looked at: at once where it is to be forwarded."""
-    queue = tx.queue_by_id(queue_id)
+    queue = tx.queues.by_id(queue_id)
     return tx.now if queue is not None and forwards(queue) else expires
 
 
@@ -37,9 +37,9 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
         destination = getattr(options, name)
         if destination is None:
             continue
-        found = tx.queue(destination.lower())
+        found = tx.queues.by_path(destination.lower())
         if found is None and destination.lower() != path.key:
-            known = [q.path for q in tx.queues() if q.kind is not EntityKind.SUBSCRIPTION]
+            known = [q.path for q in tx.queues.all() if q.kind is not EntityKind.SUBSCRIPTION]
             raise EntityNotFound(
                 f"no queue or topic exists at {destination!r} ({name}){suggestion(destination, known)}"
             )
@@ -64,12 +64,12 @@ def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
                 f"messages would be forwarded in a circle: {' → '.join((path.queue, *way))}; "
                 "forward them elsewhere"
             )
-        found = tx.queue(key)
+        found = tx.queues.by_path(key)
         if found is None or key in seen:
             continue
         seen.add(key)
         topic = found.kind is EntityKind.TOPIC
-        for record in tx.subscriptions(found.queue_id) if topic else (found,):
+        for record in tx.topics.subscriptions(found.queue_id) if topic else (found,):
             further = record.options.forward_to
             if further is not None:
                 ways.append((*way, record.path, further) if topic else (*way, further))
@@ -79,7 +79,7 @@ def touch(tx: Transaction, queue: QueueRecord) -> None:
     """Note that an entity is used, and its topic with it, so that it is not deleted as idle."""
     _touch(tx, queue)
     if queue.topic_id is not None:
-        topic = tx.queue_by_id(queue.topic_id)
+        topic = tx.queues.by_id(queue.topic_id)
         if topic is not None:
             _touch(tx, topic)
 
@@ -90,5 +90,5 @@ def _touch(tx: Transaction, queue: QueueRecord) -> None:
         return
     micros = round(longest * 1_000_000)
     # Somewhat later than need be, so that not every use must be written down.
-    if tx.now + micros > tx.idle_at(queue.queue_id):
-        tx.set_idle_at(queue.queue_id, tx.now + micros + micros // 20)
+    if tx.now + micros > tx.queues.idle_at(queue.queue_id):
+        tx.queues.set_idle_at(queue.queue_id, tx.now + micros + micros // 20)

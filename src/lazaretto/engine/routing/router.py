@@ -86,7 +86,7 @@ class Router:
         if undeliverable is not None:
             self._undelivered.append((source, routed, undeliverable))
             return
-        queue = self._tx.queue(destination.lower())
+        queue = self._tx.queues.by_path(destination.lower())
         assert queue is not None
         detects = queue.options.requires_duplicate_detection and not routed.set_aside
         if detects and self._is_duplicate(queue, routed):
@@ -102,14 +102,14 @@ class Router:
 
     def _let_in(self, queue: QueueRecord, routed: RoutedMessage) -> None:
         touch(self._tx, queue)
-        owner = self._tx.sized(queue.queue_id)
+        owner = self._tx.queues.sized(queue.queue_id)
         if owner is not None:
             self._growth[owner] = self._growth.get(owner, 0) + _size(routed)
         self.enter(queue, routed)
 
     def find_obstacle(self, destination: str, routed: RoutedMessage) -> Undeliverable | None:
         """Return what stands against a message going to a destination."""
-        queue = self._tx.queue(destination.lower())
+        queue = self._tx.queues.by_path(destination.lower())
         growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
         undeliverable = refusal(self._tx, destination, _size(routed), growth)
         if (
@@ -126,7 +126,7 @@ class Router:
 
     def _is_duplicate(self, queue: QueueRecord, routed: RoutedMessage) -> bool:
         partition = routed.partition_key or ""
-        if self._tx.known_message_id(queue.queue_id, routed.message_id, partition) is not None:
+        if self._tx.message_ids.find(queue.queue_id, routed.message_id, partition) is not None:
             return True
         remember_id(self._tx, queue, routed.message_id, partition, routed.origin)
         return False
@@ -145,7 +145,7 @@ class Router:
         routed = self._shortened(topic, routed)
         if number > 1 and routed.body is not None:
             # One body for all of them, however many there are.
-            body_id = self._tx.take_body_id()
+            body_id = self._tx.bodies.take_id()
             self._bodies[body_id] = routed.body
             routed = _replace(routed, body=None, body_id=body_id)
         if known.everyone:
@@ -247,22 +247,22 @@ class Router:
         """Insert all that came to rest; return what cannot go where it should, and is to be set aside."""
         tx = self._tx
         for key in self._used.values():
-            tx.keep_sequence(key)
+            tx.sequences.keep(key)
         for queue_id, count in self._unmatched.items():
-            tx.count_discarded(queue_id, dropped=count)
+            tx.queues.count_discarded(queue_id, dropped=count)
         for _, routed, _ in self._undelivered:
             if routed.body_id is not None:
                 self._uses[routed.body_id] = self._uses.get(routed.body_id, 0) + 1
         self._keep_bodies()
         for queues, routed_messages in self._resting.values():
-            keys = tx.insert_routed(queues[0], routed_messages)
+            keys = tx.topics.insert_routed(queues[0], routed_messages)
             first = keys[0]
             if routed_messages[0].set_aside:
                 self.rested.update(
                     (one.resubmitted_from, key) for one, key in zip(routed_messages, keys, strict=True)
                 )
             for queue in queues[1:]:
-                tx.repeat_routed(queue, first, len(routed_messages))
+                tx.topics.repeat_routed(queue, first, len(routed_messages))
         return self._undelivered
 
     def _keep_bodies(self) -> None:
@@ -270,12 +270,12 @@ class Router:
         uses = self._uses
         new = {body_id: body for body_id, body in self._bodies.items() if uses.get(body_id)}
         if new:
-            self._tx.insert_bodies(new)
+            self._tx.bodies.insert(new)
         # A body that was there before is that of a message that leaves its place, and counts until then.
         more = {i: n - (i in new) for i, n in uses.items()}
         shared = {body_id: count for body_id, count in more.items() if count}
         if shared:
-            self._tx.add_uses(shared)
+            self._tx.bodies.add_uses(shared)
 
 
 def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Undeliverable | None:
@@ -283,7 +283,7 @@ def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Un
 
     `growth`: bytes that this commit is going to add to it before.
     """
-    queue = tx.queue(destination.lower())
+    queue = tx.queues.by_path(destination.lower())
     if queue is None:
         return not_taken(NOT_FOUND_REASON, f"The destination {destination!r} does not exist.")
     if not queue.status.takes:
@@ -293,7 +293,7 @@ def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Un
         text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
         return not_taken(SIZE_REASON, text)
     if most is not None:
-        held = tx.size(queue.queue_id) + growth
+        held = tx.queues.size(queue.queue_id) + growth
         if held + size > most:
             text = f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
             return not_taken(FULL_REASON, text)
@@ -303,7 +303,7 @@ def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Un
 def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition: str, number: int) -> None:
     """Remember an id for as long as a queue detects duplicates, and the number it was sent under."""
     forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
-    tx.remember_message_id(queue.queue_id, message_id, partition, forget_after, number)
+    tx.message_ids.remember(queue.queue_id, message_id, partition, forget_after, number)
 
 
 def _size(routed: RoutedMessage) -> int:

@@ -67,7 +67,7 @@ _MOST_KNOWN = 64
 
 def subscribers(tx: Transaction, topic: QueueRecord) -> Subscribers:
     """Return a topic's subscriptions; the same object as long as nothing has changed."""
-    records = tx.subscriptions(topic.queue_id)
+    records = tx.topics.subscriptions(topic.queue_id)
     known = _known.get(id(records))
     if known is None or known[0] is not records:
         known = _known[id(records)] = records, Subscribers(records)

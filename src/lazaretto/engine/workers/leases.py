@@ -71,7 +71,7 @@ class Take(Operation[Handover | EntityError | None]):
 
     def _take(self, tx: Transaction) -> Handover | EntityError | Again | None:
         limit, probed = self.limit, 0
-        queue = tx.queue(self.path.key) or require_queue(tx, self.path)
+        queue = tx.queues.by_path(self.path.key) or require_queue(tx, self.path)
         state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
         if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
             if state.status is BreakerStatus.HELD_OPEN:
@@ -92,7 +92,9 @@ class Take(Operation[Handover | EntityError | None]):
         assert lock is not None
         keys = [message.key for message in found]
         queue_id = queue.queue_id
-        tx.insert_lease(LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started))
+        tx.workers.insert_lease(
+            LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started)
+        )
         outage = None
         if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
             outage = state.fingerprint
@@ -120,7 +122,7 @@ class Take(Operation[Handover | EntityError | None]):
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:
-    row, error = tx.row(message.key), tx.last_error(main_key(message.key))
+    row, error = tx.row(message.key), tx.history.last_error(main_key(message.key))
     moves = row.moves if row else 0
     return Past(moves) if error is None else Past(moves, error.type, error.message)
 
@@ -135,14 +137,14 @@ class RenewLease(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        queue = tx.queue(self.lock.path.key)
+        queue = tx.queues.by_path(self.lock.path.key)
         if queue is None:
             return
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self.lock.session_id is None:
             tx.renew_locks(self.keys, self.lock.token, until)
         elif _holds_session(tx, queue, self.lock):
-            tx.renew_session(queue.queue_id, self.lock.session_id, until)
+            tx.sessions.renew(queue.queue_id, self.lock.session_id, until)
 
 
 @dataclasses.dataclass(slots=True)
@@ -153,7 +155,7 @@ class GiveBack(Operation[None]):
     keys: Sequence[int]
 
     def run(self, tx: Transaction) -> None:
-        tx.delete_lease(self.lock.token)
+        tx.workers.delete_lease(self.lock.token)
         if self.lock.session_id is not None:
             ReleaseSession(self.lock.path, self.lock).run(tx)
             return

@@ -29,7 +29,7 @@ def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bo
     for row in rows:
         by_queue.setdefault(queue_of(row.key), []).append(row)
     for queue_id, group in by_queue.items():
-        queue = tx.queue_by_id(queue_id)
+        queue = tx.queues.by_id(queue_id)
         if queue is None:
             # The queue was deleted; its messages go in chunks.
             continue
@@ -69,7 +69,7 @@ def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) 
 
 def bury(tx: Transaction, worker: str) -> None:
     """Give back or blame what a dead service host was handed. Other locks of it run out by themselves."""
-    leases = tx.leases_of(worker)
+    leases = tx.workers.leases_of(worker)
     started = [row for lease in leases if lease.started for row in _held(tx, lease)]
     for lease in leases:
         if not lease.started:
@@ -79,16 +79,16 @@ def bury(tx: Transaction, worker: str) -> None:
     if started:
         blame(tx, worker, started, alone=len(started) == 1)
         for queue_id in {queue_of(row.key) for row in started}:
-            queue = tx.queue_by_id(queue_id)
+            queue = tx.queues.by_id(queue_id)
             if queue is not None:
                 note_rollback(tx, queue)
     for lease in leases:
         if lease.session_id is not None:
-            session = tx.session(lease.queue_id, lease.session_id)
+            session = tx.sessions.find(lease.queue_id, lease.session_id)
             if session is not None and session.lock_token == lease.token:
-                tx.unlock_session(lease.queue_id, lease.session_id)
-        tx.delete_lease(lease.token)
-    tx.bury_worker(worker)
+                tx.sessions.unlock(lease.queue_id, lease.session_id)
+        tx.workers.delete_lease(lease.token)
+    tx.workers.bury(worker)
 
 
 def _held(tx: Transaction, lease: LeaseRecord) -> list[MessageRow]:
@@ -102,7 +102,7 @@ class BuryWorkers(Operation[None]):
     __slots__ = ()
 
     def run(self, tx: Transaction) -> None:
-        for worker in tx.dead_workers():
+        for worker in tx.workers.dead():
             bury(tx, worker)
 
 
@@ -114,7 +114,7 @@ class Heartbeat(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        tx.write_heartbeat()
+        tx.workers.write_heartbeat()
 
 
 class Leave(Operation[None]):
@@ -125,9 +125,9 @@ class Leave(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        for lease in tx.leases_of(tx.worker):
+        for lease in tx.workers.leases_of(tx.worker):
             for row in _held(tx, lease):
                 record_attempt(tx, row, Outcome.RELEASED)
                 put_back(tx, row)
-            tx.delete_lease(lease.token)
-        tx.delete_worker()
+            tx.workers.delete_lease(lease.token)
+        tx.workers.delete()

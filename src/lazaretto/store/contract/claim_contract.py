@@ -77,7 +77,7 @@ class ClaimableMessage(msgspec.Struct, frozen=True):
     size: int
 
 
-class ClaimTransaction(Protocol):
+class StoredClaims(Protocol):
     """What an operation may do with claims within one commit."""
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
@@ -88,27 +88,27 @@ class ClaimTransaction(Protocol):
         """Store how a consumer of claims stands."""
         ...
 
-    def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
+    def after(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
         """Return a consumer's claims above `after` up to `last`, in order."""
         ...
 
-    def all_claims(self, queue_id: int, limit: int) -> list[ClaimRecord]:
+    def latest(self, queue_id: int, limit: int) -> list[ClaimRecord]:
         """Return a queue's claims, the latest first."""
         ...
 
-    def due_claims(self, limit: int) -> list[ClaimRecord]:
+    def due(self, limit: int) -> list[ClaimRecord]:
         """Return claims whose lease has run out, and those that are being revoked."""
         ...
 
-    def save_claim(self, record: ClaimRecord) -> None:
+    def save(self, record: ClaimRecord) -> None:
         """Store how a claim stands."""
         ...
 
-    def renew_claims(self, queue_id: int, consumer: str, until: int) -> int:
+    def renew(self, queue_id: int, consumer: str, until: int) -> int:
         """Prolong the leases of a consumer's open claims; return how many there were."""
         ...
 
-    def delete_claims(self, queue_id: int, consumer: str, last: int) -> None:
+    def delete(self, queue_id: int, consumer: str, last: int) -> None:
         """Forget claims that have ended."""
         ...
 
@@ -188,6 +188,6 @@ class ClaimTransaction(Protocol):
         """Give back all that a shard holds as if it had never been handed out, but suspects."""
         ...
 
-    def unlock_claimed_sessions(self, queue_id: int, token: int) -> Sequence[str]:
+    def unlock_sessions(self, queue_id: int, token: int) -> Sequence[str]:
         """Give up the locks on sessions that a claim holds; return the sessions."""
         ...

@@ -74,7 +74,7 @@ class Happening(msgspec.Struct, frozen=True, array_like=True):
     text: str | None
 
 
-class DialogTransaction(Protocol):
+class StoredDialogs(Protocol):
     """What an operation may do with dialogs within one commit."""
 
     def definitions(self) -> Definitions:
@@ -156,7 +156,7 @@ class DialogTransaction(Protocol):
         """
         ...
 
-    def happened(
+    def record_happening(
         self,
         handle: str,
         kind: str,

@@ -17,7 +17,7 @@ from lazaretto.store.contract.records import (
 )
 
 
-class HistoryTransaction(Protocol):
+class StoredHistory(Protocol):
     """What an operation may note and look up within one commit.
 
     Attempts and dead letters are under the key a message has in the queue itself. Details are JSON.
@@ -79,7 +79,7 @@ class HistoryTransaction(Protocol):
         """Record what became of dead letters that were sent back or elsewhere, and under which keys."""
         ...
 
-    def forget_history(self, before: int, limit: int) -> bool:
+    def forget_old(self, before: int, limit: int) -> bool:
         """Forget old events, resolved dead letters and message ids; return whether there may be more."""
         ...
 

@@ -9,22 +9,22 @@ from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.store.contract.records import QueueRecord, Standing
 
 
-class QueueTransaction(Protocol):
+class StoredQueues(Protocol):
     """What an operation may do with queues, topics and subscriptions within one commit."""
 
-    def queue(self, path_key: str) -> QueueRecord | None:
+    def by_path(self, path_key: str) -> QueueRecord | None:
         """Return the queue at a path."""
         ...
 
-    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
+    def by_id(self, queue_id: int) -> QueueRecord | None:
         """Return the queue with an id."""
         ...
 
-    def queues(self) -> list[QueueRecord]:
+    def all(self) -> list[QueueRecord]:
         """Return all queues by path."""
         ...
 
-    def insert_queue(
+    def insert(
         self,
         path: str,
         options: QueueOptions,
@@ -35,15 +35,15 @@ class QueueTransaction(Protocol):
         """Add a queue, topic or subscription."""
         ...
 
-    def insert_queues(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
+    def insert_many(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
         """Add queues at those of the paths at which nothing is, and return them."""
         ...
 
-    def save_queue(self, record: QueueRecord) -> QueueRecord:
+    def save(self, record: QueueRecord) -> QueueRecord:
         """Store a queue's options, status and culprits; return it with the time of the change."""
         ...
 
-    def delete_queue(self, record: QueueRecord) -> None:
+    def delete(self, record: QueueRecord) -> None:
         """Remove a queue; its messages go in chunks by `remove_deleted`."""
         ...
 

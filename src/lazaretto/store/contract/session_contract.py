@@ -14,14 +14,14 @@ from lazaretto.store.contract.records import (
 )
 
 
-class SessionTransaction(Protocol):
+class StoredSessions(Protocol):
     """What an operation may do with sessions within one commit."""
 
-    def session_ids(self, queue_id: int) -> list[str]:
+    def ids(self, queue_id: int) -> list[str]:
         """Return the sessions that have messages, a lock or a state."""
         ...
 
-    def next_session_id(self, queue_id: int, after: str) -> str | None:
+    def next_id(self, queue_id: int, after: str) -> str | None:
         """Return the next session by name that has messages."""
         ...
 
@@ -33,50 +33,50 @@ class SessionTransaction(Protocol):
         """Return the key of a session's first message that waits for a retry."""
         ...
 
-    def session(self, queue_id: int, session_id: str) -> SessionRecord | None:
+    def find(self, queue_id: int, session_id: str) -> SessionRecord | None:
         """Return a session's lock and state."""
         ...
 
-    def lock_session(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+    def lock(self, queue_id: int, session_id: str, token: int, until: int) -> None:
         """Lock a session."""
         ...
 
-    def renew_session(self, queue_id: int, session_id: str, until: int) -> None:
+    def renew(self, queue_id: int, session_id: str, until: int) -> None:
         """Prolong a session's lock."""
         ...
 
-    def unlock_session(self, queue_id: int, session_id: str) -> None:
+    def unlock(self, queue_id: int, session_id: str) -> None:
         """Give a session's lock up, and forget the session if it has no state."""
         ...
 
-    def hold_session(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+    def hold(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
         """Hold a session back because of a message; `held_by` is JSON."""
         ...
 
-    def release_sessions(self, keys: Sequence[int]) -> list[SessionAddress]:
+    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
         """Let the sessions go on that messages hold back; return them."""
         ...
 
-    def sessions_held_by(self, keys: Sequence[int]) -> dict[int, str]:
+    def held_by(self, keys: Sequence[int]) -> dict[int, str]:
         """Return the sessions that messages hold back, by the messages' keys."""
         ...
 
-    def held_sessions(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
+    def held(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
         """Return the sessions held back by messages between two keys."""
         ...
 
-    def session_keys(self, queue_id: int, session_id: str) -> list[MessageStanding]:
+    def messages(self, queue_id: int, session_id: str) -> list[MessageStanding]:
         """Return how every message of a session stands, in order."""
         ...
 
-    def set_session_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
+    def set_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
         """Store a session's state."""
         ...
 
-    def session_held(self, queue_id: int, session_id: str) -> list[MessageRow]:
+    def locked_messages(self, queue_id: int, session_id: str) -> list[MessageRow]:
         """Return the messages a session's receiver holds."""
         ...
 
-    def due_sessions(self, limit: int) -> list[SessionAddress]:
+    def due(self, limit: int) -> list[SessionAddress]:
         """Return the sessions whose lock has run out."""
         ...

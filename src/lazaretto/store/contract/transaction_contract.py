@@ -13,37 +13,82 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
-from lazaretto.store.contract.claim_contract import ClaimTransaction
-from lazaretto.store.contract.dialog_contract import DialogTransaction
-from lazaretto.store.contract.history_contract import HistoryTransaction
-from lazaretto.store.contract.queue_contract import QueueTransaction
+from lazaretto.store.contract.claim_contract import StoredClaims
+from lazaretto.store.contract.dialog_contract import StoredDialogs
+from lazaretto.store.contract.history_contract import StoredHistory
+from lazaretto.store.contract.message_contract import StoredBodies, StoredMessageIds, StoredSequences
+from lazaretto.store.contract.queue_contract import StoredQueues
 from lazaretto.store.contract.records import (
-    LeaseRecord,
     MessageRow,
     NewMessage,
     Notice,
     QueueRecord,
 )
-from lazaretto.store.contract.session_contract import SessionTransaction
-from lazaretto.store.contract.topic_contract import TopicTransaction
+from lazaretto.store.contract.session_contract import StoredSessions
+from lazaretto.store.contract.topic_contract import StoredTopics
+from lazaretto.store.contract.worker_contract import StoredWorkers
 
 T = TypeVar("T")
 
 
-class Transaction(
-    QueueTransaction,
-    SessionTransaction,
-    ClaimTransaction,
-    TopicTransaction,
-    DialogTransaction,
-    HistoryTransaction,
-    Protocol,
-):
+class Transaction(Protocol):
     """What an operation may do within one commit. A key is a message's address (see keys).
+
+    Messages are dealt with here; each other subject has a part of its own.
 
     Messages to hand over come without their lock: whoever locks them, or has had them locked, puts it in.
     Those that are suspects are marked `alone`.
     """
+
+    @property
+    def queues(self) -> StoredQueues:
+        """What may be done with queues, topics and subscriptions."""
+        ...
+
+    @property
+    def sessions(self) -> StoredSessions:
+        """What may be done with sessions."""
+        ...
+
+    @property
+    def topics(self) -> StoredTopics:
+        """What may be done with topics."""
+        ...
+
+    @property
+    def dialogs(self) -> StoredDialogs:
+        """What may be done with dialogs."""
+        ...
+
+    @property
+    def claims(self) -> StoredClaims:
+        """What may be done with claims."""
+        ...
+
+    @property
+    def workers(self) -> StoredWorkers:
+        """What may be done with workers and leases."""
+        ...
+
+    @property
+    def history(self) -> StoredHistory:
+        """What may be done with attempts, dead letters, events and the audit log."""
+        ...
+
+    @property
+    def message_ids(self) -> StoredMessageIds:
+        """What may be done with message ids that may come again."""
+        ...
+
+    @property
+    def bodies(self) -> StoredBodies:
+        """What may be done with bodies that stand by themselves."""
+        ...
+
+    @property
+    def sequences(self) -> StoredSequences:
+        """What may be done with sequence numbers."""
+        ...
 
     @property
     def now(self) -> int:
@@ -71,15 +116,15 @@ class Transaction(
         """Log something after the commit, if it is done."""
         ...
 
+    def new_message_id(self) -> str:
+        """Return an id for a message whose sender gave none."""
+        ...
+
     # Messages.
     def insert_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
         """Add messages at the queue's end; return their keys."""
-        ...
-
-    def take_key(self, queue_id: int, count: int = 1) -> int:
-        """Return the key for one further message at the queue's end, or for the first of several."""
         ...
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
@@ -149,10 +194,6 @@ class Transaction(
         """Remove messages."""
         ...
 
-    def delete_bodies(self, body_ids: Sequence[int]) -> None:
-        """Remove bodies that stand by themselves."""
-        ...
-
     def row(self, key: int) -> MessageRow | None:
         """Return one message."""
         ...
@@ -215,72 +256,6 @@ class Transaction(
 
     def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
         """Return the first message between two keys that must be handed out alone."""
-        ...
-
-    # Workers, and what is leased to service hosts.
-    def register_worker(self) -> None:
-        """Make sure that this process is known as one that holds messages."""
-        ...
-
-    def worker_died(self, worker: str) -> bool:
-        """Return whether a worker is known to have ended without giving up what it held."""
-        ...
-
-    def dead_workers(self) -> list[str]:
-        """Return the workers that have died and were not buried yet."""
-        ...
-
-    def bury_worker(self, worker: str) -> None:
-        """Note that a worker has died."""
-        ...
-
-    def needs_heartbeat(self) -> bool:
-        """Return whether this process is known as a worker."""
-        ...
-
-    def write_heartbeat(self) -> None:
-        """Note that this process lives, if it is known as a worker."""
-        ...
-
-    def delete_worker(self) -> None:
-        """Forget this process as a worker: it has given up what it held, or lets it run out."""
-        ...
-
-    def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
-        """Return a queue's messages that a worker holds under locks that run out until then."""
-        ...
-
-    def insert_lease(self, lease: LeaseRecord) -> None:
-        """Note what a service host was handed."""
-        ...
-
-    def start_lease(self, token: int) -> None:
-        """Note that the handlers of a hand-over are started."""
-        ...
-
-    def leases_of(self, worker: str) -> list[LeaseRecord]:
-        """Return what a worker was handed and has not finished with."""
-        ...
-
-    def delete_lease(self, token: int) -> None:
-        """Forget a hand-over."""
-        ...
-
-    # Duplicate detection.
-    def known_message_id(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
-        """Return the sequence number under which the id was sent within the window."""
-        ...
-
-    def remember_message_id(
-        self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
-    ) -> None:
-        """Remember a message id."""
-        ...
-
-    def forget_message_id(
-        self, queue_id: int, message_id: str, partition_key: str, sequence_number: int
-    ) -> None:
-        """Forget a message id, if it was sent under this number."""
         ...
 
 

@@ -18,9 +18,11 @@ from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.listener import Listener, ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
-from lazaretto.store.postgres.pipelined_transaction import DueMark, PgTransaction
+from lazaretto.store.postgres.pipelined_context import PgContext
+from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.user_sql import PgExclusive
@@ -110,8 +112,9 @@ class PostgresStore(SqlStore):
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
-        own, names = cast(PgConnection, connection), (self.worker, self._prefix)
-        return PgTransaction(own, self.dialect, memory, *names, self._mark, ranges=self._ranges, reads=reads)
+        own = cast(PgConnection, connection)
+        context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)
+        return PgTransaction(context, self._prefix, ranges=self._ranges)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -226,7 +229,7 @@ class PostgresStore(SqlStore):
         return version, self.clock.now() if self._server_clock is None else now
 
     def _save(self) -> None:
-        tells = bool(self._tx.woken)
+        tells = bool(self._tx.context.woken)
         version = self._commit_on(self._connection, self._begun_at, tells=tells, flush=self._flushes)
         if version is not None:
             self._version = version

@@ -99,7 +99,7 @@ class PgExclusive:
             if isinstance(error, psycopg.Error):
                 raise self._translated(error) from error
             raise
-        self._ended(self._connection, self._tx.woken, self._tx.notices)
+        self._ended(self._connection, self._tx.context.woken, self._tx.context.notices)
         return answer
 
     def rollback(self) -> None:

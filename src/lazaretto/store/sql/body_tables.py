@@ -5,43 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sql.statements import Statements
+from lazaretto.store.sql.commit_context import Part
 
 
-class BodyTables(Statements):
+class BodyTables(Part):
     """What a transaction does with bodies."""
 
-    def take_body_id(self) -> int:
-        last = self._memory.last_body
+    def take_id(self) -> int:
+        last = self._context.memory.last_body
         if last is None:
-            (last,) = self._run("select_last_body").fetchone()
-        self._memory.last_body = last + 1
+            (last,) = self._context.run("select_last_body").fetchone()
+        self._context.memory.last_body = last + 1
         return last + 1
 
-    def insert_body(self, body: bytes) -> int:
-        body_id = self.take_body_id()
-        self.insert_bodies({body_id: body})
+    def insert_one(self, body: bytes) -> int:
+        body_id = self.take_id()
+        self.insert({body_id: body})
         return body_id
 
-    def insert_bodies(self, bodies: Mapping[int, bytes]) -> None:
+    def insert(self, bodies: Mapping[int, bytes]) -> None:
         values: list[Any] = []
         for pair in bodies.items():
             values += pair
-        self._insert("insert_bodies", values, len(bodies))
+        self._context.insert("insert_bodies", values, len(bodies))
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
         values: list[Any] = []
         for body_id, more in uses.items():
             # One that is not shared yet is used once.
             values += (body_id, 1 + more)
-        self._insert("add_uses", values, len(uses))
+        self._context.insert("add_uses", values, len(uses))
 
-    def delete_bodies(self, body_ids: Sequence[int]) -> None:
+    def delete(self, body_ids: Sequence[int]) -> None:
         if not body_ids:
             return
-        gone = self._ids(body_ids)
-        if self._run("count_down_uses", (gone,)).rowcount:
-            self._run("delete_unused_bodies", (gone,))
-            self._run("delete_uses", (gone,))
+        gone = self._context.ids(body_ids)
+        if self._context.run("count_down_uses", (gone,)).rowcount:
+            self._context.run("delete_unused_bodies", (gone,))
+            self._context.run("delete_uses", (gone,))
         else:
-            self._run("delete_bodies", (gone,))
+            self._context.run("delete_bodies", (gone,))

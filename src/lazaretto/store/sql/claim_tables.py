@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,10 @@ from lazaretto.store.contract.claim_contract import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.sql.statements import Statements
+from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.commit_context import CommitContext, Part
+from lazaretto.store.sql.queue_tables import QueueTables
+from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
 
 def _shard(row: Sequence[Any]) -> ShardRecord:
@@ -27,140 +30,136 @@ def _claimable(rows: Iterable[Sequence[Any]]) -> list[ClaimableMessage]:
     return [ClaimableMessage(*row) for row in rows]
 
 
-class ClaimTables(Statements):
+class ClaimTables(Part):
     """What a transaction does with claims."""
 
-    _keep_high_water: Callable[[Sequence[int]], None]
-    sized: Callable[[int], int | None]
-    grow: Callable[[int, int], None]
-    sum_range: Callable[..., int]
-    delete_bodies: Callable[[Sequence[int]], None]
-    wake: Callable[[int], None]
-    worker: str
-    _lock_range: Callable[[int, int, int, int | None], None]
-    cursors: dict[int, int]
+    def __init__(
+        self, context: CommitContext, queues: QueueTables, bodies: BodyTables, sequences: SequenceNumbers
+    ) -> None:
+        super().__init__(context)
+        self._queues = queues
+        self._bodies = bodies
+        self._sequences = sequences
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
-        row = self._run("select_consumer", (queue_id, consumer)).fetchone()
+        row = self._context.run("select_consumer", (queue_id, consumer)).fetchone()
         return ConsumerRecord(*row) if row else None
 
     def save_consumer(self, record: ConsumerRecord) -> None:
-        self._run("save_consumer", msgspec.structs.asdict(record))
+        self._context.run("save_consumer", msgspec.structs.asdict(record))
 
-    def delete_consumers(self, queue_id: int) -> None:
-        """Forget the consumers of a queue that is deleted, with their claims."""
-        for query in ("delete_consumers_staged", "delete_consumers_shards", "delete_consumers_claims"):
-            self._run(query, (queue_id,))
-        self._run("delete_consumers", (queue_id,))
-
-    def claims(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
-        rows = self._run("select_claims", (queue_id, consumer, after, last))
+    def after(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
+        rows = self._context.run("select_claims", (queue_id, consumer, after, last))
         return [ClaimRecord(*row) for row in rows]
 
-    def all_claims(self, queue_id: int, limit: int) -> list[ClaimRecord]:
-        return [ClaimRecord(*row) for row in self._run("select_all_claims", (queue_id, limit))]
+    def latest(self, queue_id: int, limit: int) -> list[ClaimRecord]:
+        return [ClaimRecord(*row) for row in self._context.run("select_all_claims", (queue_id, limit))]
 
-    def due_claims(self, limit: int) -> list[ClaimRecord]:
-        return [ClaimRecord(*row) for row in self._run("select_due_claims", (self.now, limit))]
+    def due(self, limit: int) -> list[ClaimRecord]:
+        return [
+            ClaimRecord(*row) for row in self._context.run("select_due_claims", (self._context.now, limit))
+        ]
 
-    def save_claim(self, record: ClaimRecord) -> None:
-        self._run("save_claim", msgspec.structs.asdict(record))
+    def save(self, record: ClaimRecord) -> None:
+        self._context.run("save_claim", msgspec.structs.asdict(record))
 
-    def renew_claims(self, queue_id: int, consumer: str, until: int) -> int:
-        values = {"queue_id": queue_id, "consumer": consumer, "until": until, "now": self.now}
-        return self._run("renew_claims", values).rowcount
+    def renew(self, queue_id: int, consumer: str, until: int) -> int:
+        values = {"queue_id": queue_id, "consumer": consumer, "until": until, "now": self._context.now}
+        return self._context.run("renew_claims", values).rowcount
 
-    def delete_claims(self, queue_id: int, consumer: str, last: int) -> None:
-        self._run("delete_claims", (queue_id, consumer, last))
+    def delete(self, queue_id: int, consumer: str, last: int) -> None:
+        self._context.run("delete_claims", (queue_id, consumer, last))
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
-        return [_shard(row) for row in self._run("select_shards", (claim_token,))]
+        return [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
 
     def shard(self, token: int) -> ShardRecord | None:
-        row = self._run("select_shard", (token,)).fetchone()
+        row = self._context.run("select_shard", (token,)).fetchone()
         return _shard(row) if row else None
 
     def save_shard(self, record: ShardRecord) -> None:
-        self._run("save_shard", msgspec.structs.asdict(record))
+        self._context.run("save_shard", msgspec.structs.asdict(record))
 
     def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
-        self._run("insert_staged", (claim_token, stage, outcomes))
+        self._context.run("insert_staged", (claim_token, stage, outcomes))
 
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
-        return [outcomes for (outcomes,) in self._run("select_staged", (claim_token, stage))]
+        return [outcomes for (outcomes,) in self._context.run("select_staged", (claim_token, stage))]
 
     def forget_shards(self, claim_token: int) -> None:
-        self._run("delete_shards", (claim_token,))
-        self._run("delete_staged", (claim_token,))
+        self._context.run("delete_shards", (claim_token,))
+        self._context.run("delete_staged", (claim_token,))
 
     def claimable(
         self, queue_id: int, last: int, limit: int
     ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
         first = lower_bound(queue_id)
-        ready = _claimable(self._run("select_claimable_ready", (first, last, self.now, limit)))
-        start = self.cursors.get(queue_id) or self._memory.cursors.get(queue_id) or first
+        ready = _claimable(
+            self._context.run("select_claimable_ready", (first, last, self._context.now, limit))
+        )
+        start = self._context.first_fresh(queue_id) or first
         left = limit - len(ready)
-        fresh = self._run("select_claimable_fresh", (start, last, self.now, left))
+        fresh = self._context.run("select_claimable_fresh", (start, last, self._context.now, left))
         return ready, _claimable(fresh)
 
     def claimable_session(
         self, queue_id: int, session_id: str, before: int, limit: int
     ) -> list[ClaimableMessage]:
-        values = (queue_id, session_id, self.now, before, limit)
-        return _claimable(self._run("select_claimable_session", values))
+        values = (queue_id, session_id, self._context.now, before, limit)
+        return _claimable(self._context.run("select_claimable_session", values))
 
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
-        self._lock_range(first, last, token, None)
-        self.cursors[queue_id] = last
+        self._context.lock_range(first, last, token, None)
+        self._context.cursors[queue_id] = last
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
-        self._run("insert_outbox", (stage, messages, self.now))
+        self._context.run("insert_outbox", (stage, messages, self._context.now))
 
     def outbox(self, stage: str) -> list[bytes]:
-        return [messages for (messages,) in self._run("select_outbox", (stage,))]
+        return [messages for (messages,) in self._context.run("select_outbox", (stage,))]
 
     def delete_outbox(self, stage: str) -> None:
-        self._run("delete_outbox", (stage,))
+        self._context.run("delete_outbox", (stage,))
 
     def last_batch(self, writer: str) -> int:
-        row = self._run("select_writer", (writer,)).fetchone()
+        row = self._context.run("select_writer", (writer,)).fetchone()
         return row[0] if row else -1
 
     def save_writer(self, writer: str, batch: int) -> None:
-        self._run("save_writer", (writer, batch, self.now))
+        self._context.run("save_writer", (writer, batch, self._context.now))
 
     def last_message(self, queue_id: int) -> int | None:
-        row = self._run("select_last_key", (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
+        row = self._context.run("select_last_key", (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
-        return [key for (key,) in self._run("select_shard_keys", {**_held(shard), "limit": limit})]
+        return [key for (key,) in self._context.run("select_shard_keys", {**_held(shard), "limit": limit})]
 
     def delete_shard(self, shard: ShardRecord) -> int:
         values = _held(shard)
-        bodies = [body_id for (body_id,) in self._run("select_shard_bodies", values)]
-        self._run("delete_shard_attempts", values)
-        self._keep_high_water([shard.last])
-        sized = self.sized(queue_of(shard.first))
+        bodies = [body_id for (body_id,) in self._context.run("select_shard_bodies", values)]
+        self._context.run("delete_shard_attempts", values)
+        self._sequences.keep_highest([shard.last])
+        sized = self._queues.sized(queue_of(shard.first))
         if sized is not None:
-            self.grow(sized, -self.sum_range(shard.first, shard.last, shard.token))
-        deleted = self._run("delete_shard", values).rowcount
-        self.delete_bodies(bodies)
+            self._queues.grow(sized, -self._queues.sum_range(shard.first, shard.last, shard.token))
+        deleted = self._context.run("delete_shard", values).rowcount
+        self._bodies.delete(bodies)
         return deleted
 
     def release_shard(self, shard: ShardRecord) -> int:
-        released = self._run("release_shard", _held(shard)).rowcount
+        released = self._context.run("release_shard", _held(shard)).rowcount
         if released:
-            self.wake(shard.first)
+            self._context.wake(shard.first)
         return released
 
-    def unlock_claimed_sessions(self, queue_id: int, token: int) -> Sequence[str]:
-        rows = self._run("unlock_claimed_sessions", (queue_id, token, token + MOST_SHARDS)).fetchall()
+    def unlock_sessions(self, queue_id: int, token: int) -> Sequence[str]:
+        rows = self._context.run("unlock_claimed_sessions", (queue_id, token, token + MOST_SHARDS)).fetchall()
         sessions = [session for (session,) in rows]
         for session_id in sessions:
-            self._run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
+            self._context.run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
         if sessions:
-            self.wake(lower_bound(queue_id))
+            self._context.wake(lower_bound(queue_id))
         return sessions
 
 

@@ -13,8 +13,8 @@ from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
 from lazaretto.store.contract.records import SUSPECT
+from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.statements import Statements
 
 #: How many conversations are remembered between commits.
 _MOST_REMEMBERED = 10_000
@@ -40,37 +40,35 @@ def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
     return found
 
 
-class DialogTables(Statements):
+class DialogTables(Part):
     """What a transaction does with dialogs."""
 
-    wake: Callable[[int], None]
-
     def definitions(self) -> Definitions:
-        if self._memory.definitions is None:
-            rows = self._run("select_definitions")
+        if self._context.memory.definitions is None:
+            rows = self._context.run("select_definitions")
             found = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
-            self._memory.definitions = Definitions(tuple(found))
-        return self._memory.definitions
+            self._context.memory.definitions = Definitions(tuple(found))
+        return self._context.memory.definitions
 
     def save_definition(self, definition: Definition) -> None:
         body = msgspec.json.encode(definition).decode()
         values = {"kind": kind_of(definition), "name": definition.name, "body": body}
-        self._run("save_definition", values)
-        self._memory.definitions = None
+        self._context.run("save_definition", values)
+        self._context.memory.definitions = None
 
     def delete_definition(self, kind: str, name: str) -> None:
-        self._run("delete_definition", {"kind": kind, "name": name})
-        self._memory.definitions = None
+        self._context.run("delete_definition", {"kind": kind, "name": name})
+        self._context.memory.definitions = None
 
     def conversation(self, handle: str) -> ConversationRecord | None:
-        known = self._memory.conversations
+        known = self._context.memory.conversations
         if handle not in known:
-            row = self._run("select_conversation", {"handle": handle}).fetchone()
+            row = self._context.run("select_conversation", {"handle": handle}).fetchone()
             self._remember(handle, _conversation(row) if row else None)
         return known[handle]
 
     def _remember(self, handle: str, record: ConversationRecord | None) -> None:
-        known = self._memory.conversations
+        known = self._context.memory.conversations
         if len(known) >= _MOST_REMEMBERED:
             known.clear()
         known[handle] = record
@@ -79,21 +77,21 @@ class DialogTables(Statements):
         self._remember(record.handle, record)
         values = msgspec.structs.asdict(record)
         values["state"] = record.state.value
-        self._run("save_conversation", values)
+        self._context.run("save_conversation", values)
 
     def delete_conversation(self, handle: str) -> None:
         self._remember(handle, None)
-        self._run("delete_conversation", {"handle": handle})
+        self._context.run("delete_conversation", {"handle": handle})
 
     def count_sent(self, handle: str) -> ConversationRecord | None:
         record = self.conversation(handle)
-        state = None if record is None else at_time(record.state, record.expires, self.now)
+        state = None if record is None else at_time(record.state, record.expires, self._context.now)
         state = None if state is None else after(state, ConversationEvent.SEND)
         if record is None or state is None:
             return None
         record = msgspec.structs.replace(record, sent=record.sent + 1, state=state)
         values = {"handle": handle, "sent": record.sent, "state": state.value}
-        self._run("count_sent", values)
+        self._context.run("count_sent", values)
         self._remember(handle, record)
         return record
 
@@ -113,44 +111,50 @@ class DialogTables(Statements):
             "state": None if state is None else state.value,
             "group_id": group_id,
         }
-        return [_conversation(row) for row in self._run("select_conversations", values)]
+        return [_conversation(row) for row in self._context.run("select_conversations", values)]
 
     def service_in_use(self, name: str) -> bool:
-        return bool(self._run("uses_of_service", {"name": name}).fetchone()[0])
+        return bool(self._context.run("uses_of_service", {"name": name}).fetchone()[0])
 
     def contract_in_use(self, name: str) -> bool:
-        return bool(self._run("uses_of_contract", {"name": name}).fetchone()[0])
+        return bool(self._context.run("uses_of_contract", {"name": name}).fetchone()[0])
 
     def group_open(self, queue_id: int, group_id: str) -> bool:
         values = {"queue_id": queue_id, "group_id": group_id}
-        return bool(self._run("group_open", values).fetchone()[0])
+        return bool(self._context.run("group_open", values).fetchone()[0])
 
     def levels(self, queue_id: int) -> list[int]:
-        known = self._memory.levels
+        known = self._context.memory.levels
         if queue_id not in known:
-            rows = self._run("select_levels", {"queue_id": queue_id})
+            rows = self._context.run("select_levels", {"queue_id": queue_id})
             known[queue_id] = {int(level, 16) for (level,) in rows}
         return sorted(known[queue_id])
 
     def note_lanes(self, queue_id: int, session_ids: Iterable[str | None]) -> None:
         """Note the priorities of messages that come to a queue, if it is one of dialogs."""
-        known = self._memory.levels.get(queue_id)
+        known = self._context.memory.levels.get(queue_id)
         if known is not None:
             known.update(int(session_id[0], 16) for session_id in session_ids if session_id)
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
         values = {"queue_id": queue_id, "session_id": session_id, "token": token}
-        self._run("forget_group_lock", values)
-        self._run("free_group_lock", values)
-        self.wake(lower_bound(queue_id))
+        self._context.run("forget_group_lock", values)
+        self._context.run("free_group_lock", values)
+        self._context.wake(lower_bound(queue_id))
 
     def next_group(
         self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
     ) -> Callable[[], NextGroup | None]:
         def look() -> NextGroup | None:
             for low, end in ranges:
-                values = {"queue_id": queue_id, "after": low, "end": end, "now": self.now, "token": token}
-                row = self._run("next_lane", values).fetchone()
+                values = {
+                    "queue_id": queue_id,
+                    "after": low,
+                    "end": end,
+                    "now": self._context.now,
+                    "token": token,
+                }
+                row = self._context.run("next_lane", values).fetchone()
                 if row:
                     found_by, _, group_id, *_ = row
                     found = self.open_messages(queue_id, group_id, None, token, limit)
@@ -170,13 +174,13 @@ class DialogTables(Statements):
 
     def _open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> Cursor:
         values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
-        return self._run("open_lane", values)
+        return self._context.run("open_lane", values)
 
     def _lane_messages(self, queue_id: int, session_id: str, before: int, limit: int) -> Cursor:
         values = {"queue_id": queue_id, "session_id": session_id, "before": before, "limit": limit}
-        return self._run("lane_messages", values)
+        return self._context.run("lane_messages", values)
 
-    def happened(
+    def record_happening(
         self,
         handle: str,
         kind: str,
@@ -187,7 +191,7 @@ class DialogTables(Statements):
     ) -> None:
         values = {
             "dialog_id": dialog_of(handle),
-            "now": self.now,
+            "now": self._context.now,
             "sent": sent,
             "handle": handle,
             "kind": kind,
@@ -195,13 +199,13 @@ class DialogTables(Statements):
             "number": number,
             "text": text,
         }
-        self._run("insert_happening", values)
+        self._context.run("insert_happening", values)
 
     def happenings(self, dialog: str) -> list[Happening]:
-        return [Happening(*row) for row in self._run("select_happenings", {"dialog_id": dialog})]
+        return [Happening(*row) for row in self._context.run("select_happenings", {"dialog_id": dialog})]
 
     def trim_happenings(self, dialog: str, keep: int) -> None:
-        self._run("trim_happenings", {"dialog_id": dialog, "keep": keep})
+        self._context.run("trim_happenings", {"dialog_id": dialog, "keep": keep})
 
     def forget_happenings(self, dialog: str) -> None:
-        self._run("delete_happenings", {"dialog_id": dialog})
+        self._context.run("delete_happenings", {"dialog_id": dialog})

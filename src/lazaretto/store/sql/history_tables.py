@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,79 +17,79 @@ from lazaretto.store.contract.records import (
     EventRecord,
     NewEvent,
 )
-from lazaretto.store.sql.statements import Statements
+from lazaretto.store.sql.commit_context import Part
 
 
-class HistoryTables(Statements):
+class HistoryTables(Part):
     """What a transaction does with attempts, dead letters, events and audit."""
-
-    wake: Callable[[int], None]
 
     # -- attempts and dead letters --------------------------------------------------------------
 
     def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        self._run("insert_attempt", {"key": key, **msgspec.structs.asdict(attempt)})
+        self._context.run("insert_attempt", {"key": key, **msgspec.structs.asdict(attempt)})
 
     def trim_attempts(self, key: int, number: int) -> None:
-        self._run("trim_attempts", (key, number))
+        self._context.run("trim_attempts", (key, number))
 
     def attempts(self, key: int) -> list[AttemptRecord]:
-        return [AttemptRecord(*row) for row in self._run("select_attempts", (key,))]
+        return [AttemptRecord(*row) for row in self._context.run("select_attempts", (key,))]
 
     def move_attempts(self, key: int, new_key: int) -> None:
-        self._run("move_attempts", (new_key, key))
+        self._context.run("move_attempts", (new_key, key))
 
     def delete_attempts(self, keys: Sequence[int]) -> None:
-        self._run("delete_attempts", (self._ids(keys),))
+        self._context.run("delete_attempts", (self._context.ids(keys),))
 
     def last_error(self, key: int) -> ErrorRecord | None:
-        row = self._run("select_last_error", (key,)).fetchone()
+        row = self._context.run("select_last_error", (key,)).fetchone()
         return ErrorRecord(*row) if row else None
 
     def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        self._run("insert_dead_letter", {**msgspec.structs.asdict(record), "now": record.dead_lettered})
+        self._context.run(
+            "insert_dead_letter", {**msgspec.structs.asdict(record), "now": record.dead_lettered}
+        )
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
-        row = self._run("select_dead_letter", (key,)).fetchone()
+        row = self._context.run("select_dead_letter", (key,)).fetchone()
         return DeadLetterRecord(*row) if row else None
 
     def some_dead_letters(self, keys: Sequence[int]) -> dict[int, DeadLetterRecord]:
-        rows = self._run("select_some_dead_letters", (self._ids(keys),))
+        rows = self._context.run("select_some_dead_letters", (self._context.ids(keys),))
         return {row[0]: DeadLetterRecord(*row) for row in rows}
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        rows = self._run("select_dead_letters", self._criteria_values(criteria, limit))
+        rows = self._context.run("select_dead_letters", self._criteria_values(criteria, limit))
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
-        rows = self._run("select_dead_letter_keys", self._criteria_values(criteria, limit))
+        rows = self._context.run("select_dead_letter_keys", self._criteria_values(criteria, limit))
         return [key for (key,) in rows]
 
     def _criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
-        keys = None if criteria.keys is None else self._ids(criteria.keys)
+        keys = None if criteria.keys is None else self._context.ids(criteria.keys)
         return {**msgspec.structs.asdict(criteria), "keys": keys, "limit": limit}
 
     def dead_letter_groups(self, first: int, last: int, subqueue: int) -> list[DeadLetterGroupRecord]:
-        rows = self._run("group_dead_letters", (first, last, subqueue))
+        rows = self._context.run("group_dead_letters", (first, last, subqueue))
         return [DeadLetterGroupRecord(*row) for row in rows]
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
-        values = {"keys": self._ids(keys), "resolution": resolution, "now": self.now}
-        self._run("resolve_dead_letters", values)
+        values = {"keys": self._context.ids(keys), "resolution": resolution, "now": self._context.now}
+        self._context.run("resolve_dead_letters", values)
 
     def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
-        values = [value for pair in sent.items() for value in (*pair, self.now, resolution)]
-        self._insert("send_dead_letters", values, len(sent))
+        values = [value for pair in sent.items() for value in (*pair, self._context.now, resolution)]
+        self._context.insert("send_dead_letters", values, len(sent))
 
-    def forget_history(self, before: int, limit: int) -> bool:
-        events = self._run("delete_old_events", (before, limit)).rowcount
-        self._run("delete_old_workers", (before,))
-        self._run("delete_old_outbox", (before,))
-        known = self._run("delete_old_message_ids", (self.now, limit)).rowcount
-        old = [key for (key,) in self._run("select_resolved", (before, limit))]
+    def forget_old(self, before: int, limit: int) -> bool:
+        events = self._context.run("delete_old_events", (before, limit)).rowcount
+        self._context.run("delete_old_workers", (before,))
+        self._context.run("delete_old_outbox", (before,))
+        known = self._context.run("delete_old_message_ids", (self._context.now, limit)).rowcount
+        old = [key for (key,) in self._context.run("select_resolved", (before, limit))]
         if old:
-            self._run("delete_dead_letters", (self._ids(old),))
-            self._run("delete_attempts", (self._ids(old),))
+            self._context.run("delete_dead_letters", (self._context.ids(old),))
+            self._context.run("delete_attempts", (self._context.ids(old),))
         return max(events, known, len(old)) >= limit
 
     # -- events and audit -----------------------------------------------------------------------
@@ -97,22 +97,28 @@ class HistoryTables(Statements):
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
         values: list[Any] = []
         for event in events:
-            values += (self.now, kind, event.queue, event.sequence_number, event.detail)
-        self._insert("insert_events", values, len(events))
-        self.wake(0)
+            values += (self._context.now, kind, event.queue, event.sequence_number, event.detail)
+        self._context.insert("insert_events", values, len(events))
+        self._context.wake(0)
 
     def events(self, after: int, limit: int, *, kind: str | None, queue: str | None) -> list[EventRecord]:
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
-        return [EventRecord(*row) for row in self._run("select_events", values)]
+        return [EventRecord(*row) for row in self._context.run("select_events", values)]
 
     def last_event(self) -> int:
-        (position,) = self._run("last_event").fetchone()
+        (position,) = self._context.run("last_event").fetchone()
         return int(position)
 
     def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
-        values = {"time": self.now, "actor": actor, "action": action, "queue": queue, "detail": detail}
-        self._run("insert_audit", values)
+        values = {
+            "time": self._context.now,
+            "actor": actor,
+            "action": action,
+            "queue": queue,
+            "detail": detail,
+        }
+        self._context.run("insert_audit", values)
 
     def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
         values = {"limit": limit, "queue": queue and queue.lower()}
-        return [AuditRecord(*row) for row in self._run("select_audit", values)]
+        return [AuditRecord(*row) for row in self._context.run("select_audit", values)]

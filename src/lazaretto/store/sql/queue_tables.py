@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.model.keys import LAST_QUEUE, lower_bound, queue_of
 from lazaretto.store.contract.records import QueueRecord, Standing
+from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rows import encode_options, queue_record
-from lazaretto.store.sql.statements import Statements
 
 _COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")
 
+#: What forgets the consumers of a queue, with their claims.
+_CONSUMERS = (
+    "delete_consumers_staged",
+    "delete_consumers_shards",
+    "delete_consumers_claims",
+    "delete_consumers",
+)
 
-class QueueTables(Statements):
+
+class QueueTables(Part):
     """What a transaction does with queues."""
 
-    delete_bodies: Callable[[Sequence[int]], None]
-    delete_consumers: Callable[[int], None]
+    def __init__(self, context: CommitContext, bodies: BodyTables) -> None:
+        super().__init__(context)
+        self._bodies = bodies
 
-    def queue(self, path_key: str) -> QueueRecord | None:
-        known = self._memory.queues
+    def by_path(self, path_key: str) -> QueueRecord | None:
+        known = self._context.memory.queues
         if path_key not in known:
-            row = self._run("select_queue", (path_key,)).fetchone()
+            row = self._context.run("select_queue", (path_key,)).fetchone()
             known[path_key] = queue_record(row) if row else None
         return known[path_key]
 
-    def queue_by_id(self, queue_id: int) -> QueueRecord | None:
-        known = self._memory.queues_by_id
+    def by_id(self, queue_id: int) -> QueueRecord | None:
+        known = self._context.memory.queues_by_id
         if queue_id not in known:
-            row = self._run("select_queue_by_id", (queue_id,)).fetchone()
+            row = self._context.run("select_queue_by_id", (queue_id,)).fetchone()
             known[queue_id] = queue_record(row) if row else None
         return known[queue_id]
 
-    def queues(self) -> list[QueueRecord]:
-        return [queue_record(row) for row in self._run("select_queues")]
+    def all(self) -> list[QueueRecord]:
+        return [queue_record(row) for row in self._context.run("select_queues")]
 
-    def insert_queue(
+    def insert(
         self,
         path: str,
         options: QueueOptions,
@@ -46,17 +56,17 @@ class QueueTables(Statements):
         rules: bytes | None = None,
     ) -> QueueRecord:
         values = dict(zip(_COLUMNS, self._values_of(path, options, kind, topic_id, rules), strict=True))
-        (queue_id,) = self._run("insert_queue", values).fetchone()
+        (queue_id,) = self._context.run("insert_queue", values).fetchone()
         self._check_ids(queue_id)
-        record = self.queue_by_id(queue_id)
+        record = self.by_id(queue_id)
         assert record is not None
         return record
 
-    def insert_queues(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
-        (last,) = self._run("last_queue").fetchone()
+    def insert_many(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
+        (last,) = self._context.run("last_queue").fetchone()
         values = [v for path in paths for v in self._values_of(path, options, EntityKind.QUEUE)]
-        self._insert("insert_queues", values, len(paths))
-        added = [queue_record(row) for row in self._run("select_queues_after", (last,))]
+        self._context.insert("insert_queues", values, len(paths))
+        added = [queue_record(row) for row in self._context.run("select_queues_after", (last,))]
         self._check_ids(*(record.queue_id for record in added))
         return added
 
@@ -69,15 +79,24 @@ class QueueTables(Statements):
         rules: bytes | None = None,
     ) -> tuple[object, ...]:
         """Return the columns of a new queue."""
-        return (path, path.lower(), encode_options(options), self.now, self.now, kind.value, topic_id, rules)
+        return (
+            path,
+            path.lower(),
+            encode_options(options),
+            self._context.now,
+            self._context.now,
+            kind.value,
+            topic_id,
+            rules,
+        )
 
     def _check_ids(self, *queue_ids: int) -> None:
         if max(queue_ids, default=0) > LAST_QUEUE:
             raise StoreError(f"this store has had {LAST_QUEUE} queues the maximum")
-        self._memory.forget_queues()
+        self._context.memory.forget_queues()
 
-    def save_queue(self, record: QueueRecord) -> QueueRecord:
-        self._run(
+    def save(self, record: QueueRecord) -> QueueRecord:
+        self._context.run(
             "update_queue",
             {
                 "queue_id": record.queue_id,
@@ -87,107 +106,108 @@ class QueueTables(Statements):
                 "dead_letter_halted_by": record.dead_letter_halted_by,
                 "breaker": record.breaker,
                 "rules": record.rules,
-                "now": self.now,
+                "now": self._context.now,
             },
         )
-        self._memory.forget_queues()
-        saved = self.queue_by_id(record.queue_id)
+        self._context.memory.forget_queues()
+        saved = self.by_id(record.queue_id)
         assert saved is not None
         return saved
 
-    def delete_queue(self, record: QueueRecord) -> None:
+    def delete(self, record: QueueRecord) -> None:
         sized = self.sized(record.queue_id)
         if sized is not None and record.kind is EntityKind.SUBSCRIPTION:
             # What its topic holds is less by that.
             bounds = {"first": lower_bound(record.queue_id), "last": lower_bound(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
-        self._run("delete_queue", {"queue_id": record.queue_id})
-        self.delete_consumers(record.queue_id)
-        self._run("insert_deleted_queue", (record.queue_id,))
-        self._memory.forget()
+        self._context.run("delete_queue", {"queue_id": record.queue_id})
+        for query in _CONSUMERS:
+            self._context.run(query, (record.queue_id,))
+        self._context.run("insert_deleted_queue", (record.queue_id,))
+        self._context.memory.forget()
 
     def remove_deleted(self, limit: int) -> bool:
-        row = self._run("select_deleted_queue").fetchone()
+        row = self._context.run("select_deleted_queue").fetchone()
         if row is None:
             return False
         (queue_id,) = row
         first, last = lower_bound(queue_id), lower_bound(queue_id + 1)
-        found = self._run("select_some_keys", (first, last, limit)).fetchall()
+        found = self._context.run("select_some_keys", (first, last, limit)).fetchall()
         if found:
-            self._run("delete_messages", (self._ids(key for key, _ in found),))
-            self.delete_bodies([body_id for _, body_id in found if body_id is not None])
+            self._context.run("delete_messages", (self._context.ids(key for key, _ in found),))
+            self._bodies.delete([body_id for _, body_id in found if body_id is not None])
         else:
-            self._run("delete_attempts_range", (first, last))
-            self._run("delete_dead_letters_range", (first, last))
-            self._run("delete_sessions_of", (queue_id,))
-            self._run("delete_message_ids_of", (queue_id,))
-            self._run("delete_deleted_queue", (queue_id,))
+            self._context.run("delete_attempts_range", (first, last))
+            self._context.run("delete_dead_letters_range", (first, last))
+            self._context.run("delete_sessions_of", (queue_id,))
+            self._context.run("delete_message_ids_of", (queue_id,))
+            self._context.run("delete_deleted_queue", (queue_id,))
         return True
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
         found: dict[int, Standing] = {}
-        values = {"ids": self._ids(queue_ids)}
-        for queue_id, *known, state, amount in self._run("select_standings", values):
+        values = {"ids": self._context.ids(queue_ids)}
+        for queue_id, *known, state, amount in self._context.run("select_standings", values):
             standing = found.setdefault(queue_id, Standing(*known))
             if amount is not None:
                 standing.states[state] = amount
         return found
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
-        self._run("count_discarded", {"queue_id": queue_id, "expired": expired, "dropped": dropped})
+        self._context.run("count_discarded", {"queue_id": queue_id, "expired": expired, "dropped": dropped})
 
     def rollbacks(self, queue_id: int) -> int:
-        (count,) = self._run("select_rollbacks", (queue_id,)).fetchone()
+        (count,) = self._context.run("select_rollbacks", (queue_id,)).fetchone()
         return int(count)
 
     def set_rollbacks(self, queue_id: int, count: int) -> None:
-        self._run("set_rollbacks", {"queue_id": queue_id, "rollbacks": count})
+        self._context.run("set_rollbacks", {"queue_id": queue_id, "rollbacks": count})
 
     # -- sizes, of entities that have a largest one ---------------------------------------------
 
     def sized(self, queue_id: int) -> int | None:
         """Return the entity whose size a queue's messages count to: its topic, itself, or none."""
-        record = self.queue_by_id(queue_id)
+        record = self.by_id(queue_id)
         if record is not None and record.topic_id is not None:
-            record = self.queue_by_id(record.topic_id)
+            record = self.by_id(record.topic_id)
         return None if record is None or record.options.max_size is None else record.queue_id
 
     def grow(self, queue_id: int, size: int) -> None:
         """Add to the bytes that an entity holds."""
-        self._run("grow", (size, queue_id))
+        self._context.run("grow", (size, queue_id))
 
     def count_bytes(self, keys: Sequence[int], sign: int) -> None:
         """Add messages to the sizes of their entities, or take them away, while they are there."""
         for queue_id in set(map(queue_of, keys)):
             sized = self.sized(queue_id)
             if sized is not None:
-                theirs = self._ids(key for key in keys if queue_of(key) == queue_id)
-                self.grow(sized, sign * self._run("sum_sizes", (theirs,)).fetchone()[0])
+                theirs = self._context.ids(key for key in keys if queue_of(key) == queue_id)
+                self.grow(sized, sign * self._context.run("sum_sizes", (theirs,)).fetchone()[0])
 
     def sum_range(self, first: int, last: int, token: int | None = None) -> int:
         """Return the bytes of the messages between two keys, or of those that a lock holds."""
-        found = self._run("sum_range", {"first": first, "last": last, "token": token}).fetchone()
+        found = self._context.run("sum_range", {"first": first, "last": last, "token": token}).fetchone()
         return int(found[0])
 
     def size(self, queue_id: int) -> int:
-        (size,) = self._run("select_size", (queue_id,)).fetchone()
+        (size,) = self._context.run("select_size", (queue_id,)).fetchone()
         return int(size)
 
     def count_size(self, queue_id: int) -> None:
-        self._run("set_size", {"queue_id": queue_id})
+        self._context.run("set_size", {"queue_id": queue_id})
 
     # -- entities that are deleted when nobody uses them ----------------------------------------
 
     def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
-        self._run("set_idle_at", (idle_at, queue_id))
+        self._context.run("set_idle_at", (idle_at, queue_id))
         if idle_at is None:
-            self._memory.idle_at.pop(queue_id, None)
+            self._context.memory.idle_at.pop(queue_id, None)
         else:
-            self._memory.idle_at[queue_id] = idle_at
+            self._context.memory.idle_at[queue_id] = idle_at
 
     def idle_at(self, queue_id: int) -> int:
-        return self._memory.idle_at.get(queue_id, 0)
+        return self._context.memory.idle_at.get(queue_id, 0)
 
     def idle(self, limit: int) -> list[QueueRecord]:
-        found = (self.queue_by_id(row[0]) for row in self._run("select_idle", (self.now, limit)))
+        found = (self.by_id(row[0]) for row in self._context.run("select_idle", (self._context.now, limit)))
         return [record for record in found if record is not None]

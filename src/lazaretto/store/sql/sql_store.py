@@ -20,6 +20,7 @@ from lazaretto.store.contract.transaction_contract import Again, Exclusive, Oper
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Notifier
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
@@ -105,7 +106,8 @@ class SqlStore(ABC):
         self._notices = NoticeLog()
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
-        return SqlTransaction(connection.execute, self.dialect, memory, self.worker, self._prefix)
+        context = CommitContext(connection.execute, self.dialect, memory, self.worker)
+        return SqlTransaction(context, self._prefix)
 
     def _begun(self, version: int, now: int) -> None:
         """Start on a new commit; `version`: another one if others have written since."""
@@ -181,15 +183,15 @@ class SqlStore(ABC):
                 raise
         except self.errors as error:
             raise self._translated(error) from error
-        tx = self._tx
-        if tx.cursors:
-            self._memory.cursors.update(tx.cursors)
-        if tx.registers:
+        done = self._tx.context
+        if done.cursors:
+            self._memory.cursors.update(done.cursors)
+        if done.registers:
             self._memory.registered = True
-        if tx.notices:
-            self._notices.add(tx.notices)
-        if tx.woken:
-            self.notifier.notify(tx.woken)
+        if done.notices:
+            self._notices.add(done.notices)
+        if done.woken:
+            self.notifier.notify(done.woken)
 
     def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
         """Run all operations and commit; return False if one failed and left something half done."""
@@ -262,7 +264,7 @@ class SqlStore(ABC):
         for ticket in group:
             ticket.error = ticket.later = None
             execute("SAVEPOINT operation")
-            cursors, notices = dict(tx.cursors), len(tx.notices)
+            cursors, notices = dict(tx.context.cursors), len(tx.context.notices)
             try:
                 ticket.answer = ticket.operation.run(tx)
             except Exception as error:
@@ -270,8 +272,8 @@ class SqlStore(ABC):
                     raise
                 execute("ROLLBACK TO operation")
                 tx.undone()
-                tx.cursors = cursors
-                del tx.notices[notices:]
+                tx.context.cursors = cursors
+                del tx.context.notices[notices:]
                 ticket.error = self._translated(error) if isinstance(error, self.errors) else error
             execute("RELEASE operation")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.store.sql.query_files import Query, with_rows
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.rows import Cursor
 
 #: Rows of one INSERT: more gains nothing.
 _MOST_ROWS = 100
@@ -86,33 +86,30 @@ class Dialect:
 
 
 class Statements:
-    """What the parts of a transaction run their queries by."""
+    """Runs a dialect's queries on a connection."""
 
-    now: int
-
-    def __init__(self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory) -> None:
-        self._x = execute
+    def __init__(self, execute: Callable[..., Cursor], dialect: Dialect) -> None:
+        self._execute = execute
         self._statements = dialect.statements
         self._row_statements = dialect.row_statements
-        self._ids = dialect.ids
-        self._memory = memory
+        self.ids = dialect.ids
 
-    def _run(self, name: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> Cursor:
+    def run(self, name: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> Cursor:
         """Run a query with its values by name, or in the order in which its text first has them.
 
         Only a query that has each parameter once may be given its values in order.
         """
         statement = self._statements[name]
         if statement.locks_first:
-            self._write_range_locks()
-        return self._x(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
+            self.write_range_locks()
+        return self._execute(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
 
-    def _insert(self, name: str, values: list[Any], count: int) -> None:
+    def insert(self, name: str, values: list[Any], count: int) -> None:
         """Give `count` rows to a query, whose values stand one after the other."""
         statement = self._row_statements[name]
         if statement.locks_first:
-            self._write_range_locks()
-        statement.run(self._x, values, count)
+            self.write_range_locks()
+        statement.run(self._execute, values, count)
 
-    def _write_range_locks(self) -> None:
+    def write_range_locks(self) -> None:
         """Write the locks on ranges into their messages, where there are such locks."""

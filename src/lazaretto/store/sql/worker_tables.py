@@ -9,71 +9,69 @@ import msgspec
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import LeaseRecord, MessageRow
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
-from lazaretto.store.sql.statements import Statements
+from lazaretto.store.sql.commit_context import Part
 
 #: How long a process that cannot be seen from here may be silent before it counts as dead, in microseconds.
 SILENCE = 30_000_000
 
 
-class WorkerTables(Statements):
+class WorkerTables(Part):
     """What a transaction does with workers and leases."""
 
-    worker: str
-    #: Whether this commit makes the process known as a worker.
-    registers = False
-
-    def register_worker(self) -> None:
-        if not self._memory.registered:
-            self._run(
+    def register(self) -> None:
+        if not self._context.memory.registered:
+            self._context.run(
                 "register_worker",
-                {"worker": self.worker, "now": self.now, **this_process()._asdict()},
+                {"worker": self._context.worker, "now": self._context.now, **this_process()._asdict()},
             )
-            self.registers = True
+            self._context.registers = True
 
-    def worker_died(self, worker: str) -> bool:
-        row = self._run("select_worker", (worker,)).fetchone()
+    def is_dead(self, worker: str) -> bool:
+        row = self._context.run("select_worker", (worker,)).fetchone()
         if row is None:
             return False
         *process, died = row
-        return died is not None or self._is_dead(*process)
+        return died is not None or self._is_gone(*process)
 
-    def dead_workers(self) -> list[str]:
-        living = self._run("select_living_workers").fetchall()
-        return [worker for worker, *process in living if self._is_dead(*process)]
+    def dead(self) -> list[str]:
+        living = self._context.run("select_living_workers").fetchall()
+        return [worker for worker, *process in living if self._is_gone(*process)]
 
-    def bury_worker(self, worker: str) -> None:
-        self._run("bury_worker", {"worker": worker, "now": self.now})
+    def bury(self, worker: str) -> None:
+        self._context.run("bury_worker", {"worker": worker, "now": self._context.now})
 
     def needs_heartbeat(self) -> bool:
-        return self._run("select_worker", (self.worker,)).fetchone() is not None
+        return self._context.run("select_worker", (self._context.worker,)).fetchone() is not None
 
     def write_heartbeat(self) -> None:
-        self._run("beat", {"worker": self.worker, "now": self.now})
+        self._context.run("beat", {"worker": self._context.worker, "now": self._context.now})
 
-    def delete_worker(self) -> None:
-        self._run("delete_worker", (self.worker,))
+    def delete(self) -> None:
+        self._context.run("delete_worker", (self._context.worker,))
 
-    def _is_dead(self, machine: str, pid: int, born: str, seen: int) -> bool:
+    def _is_gone(self, machine: str, pid: int, born: str, seen: int) -> bool:
         gone = is_gone(Process(machine, pid, born))
-        return self.now - seen > SILENCE if gone is None else gone
+        return self._context.now - seen > SILENCE if gone is None else gone
 
     def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
         bounds = {"first": lower_bound(queue_id), "end": lower_bound(queue_id + 1)}
-        rows = self._run("select_locked_by", {"worker": worker, "until": until, **bounds})
+        rows = self._context.run("select_locked_by", {"worker": worker, "until": until, **bounds})
         return [MessageRow(*row) for row in rows]
 
     def insert_lease(self, lease: LeaseRecord) -> None:
-        self._run("insert_lease", {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))})
+        self._context.run(
+            "insert_lease", {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))}
+        )
 
     def start_lease(self, token: int) -> None:
-        self._run("start_lease", (token,))
+        self._context.run("start_lease", (token,))
 
     def leases_of(self, worker: str) -> list[LeaseRecord]:
-        rows = self._run("select_leases", (worker,))
+        rows = self._context.run("select_leases", (worker,))
         return [
             LeaseRecord(token, worker, queue_id, session_id, json.loads(keys), bool(started))
             for token, worker, queue_id, session_id, keys, started in rows
         ]
 
     def delete_lease(self, token: int) -> None:
-        self._run("delete_lease", (token,))
+        self._context.run("delete_lease", (token,))

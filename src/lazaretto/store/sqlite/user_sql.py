@@ -127,7 +127,7 @@ class SqliteExclusive:
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._where) from error
             raise
-        self._end(self._tx.woken, self._tx.notices)
+        self._end(self._tx.context.woken, self._tx.context.notices)
         return answer
 
     def rollback(self) -> None:

@@ -1,0 +1,43 @@
+"""Before which moment no timer is left: what a process knows of the timers of a served store."""
+
+from __future__ import annotations
+
+#: How far one process's time may be behind another's without that a timer is overlooked until the next full
+#: look, in microseconds.
+_SLACK = 250_000
+#: How often the full look is, in microseconds.
+_FULL_LOOK = 60_000_000
+
+
+class DueMark:
+    """Before which moment no timer is left, as far as this process knows.
+
+    The entries of messages that are gone stay in the index of times as long as any open transaction of the
+    database could still see them. To start behind them keeps the search short.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._looked = 0
+        self._latest = 0
+
+    def since(self, now: int) -> int:
+        """Return the moment from which on timers must be looked for."""
+        if now < self._latest - _SLACK or now > self._looked + _FULL_LOOK:
+            self._since, self._looked = 0, now
+        self._latest = now
+        return self._since
+
+    def nothing_due(self, since: int, now: int) -> None:
+        """Note that there is no timer between two moments."""
+        if since <= self._since:
+            self._since = max(self._since, now - _SLACK)
+
+    @property
+    def latest(self) -> int:
+        """The moment up to which no timer is left."""
+        return self._since
+
+    def lower(self, due: int) -> None:
+        """Note that there may be a timer at a moment, which may be of the past."""
+        self._since = min(self._since, due - 1)

@@ -1,0 +1,88 @@
+"""What the parts of a transaction on PostgreSQL share: COPY, locks on ranges, and the mark of timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.due_mark import DueMark
+from lazaretto.store.postgres.pipeline import text
+from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.statements import Dialect
+
+#: What is inserted by COPY if there is much of it: the query, and the types of its columns.
+_COPIED = {
+    "insert_messages": (
+        "copy_messages",
+        ("int8", "int4", "int8", "int8", "int8", "text", "text", "bytea", "int8", "bytea"),
+    ),
+    "insert_bodies": ("copy_bodies", ("int8", "bytea")),
+    "insert_events": ("copy_events", ("int8", "text", "text", "int8", "text")),
+}
+#: From so many rows on, COPY is faster, although nothing can be sent together with it.
+_COPY_FROM = 32
+
+#: Where the time at which it is due stands among what insert_routed inserts.
+_TRANSIT_DUE = 2
+
+#: How far ahead the next timer is looked for, in microseconds.
+AHEAD = 1_000_000
+
+
+class PgContext(CommitContext):
+    """One connection's commits on PostgreSQL. `reads`: it only reads, and nothing is written."""
+
+    def __init__(
+        self,
+        connection: PgConnection,
+        dialect: Dialect,
+        memory: Memory,
+        worker: str,
+        mark: DueMark,
+        *,
+        reads: bool = False,
+    ) -> None:
+        super().__init__(connection.execute, dialect, memory, worker)
+        self.connection = connection
+        self.mark = mark
+        self._reads = reads
+        self._nothing_due_till = 0
+
+    def begin(self, now: int) -> None:
+        super().begin(now)
+        self._nothing_due_till = self.mark.latest
+
+    def undone(self) -> None:
+        super().undone()
+        # What was done about timers is undone too.
+        self.mark.lower(self._nothing_due_till + 1)
+
+    def note_due(self, due: int | None) -> None:
+        """Note that a message may have a timer, from this commit on."""
+        if due is not None:
+            self.mark.lower(due)
+
+    def write_range_locks(self) -> None:
+        if self.memory.ranges and not self._reads:
+            self.memory.ranges = False
+            self.run("write_range_locks")
+
+    def insert(self, name: str, values: list[Any], count: int) -> None:
+        if name == "insert_routed":
+            for due in values[_TRANSIT_DUE :: len(values) // count]:
+                self.note_due(due)
+        if count < _COPY_FROM or name not in _COPIED:
+            super().insert(name, values, count)
+            return
+        query, types = _COPIED[name]
+        width = len(types)
+        for column, kind in enumerate(types):
+            if kind == "text":
+                values[column::width] = [None if v is None else text(v) for v in values[column::width]]
+        rows = (values[start : start + width] for start in range(0, count * width, width))
+        self.connection.copy(self._statements[query].sql, types, rows)
+
+    def by_now(self) -> dict[str, int]:
+        # Messages that are gone have times ahead of now, which a look any further would pass.
+        return {"now": self.now, "since": self.mark.since(self.now), "ahead": self.now + AHEAD}

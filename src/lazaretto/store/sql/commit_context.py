@@ -1,0 +1,75 @@
+"""What the parts of a transaction share: the commit's time, its queries, and what follows once it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lazaretto.store.contract.records import FRESH, Notice
+from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.statements import Dialect, Statements
+
+#: How many notices of one commit are kept: a log of more helps nobody.
+_MOST_NOTICES = 1_000
+
+
+class CommitContext(Statements):
+    """One connection's commits, one after the other."""
+
+    def __init__(self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory, worker: str) -> None:
+        super().__init__(execute, dialect)
+        self.memory = memory
+        self.worker = worker
+        self.now = 0
+        #: Where there may be something to receive, and for how many receivers.
+        self.woken: dict[int, int] = {}
+        #: How far this commit has moved on into the fresh messages, by queue.
+        self.cursors: dict[int, int] = {}
+        #: What is logged once this commit is done.
+        self.notices: list[Notice] = []
+        #: Whether this commit makes the process known as a worker.
+        self.registers = False
+
+    def begin(self, now: int) -> None:
+        """Start on a new commit."""
+        self.now = now
+        self.registers = False
+        if self.woken:
+            self.woken = {}
+        if self.cursors:
+            self.cursors = {}
+        if self.notices:
+            self.notices = []
+
+    def undone(self) -> None:
+        """Forget what is known by something that was undone."""
+        self.memory.forget()
+
+    def wake(self, key: int, messages: int = 1) -> None:
+        """See Transaction."""
+        place = key >> 42
+        self.woken[place] = self.woken.get(place, 0) + messages
+
+    def tell(self, notice: Notice) -> None:
+        """See Transaction."""
+        if len(self.notices) < _MOST_NOTICES:
+            self.notices.append(notice)
+
+    def by_now(self) -> dict[str, int]:
+        """Return the moment that timers are compared with, as the parameters of queries."""
+        return {"now": self.now}
+
+    def first_fresh(self, queue_id: int) -> int | None:
+        """Return the key behind which a queue's fresh messages start, if it is known."""
+        return self.cursors.get(queue_id) or self.memory.cursors.get(queue_id)
+
+    def lock_range(self, first: int, last: int, token: int, until: int | None) -> None:
+        """Lock the fresh messages between two keys."""
+        values = {"first": first, "last": last, "state": FRESH, "token": token, "until": until}
+        self.run("lock_range", {**values, "now": self.now, "worker": self.worker})
+
+
+class Part:
+    """What a transaction does with the tables of one subject."""
+
+    def __init__(self, context: CommitContext) -> None:
+        self._context = context

@@ -1,0 +1,23 @@
+"""Message ids in SQL: the part of a transaction for duplicate detection."""
+
+from __future__ import annotations
+
+from lazaretto.store.sql.commit_context import Part
+
+
+class MessageIdTables(Part):
+    """What a transaction does with the message ids of a duplicate detection window."""
+
+    def find(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
+        values = (queue_id, message_id, partition_key, self._context.now)
+        row = self._context.run("select_message_id", values).fetchone()
+        return row[0] if row else None
+
+    def remember(
+        self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
+    ) -> None:
+        values = (queue_id, message_id, partition_key, forget_after, sequence_number)
+        self._context.run("insert_message_id", values)
+
+    def forget(self, queue_id: int, message_id: str, partition_key: str, sequence_number: int) -> None:
+        self._context.run("delete_message_id", (queue_id, message_id, partition_key, sequence_number))

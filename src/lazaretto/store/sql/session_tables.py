@@ -1,0 +1,99 @@
+"""Sessions in SQL: the part of a transaction for their locks, what holds them, and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.model.keys import lower_bound
+from lazaretto.store.contract.records import (
+    HeldSessionRecord,
+    MessageRow,
+    MessageStanding,
+    SessionAddress,
+    SessionRecord,
+)
+from lazaretto.store.sql.commit_context import Part
+
+
+class SessionTables(Part):
+    """What a transaction does with sessions."""
+
+    def ids(self, queue_id: int) -> list[str]:
+        return [name for (name,) in self._context.run("select_sessions", {"queue_id": queue_id})]
+
+    def next_id(self, queue_id: int, after: str) -> str | None:
+        row = self._context.run("next_session_id", {"queue_id": queue_id, "after": after}).fetchone()
+        return row[0] if row else None
+
+    def first_receivable(self, queue_id: int, session_id: str) -> int | None:
+        (first,) = self._context.run(
+            "first_receivable_key", (queue_id, session_id, self._context.now)
+        ).fetchone()
+        delayed = self.first_delayed(queue_id, session_id)
+        return None if first is None or (delayed is not None and delayed < first) else first
+
+    def first_delayed(self, queue_id: int, session_id: str) -> int | None:
+        (key,) = self._context.run("first_delayed_key", (queue_id, session_id)).fetchone()
+        return None if key is None else int(key)
+
+    def find(self, queue_id: int, session_id: str) -> SessionRecord | None:
+        row = self._context.run("select_session", (queue_id, session_id)).fetchone()
+        return SessionRecord(*row) if row else None
+
+    def lock(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+        values = {
+            "queue_id": queue_id,
+            "session_id": session_id,
+            "token": token,
+            "until": until,
+            "worker": self._context.worker,
+        }
+        self._context.run("lock_session", values)
+
+    def renew(self, queue_id: int, session_id: str, until: int) -> None:
+        self._context.run("renew_session", {"queue_id": queue_id, "session_id": session_id, "until": until})
+
+    def unlock(self, queue_id: int, session_id: str) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id}
+        self._context.run("unlock_session", values)
+        self._context.run("delete_idle_session", values)
+        self._context.wake(lower_bound(queue_id))
+
+    def hold(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
+        self._context.run("hold_session", values)
+
+    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
+        rows = self._context.run("release_sessions", (self._context.ids(keys),)).fetchall()
+        released = [SessionAddress(*row) for row in rows]
+        for session in released:
+            self._context.run("delete_idle_session", msgspec.structs.asdict(session))
+            self._context.wake(lower_bound(session.queue_id))
+        return released
+
+    def held_by(self, keys: Sequence[int]) -> dict[int, str]:
+        return dict(self._context.run("select_sessions_held_by", (self._context.ids(keys),)).fetchall())
+
+    def held(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
+        values = {"first": first, "last": last, "limit": limit}
+        return [HeldSessionRecord(*row) for row in self._context.run("select_held_sessions", values)]
+
+    def messages(self, queue_id: int, session_id: str) -> list[MessageStanding]:
+        rows = self._context.run("select_session_keys", (queue_id, session_id))
+        return [MessageStanding(*row) for row in rows]
+
+    def set_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
+        values = {"queue_id": queue_id, "session_id": session_id, "state": state}
+        self._context.run("set_session_state", values)
+        if state is None:
+            self._context.run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})
+
+    def locked_messages(self, queue_id: int, session_id: str) -> list[MessageRow]:
+        rows = self._context.run("select_session_locked", (queue_id, session_id)).fetchall()
+        return [MessageRow(*row) for row in rows]
+
+    def due(self, limit: int) -> list[SessionAddress]:
+        rows = self._context.run("select_due_sessions", {**self._context.by_now(), "limit": limit})
+        return [SessionAddress(queue_id, session_id) for queue_id, session_id, _token in rows]

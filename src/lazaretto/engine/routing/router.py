@@ -171,6 +171,13 @@ class Router:
             known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
         return known
 
+    def _body_of(self, routed: RoutedMessage) -> bytes | None:
+        if routed.body is not None or routed.body_id is None:
+            return routed.body
+        # One that was shared in this commit is not stored before its end.
+        known = self._bodies.get(routed.body_id)
+        return self._tx.bodies.find(routed.body_id) if known is None else known
+
     def _wanted(
         self, known: Subscribers, routed: RoutedMessage
     ) -> tuple[
@@ -185,7 +192,10 @@ class Router:
         if not known.asks:
             return wanted, ignored
         headers = decode_headers(routed.headers)
-        view = MessageView(headers, routed.message_id, enqueued=self._tx.now, size=routed.size)
+        view = MessageView(
+            headers, routed.message_id, enqueued=self._tx.now, size=routed.size,
+            body=lambda: self._body_of(routed),
+        )  # fmt: skip
         for queue, rules in known.concerned(view):
             try:
                 wanted += [(queue, copy, None) for copy in rules.copies(view)]

@@ -37,11 +37,15 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
+from lazaretto.store.contract.claim_contract import (
+    DEFAULT_LEASE,
+    MOST_ROWS,
+    MOST_SHARDS,
+    OPEN,
+    ClaimRecord,
+    ShardRecord,
+)
 from lazaretto.store.contract.transaction_contract import Store, Transaction
-
-DEFAULT_LEASE = 300.0
-MOST_ROWS = 10_000_000
 
 
 class Claim(msgspec.Struct, frozen=True):

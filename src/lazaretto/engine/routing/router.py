@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lazaretto.engine.log import note
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.engine.routing.subscribers import Subscribers, subscribers
 from lazaretto.engine.routing.undeliverable import (
@@ -13,7 +14,6 @@ from lazaretto.engine.routing.undeliverable import (
     FULL_REASON,
     LARGE_HEADERS,
     MOST_HOPS,
-    NO_DIALOG,
     NO_SESSION,
     NOT_FOUND_REASON,
     SIZE_REASON,
@@ -231,8 +231,9 @@ class Router:
         return _replace(routed, expires=end if routed.expires is None else min(end, routed.expires))
 
     def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:
-        if queue.options.dialogs:
-            self._undelivered.append((queue, routed, NO_DIALOG))
+        undeliverable = admission_of(queue).undeliverable
+        if undeliverable is not None:
+            self._undelivered.append((queue, routed, undeliverable))
         elif queue.options.requires_session and routed.session_id is None:
             self._undelivered.append((queue, routed, NO_SESSION))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import uuid
@@ -167,7 +168,7 @@ class ClaimConsumer:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
         stage = uuid.uuid4().hex
         for _, shard in self.shards(number - 1, number):
-            keys = self._store.read(lambda tx, shard=shard: tx.claims.shard_keys(shard, shard.rows))  # type: ignore[misc]
+            keys = self._store.read(functools.partial(_keys_of, shard))
             others = [
                 StagedRow(key, Outcome.FAILED.value, failed[sequence_of(key)])
                 for key in keys
@@ -235,3 +236,7 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
         ended=None if claim.ended is None else to_datetime(claim.ended),
         outcomes=summary_of(claim).outcomes,
     )
+
+
+def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:
+    return tx.claims.shard_keys(shard, shard.rows)

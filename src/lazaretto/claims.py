@@ -11,7 +11,10 @@ from datetime import datetime
 
 import msgspec
 
+from lazaretto.engine.claims.attach_drivers import Attach
+from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
 from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, summary_of
+from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
     SettleClaims,
@@ -20,17 +23,7 @@ from lazaretto.engine.claims.settle_claims import (
     StagedRows,
     staged_rows,
 )
-from lazaretto.engine.claims.take_claims import (
-    Attach,
-    BeginShard,
-    Identify,
-    MarkStarted,
-    RenewClaims,
-    StartShard,
-    TakeClaim,
-    TrimClaims,
-    require_claims,
-)
+from lazaretto.engine.claims.take_claims import TakeClaim
 from lazaretto.errors import EntityError
 from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime

@@ -201,7 +201,7 @@ def test_a_new_store_is_its_owners_alone(path: Path) -> None:
             modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     finally:
         os.umask(before)
-    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+    assert modes == {f"store.db{part}": 0o600 for part in ("", "-wal", "-shm", "-wake")}
 
 
 def test_the_rights_of_a_file_that_is_there_are_kept(path: Path) -> None:

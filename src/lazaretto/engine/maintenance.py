@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: How often other processes' writes are looked for while somebody waits, in seconds.
-_POLL = 0.01
 #: How long it sleeps while nobody waits, in seconds.
 _REST = 0.5
 #: How often what is no longer kept is removed, in seconds, and how soon after the start first.
@@ -37,6 +35,8 @@ class MaintainedStore(Store, Protocol):
     """What the keeper needs of a store besides the contract."""
 
     notifier: Notifier
+    #: How often other processes' commits are looked for while somebody waits, in seconds.
+    poll: float
 
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
@@ -46,8 +46,12 @@ class MaintainedStore(Store, Protocol):
         """Clear away what messages that are gone have left, if that is due."""
         ...
 
-    def on_waiting(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a thread starts to wait and none did before."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep, as the thread that looks for other processes' commits, until it is time to look again."""
+        ...
+
+    def wake(self) -> None:
+        """End the `sleep` that is under way, or else the next one."""
         ...
 
 
@@ -70,19 +74,17 @@ class Maintenance:
     def __init__(self, store: MaintainedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._awake = threading.Event()
         self._stopping = False
         self._seen: tuple[int, int] | None = None
         self._next_due: int | None = 0
         self._beat_at = self._bury_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lazaretto-maintenance", daemon=True)
-        store.on_waiting(self._awake.set)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread."""
         self._stopping = True
-        self._awake.set()
+        self._store.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
@@ -97,8 +99,7 @@ class Maintenance:
                 # The reader is opened anew. Whoever reads the log may be gone, which is no reason to stop.
                 with suppress(Exception):
                     _log.warning("timers are looked after again soon: %s: %s", type(error).__name__, error)
-                self._awake.wait(_REST)
-                self._awake.clear()
+                self._store.sleep(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
@@ -120,12 +121,11 @@ class Maintenance:
                 # Whoever waits finds out by itself.
                 gone = True
                 self._store.notifier.notify_all()
-                self._awake.wait(_REST)
+                self._store.sleep(_REST)
             except LazarettoError as error:
                 _log.warning("timers: %s", error)
-                self._awake.wait(_REST)
-            self._awake.wait(self._pause())
-            self._awake.clear()
+                self._store.sleep(_REST)
+            self._store.sleep(self._pause())
 
     def _look(self, version: Callable[[], tuple[int, int]]) -> None:
         seen, before = version(), self._seen
@@ -153,7 +153,7 @@ class Maintenance:
                 self._store.run(BuryWorkers())
 
     def _pause(self) -> float:
-        pause = _POLL if self._store.notifier.waiting else _REST
+        pause = self._store.poll if self._store.notifier.waiting else _REST
         if self._next_due is not None and self._clock.ticks:
             pause = min(pause, max(0.0, (self._next_due - self._clock.now()) / MICROSECONDS))
         return pause

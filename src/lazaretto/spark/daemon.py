@@ -1,6 +1,5 @@
 """Starts Spark's Python workers like Spark's own daemon, with everything they need already imported.
 
-Spark has a daemon for the workers of its tasks, and one for each kind of question about a source or a sink.
 A task has three workers: one reads, one runs handlers, one tells the sink. Each is forked from here.
 """
 
@@ -8,10 +7,9 @@ from __future__ import annotations
 
 import gc
 import importlib
-import sys
 
-#: What the workers of tasks import: they take a second of work for it, each.
-_FOR_TASKS = (
+#: What workers import: they take a second of work for it, each.
+_NEEDED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
@@ -19,14 +17,11 @@ _FOR_TASKS = (
     "lazaretto.spark.pipeline",
     "lazaretto.spark.source",
 )
-#: What answers Spark's questions needs less.
-_FOR_QUESTIONS = ("lazaretto.spark.datasource",)
-_TASKS = "pyspark.worker"
 
 
 def main() -> None:
     """Import, then wait for workers to be asked for."""
-    for name in _FOR_TASKS if _TASKS in sys.argv[1:] else _FOR_QUESTIONS:
+    for name in _NEEDED:
         importlib.import_module(name)
     # Nothing of it is garbage, and what nobody writes to is shared.
     gc.freeze()

@@ -11,12 +11,9 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import lazaretto
-
-if TYPE_CHECKING:
-    from lazaretto import Broker
+from lazaretto.broker import Broker
 
 _FILES = Path("/proc/self/fd")
 

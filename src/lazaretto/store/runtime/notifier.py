@@ -10,8 +10,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from lazaretto.errors import BrokerClosed
+
+
+class Elsewhere(Protocol):
+    """What is known of other processes."""
+
+    def number(self, place: int) -> int:
+        """Return a number that changes when some process has news of a place."""
+        ...
+
+    def watch(self, place: int, alike: bool, threads: int) -> None:
+        """Note that so many threads more, or less, wait at a place. One thread calls it at a time."""
+        ...
 
 
 class Notifier:
@@ -27,10 +40,12 @@ class Notifier:
         self._first_waiter = first_waiter
         #: How many threads are waiting.
         self.waiting = 0
+        self.elsewhere: Elsewhere | None = None
 
     def count(self, place: int) -> int:
         """Return a number that changes when there may be news."""
-        return self._counts.get(place, 0) + self._everywhere
+        here = self._counts.get(place, 0) + self._everywhere
+        return here if self.elsewhere is None else here << 32 | self.elsewhere.number(place)
 
     def notify(self, places: Mapping[int, int]) -> None:
         """There may be news in these places: so many messages."""
@@ -49,6 +64,13 @@ class Notifier:
             self._everywhere += 1
             for place in self._conditions:
                 self._wake(place, 1)
+
+    def notify_where(self, is_news: Callable[[int], bool]) -> None:
+        """There may be news in some places, whose numbers have changed: another process has written."""
+        with self._lock:
+            for place in self._conditions:
+                if is_news(place):
+                    self._wake(place, 1)
 
     def _wake(self, place: int, messages: int) -> None:
         for alike, condition in self._conditions.get(place, {}).items():
@@ -78,6 +100,9 @@ class Notifier:
             if condition is None:
                 condition = conditions[alike] = threading.Condition(self._lock)
             self.waiting += 1
+            if self.elsewhere is not None:
+                # Before it compares: who tells of news does so first, and then looks who waits.
+                self.elsewhere.watch(place, alike is not None, 1)
             if self.waiting == 1:
                 self._first_waiter()
             try:
@@ -94,6 +119,8 @@ class Notifier:
                 raise
             finally:
                 self.waiting -= 1
+                if self.elsewhere is not None:
+                    self.elsewhere.watch(place, alike is not None, -1)
         return True
 
     def close(self) -> None:

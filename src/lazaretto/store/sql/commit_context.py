@@ -22,6 +22,8 @@ class CommitContext(Statements):
         self.now = 0
         #: Where there may be something to receive, and for how many receivers.
         self.woken: dict[int, int] = {}
+        #: When the first of what this commit has written comes due, locks aside.
+        self.comes_due: int | None = None
         #: How far this commit has moved on into the fresh messages, by queue.
         self.cursors: dict[int, int] = {}
         #: What is logged once this commit is done.
@@ -33,6 +35,7 @@ class CommitContext(Statements):
         """Start on a new commit."""
         self.now = now
         self.registers = False
+        self.comes_due = None
         if self.woken:
             self.woken = {}
         if self.cursors:
@@ -48,6 +51,11 @@ class CommitContext(Statements):
         """See Transaction."""
         place = key >> 42
         self.woken[place] = self.woken.get(place, 0) + messages
+
+    def note_due(self, due: int) -> None:
+        """Note when something comes due that a commit writes."""
+        if self.comes_due is None or due < self.comes_due:
+            self.comes_due = due
 
     def tell(self, notice: Notice) -> None:
         """See Transaction."""

@@ -79,6 +79,8 @@ class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
+    #: How often other processes' commits are looked for while somebody waits, in seconds.
+    poll = 0.01
     #: Whether operations are started, their answers read after the commit.
     _starts = False
     #: How its SQL names parameters, in DB-API's words.
@@ -100,9 +102,9 @@ class SqlStore(ABC):
         self._version = -1
         self._tx = self._transaction(connection, self._memory)
         self._closed = threading.Event()
-        self._monitor: Callable[[], None] = lambda: None
+        self._awake = threading.Event()
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
-        self.notifier = Notifier(self._wake_monitor)
+        self.notifier = Notifier(self._first_waits)
         self._notices = NoticeLog()
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
@@ -190,8 +192,8 @@ class SqlStore(ABC):
             self._memory.registered = True
         if done.notices:
             self._notices.add(done.notices)
-        if done.woken:
-            self.notifier.notify(done.woken)
+        if done.woken or done.comes_due is not None:
+            self._tell(done.woken, done.comes_due)
 
     def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
         """Run all operations and commit; return False if one failed and left something half done."""
@@ -288,17 +290,28 @@ class SqlStore(ABC):
     def pass_on(self, key: int, alike: str | None) -> None:
         self.notifier.pass_on(key >> 42, alike)
 
-    def on_waiting(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a thread starts to wait and none did before."""
-        self._monitor = wake
+    def sleep(self, seconds: float) -> None:
+        """Sleep, as the thread that looks for other processes' commits, until it is time to look again."""
+        self._awake.wait(seconds)
+        self._awake.clear()
 
-    def _wake_monitor(self) -> None:
-        self._monitor()
+    def wake(self) -> None:
+        """End the `sleep` that is under way, or else the next one."""
+        self._awake.set()
+
+    def _first_waits(self) -> None:
+        """A thread starts to wait, and none did before."""
+        self.wake()
+
+    def _tell(self, woken: Mapping[int, int], comes_due: int | None) -> None:
+        """Wake those who wait for what a commit has made receivable; `comes_due`: when something will be."""
+        self.notifier.notify(woken)
 
     def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
         self._group.release()
         if woken:
-            self.notifier.notify(woken)
+            # What it has scheduled besides is looked for.
+            self._tell(woken, self.clock.now())
         if notices:
             self._notices.add(notices)
             self._notices.write()

@@ -13,6 +13,7 @@ import msgspec
 from lazaretto.model.keys import in_main, lower_bound, queue_of, upper_bound
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.records import (
+    DELAYED,
     FRESH,
     READY,
     SCHEDULED,
@@ -123,6 +124,8 @@ class SqlTransaction:
             if scheduled is not None and scheduled > now and not force_fresh:
                 state = SCHEDULED
                 due = scheduled if expires is None else min(scheduled, expires)
+            if due is not None:
+                self.context.note_due(due)
             session_id = message.session_id if sessions else None
             values += (
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
@@ -253,8 +256,7 @@ class SqlTransaction:
         self.dialogs.note_lanes(queue_of(values["new_key"]), (row.session_id,))
         self.context.run("update_row", values)
         self.queues.count_bytes([values["new_key"]], 1)
-        if row.state in (FRESH, READY, SUSPECT):
-            self.context.wake(values["new_key"])
+        self._note_standing(values["new_key"], row)
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
         self.queues.count_bytes([row.key for row in rows.values()], -1)
@@ -262,10 +264,16 @@ class SqlTransaction:
         for new_key, row in rows.items():
             values += (row.key, new_key, *_standing(row))
             self.dialogs.note_lanes(queue_of(new_key), (row.session_id,))
-            if row.state in (FRESH, READY, SUSPECT):
-                self.context.wake(new_key)
+            self._note_standing(new_key, row)
         self.context.insert("update_rows", values, len(rows))
         self.queues.count_bytes(list(rows), 1)
+
+    def _note_standing(self, key: int, row: MessageRow) -> None:
+        """Note what a message that is saved means for those who wait."""
+        if row.state in (FRESH, READY, SUSPECT):
+            self.context.wake(key)
+        elif row.state in (SCHEDULED, DELAYED) and row.due is not None:
+            self.context.note_due(row.due)
 
     def save_counters(self, row: MessageRow) -> None:
         self.context.run("update_counters", {"key": row.key, **row.counters._asdict()})

@@ -41,6 +41,7 @@ class TopicTables(Part):
             if one.scheduled is not None and one.scheduled > now:
                 state = SCHEDULED
                 due = one.scheduled if due is None else min(due, one.scheduled)
+                self._context.note_due(due)
             if body is not None and len(body) > INLINE_BODY:
                 body_id, body = self._bodies.insert_one(body), None
             values += (

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
-from lazaretto.model.clock import Clock
+from lazaretto.model.clock import MICROSECONDS, Clock
+from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_store import Closable, SqlStore
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
+from lazaretto.store.sqlite.news import News
 from lazaretto.store.sqlite.schema import prepare
 from lazaretto.store.sqlite.store_file import WatchedFile
 from lazaretto.store.sqlite.tables import SqliteTables
 from lazaretto.store.sqlite.user_sql import SqliteExclusive
+from lazaretto.store.sqlite.wake_file import WakeFile
 from lazaretto.store.sqlite.write_ahead_log import Log, has_reset_bug
+from lazaretto.store.sqlite.writers_line import WritersLine
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 #: How long a writer sleeps before it asks again for a file that another process is writing, in
 #: seconds: the first and the longest time. SQLite's own waits are longer, and so less fair.
 _FIRST_NAP = 0.000_2
 _LONGEST_NAP = 0.005
+#: How often others' commits are looked for all the same by those who are told of them, in seconds.
+_POLL = 0.25
 #: Whoever writes waits here, not in SQLite.
 _NO_PATIENCE = "PRAGMA busy_timeout = 0"
 
@@ -74,7 +83,23 @@ class SqliteStore(SqlStore):
             self._log = Log(self._file.log, page_size, self._connect)
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
+        self._open_wake_file()
         self._readers: list[sqlite3.Connection] = []
+
+    def _open_wake_file(self) -> None:
+        self._line: WritersLine | None = None
+        self._news: News | None = None
+        self._wake_file: WakeFile | None = None
+        try:
+            self._wake_file = WakeFile(self.path)
+        except (OSError, ValueError) as error:
+            # Naps and polls do, too.
+            _log.debug("%s: no wake file: %s", self._where, error)
+            return
+        self._line = WritersLine(self._wake_file)
+        self._news = News(self._wake_file)
+        self.notifier.elsewhere = self._news
+        self.poll = _POLL
 
     def _connect(self, *, read_only: bool = False) -> sqlite3.Connection:
         """Return one more connection to the same file. Raises StoreGone if another one is in its place."""
@@ -114,31 +139,40 @@ class SqliteStore(SqlStore):
         self._wait_to_begin(connection)
 
     def _wait_to_begin(self, connection: sqlite3.Connection) -> None:
-        """Start a transaction, when no other process is in one.
+        """Start a transaction, when no other process is in one, and it is this one's turn.
 
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """
-        nap, end = _FIRST_NAP, 0.0
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                    raise
-                now = time.monotonic()
-                end = end or now + self._busy
-                if now >= end:
+        line = self._line
+        if (line is None or not line.is_others_turn()) and _try_to_begin(connection) is None:
+            return
+        end = time.monotonic() + self._busy
+        nap = _FIRST_NAP
+        with nullcontext(time.sleep) if line is None else line.standing() as sleep:
+            while True:
+                sleep(nap)
+                error = _try_to_begin(connection)
+                if error is None:
+                    return
+                if time.monotonic() >= end:
                     raise StoreBusy(
                         f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
                         "try again"
                     ) from error
-                time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:
         self._file.refuse_gone()
         self._connection.execute("COMMIT")
+        self._pass_on()
+
+    def _roll_back(self) -> None:
+        super()._roll_back()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._line is not None:
+            self._line.pass_on()
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, sqlite3.Error)
@@ -169,6 +203,41 @@ class SqliteStore(SqlStore):
                 raise
             self._readers.append(connection)
             return found
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> None:
+        if self._news is None or self._wake_file is None:
+            super().sleep(seconds)
+        else:
+            self._wake_file.clear_dead()
+            self._news.listen(seconds, self.notifier.notify_where)
+
+    def wake(self) -> None:
+        if self._news is None:
+            super().wake()
+        else:
+            self._news.wake()
+
+    def _first_waits(self) -> None:
+        # Who has a wake file is told of news.
+        if self._news is None:
+            self.wake()
+
+    def _tell(self, woken: Mapping[int, int], comes_due: int | None) -> None:
+        news = self._news
+        if news is None:
+            super()._tell(woken, comes_due)
+            return
+        news.note(woken)
+        self.notifier.notify(woken)
+        news.ring(woken)
+        if comes_due is not None and comes_due - self.clock.now() < _POLL * MICROSECONDS:
+            news.ring_for_timer()
+
+    def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+        self._pass_on()
+        super()._end_exclusive(woken, notices)
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
@@ -258,8 +327,22 @@ class SqliteStore(SqlStore):
         }
 
     def _connections(self) -> Sequence[Closable]:
+        others: list[Closable] = [*self._readers, self._log, self._file]
+        if self._wake_file is not None:
+            others.append(self._wake_file)
         if self._file.gone:
             # SQLite's last connection removes the log by its name, which may be that of another file now.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-            return [*self._readers, self._log, self._file]
-        return [*self._readers, self._log, self._file, self._connection]
+            return others
+        return [*others, self._connection]
+
+
+def _try_to_begin(connection: sqlite3.Connection) -> sqlite3.OperationalError | None:
+    """Start a transaction; return the error if another process is in one."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return error
+    return None

@@ -1,0 +1,201 @@
+"""The file beside a store in whose shared memory its processes tell each other that they wait.
+
+All in it are hints. What is true stands in the store, and SQLite's own lock says who may write: a process
+that was killed, or two that write at once, can cost a nap or a look in vain, never a message. So plain writes
+do, without any that the processor makes in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from pathlib import Path
+
+from lazaretto.store.sqlite import futex
+
+#: How many stores that are open at the same time have a slot; the others nap.
+SLOTS = 256
+#: How many words tell of news; places share them.
+BUCKETS = 256
+
+#: The layout: what it is, who reads, who writes, words of news, slots.
+_MAGIC = b"lazaretto wake 1"
+READERS = 256
+WRITERS = READERS + SLOTS
+_NEWS = 1024
+_SLOT = _NEWS + 4 * BUCKETS
+#: A slot: its readers' bell, its writer's bell, the times of a waiting writer, what its readers wait for.
+_SLOT_BYTES = 512
+READER_BELL, WRITER_BELL, _TIMERS, TIMES, WANTS = 0, 4, 8, 16, 64
+_BYTES = _SLOT + SLOTS * _SLOT_BYTES
+_times = struct.Struct("=QQ")
+#: struct flock: type, whence, start, length, process.
+_lock = struct.Struct("hhqqi4x")
+
+
+def wake_file_of(store: str | os.PathLike[str]) -> str:
+    """Return where a store's wake file is: beside the file itself, not beside a link to it."""
+    return f"{os.path.realpath(store)}-wake"
+
+
+class WakeFile:
+    """A store's wake file, in which this process has a slot. Raises OSError where that cannot be."""
+
+    def __init__(self, store: Path) -> None:
+        if not futex.is_there():
+            raise OSError("this system has no futexes")
+        self._fd = _open(wake_file_of(store), store.stat())
+        try:
+            self.slot = self._take_slot()
+            self.memory = mmap.mmap(self._fd, _BYTES)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.words = memoryview(self.memory).cast("I")
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self._base = self.offset(self.slot)
+
+    def _take_slot(self) -> int:
+        for slot in range(SLOTS):
+            # The kernel gives it up when this process ends, however it does.
+            with contextlib.suppress(BlockingIOError):
+                self._lock(fcntl.F_OFD_SETLK, slot, fcntl.F_WRLCK)
+                # Whoever had it may have left something. Written, so that a full disk shows here, not later.
+                os.pwrite(self._fd, bytes(_SLOT_BYTES), self.offset(slot))
+                for flags in (READERS, WRITERS):
+                    os.pwrite(self._fd, b"\0", flags + slot)
+                return slot
+        raise OSError("all slots are taken")
+
+    def _lock(self, command: int, slot: int, kind: int) -> int:
+        found = fcntl.fcntl(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
+        held: int = _lock.unpack(found)[0]
+        return held
+
+    @staticmethod
+    def offset(slot: int) -> int:
+        """Return where a slot begins."""
+        return _SLOT + slot * _SLOT_BYTES
+
+    # -- those who wait -------------------------------------------------------------------------
+
+    def waiting(self, flags: int) -> list[int]:
+        """Return the slots of those who wait as readers, or as writers."""
+        find, found = self.memory.find, []
+        at = find(b"\1", flags, flags + SLOTS)
+        while at >= 0:
+            found.append(at - flags)
+            at = find(b"\1", at + 1, flags + SLOTS)
+        return found
+
+    def set_waiting(self, flags: int, waits: bool) -> None:
+        """Say that this process waits, or does so no more."""
+        self.memory[flags + self.slot] = waits
+
+    def clear_dead(self) -> None:
+        """Let nobody wait any more whose process is gone."""
+        for flags in (READERS, WRITERS):
+            for slot in self.waiting(flags):
+                if slot != self.slot and self._lock(fcntl.F_OFD_GETLK, slot, fcntl.F_WRLCK) == fcntl.F_UNLCK:
+                    self.memory[flags + slot] = 0
+
+    # -- bells ----------------------------------------------------------------------------------
+
+    def ring(self, slot: int, bell: int) -> bool:
+        """Wake who sleeps at a bell; return False if it has been rung and not heard yet."""
+        offset = self.offset(slot) + bell
+        if self.words[offset >> 2]:
+            return False
+        self.words[offset >> 2] = 1
+        futex.wake(self._start + offset)
+        return True
+
+    def silence(self, bell: int) -> None:
+        """Note that an own bell was heard."""
+        self.words[(self._base + bell) >> 2] = 0
+
+    def sleep(self, bell: int, seconds: float) -> None:
+        """Sleep until an own bell is rung, a signal comes, or the time is over."""
+        futex.wait(self._start + self._base + bell, 0, seconds)
+
+    # -- news -----------------------------------------------------------------------------------
+
+    def news(self, bucket: int) -> int:
+        """Return a number that changes when there are news."""
+        return self.words[(_NEWS >> 2) + bucket]
+
+    def all_news(self) -> bytes:
+        """Return the numbers of all buckets."""
+        return self.memory[_NEWS : _NEWS + 4 * BUCKETS]
+
+    def set_news(self, bucket: int, number: int) -> None:
+        """Tell of news, by a number that nobody else takes."""
+        self.words[(_NEWS >> 2) + bucket] = number
+
+    def wants(self, slot: int, bucket: int) -> int:
+        """Return what the readers of a slot wait for."""
+        return self.memory[self.offset(slot) + WANTS + bucket]
+
+    def set_wants(self, bucket: int, wants: int) -> None:
+        """Say what the readers of this process wait for."""
+        self.memory[self._base + WANTS + bucket] = wants
+
+    def set_timers(self, slot: int) -> None:
+        """Tell a slot that something comes due soon."""
+        self.memory[self.offset(slot) + _TIMERS] = 1
+
+    def take_timers(self) -> bool:
+        """Return whether this process was told so since it last asked."""
+        at = self._base + _TIMERS
+        told = bool(self.memory[at])
+        self.memory[at] = 0
+        return told
+
+    # -- a writer's times -----------------------------------------------------------------------
+
+    def times(self, slot: int) -> tuple[int, int]:
+        """Return since when a writer waits, and when it last said so, in nanoseconds."""
+        since, latest = _times.unpack_from(self.memory, self.offset(slot) + TIMES)
+        return since, latest
+
+    def set_times(self, since: int, latest: int) -> None:
+        _times.pack_into(self.memory, self._base + TIMES, since, latest)
+
+    def close(self) -> None:
+        """Give the slot up. The memory goes with the last who uses it."""
+        for flags in (READERS, WRITERS):
+            self.set_waiting(flags, False)
+        # The mapping has the file open, too.
+        self._lock(fcntl.F_OFD_SETLK, self.slot, fcntl.F_UNLCK)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _open(path: str, store: os.stat_result) -> int:
+    """Return the open file, made if it is not there. Whoever may use the store may use it."""
+    rights, us = stat.S_IMODE(store.st_mode) & 0o666, os.geteuid()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, rights)
+    try:
+        found = os.fstat(fd)
+        # Who can cut it short can end every process that has it mapped.
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (store.st_uid, us):
+            raise OSError(f"{path} is somebody else's")
+        if us == 0:
+            os.fchown(fd, store.st_uid, store.st_gid)
+        if us in (0, found.st_uid) and stat.S_IMODE(found.st_mode) != rights:
+            os.fchmod(fd, rights)
+        if found.st_size < _BYTES:
+            # In this order, so that whoever finds it long enough finds it whole.
+            os.pwrite(fd, _MAGIC, 0)
+            os.ftruncate(fd, _BYTES)
+        if os.pread(fd, len(_MAGIC), 0) != _MAGIC:
+            raise OSError(f"{path} is of another version")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

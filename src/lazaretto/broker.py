@@ -15,9 +15,9 @@ from lazaretto.claims import Claim, describe_claims
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
+from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.engine.claims.settle_claims import RevokeClaims
-from lazaretto.engine.claims.take_claims import LONGEST_CONSUMER
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
 from lazaretto.engine.maintenance import Maintenance, look

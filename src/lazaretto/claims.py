@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import uuid
@@ -10,7 +11,10 @@ from datetime import datetime
 
 import msgspec
 
+from lazaretto.engine.claims.attach_drivers import Attach
+from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
 from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, summary_of
+from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
     SettleClaims,
@@ -19,17 +23,7 @@ from lazaretto.engine.claims.settle_claims import (
     StagedRows,
     staged_rows,
 )
-from lazaretto.engine.claims.take_claims import (
-    Attach,
-    BeginShard,
-    Identify,
-    MarkStarted,
-    RenewClaims,
-    StartShard,
-    TakeClaim,
-    TrimClaims,
-    require_claims,
-)
+from lazaretto.engine.claims.take_claims import TakeClaim
 from lazaretto.errors import EntityError
 from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime
@@ -37,11 +31,15 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import MOST_SHARDS, OPEN, ClaimRecord, ShardRecord
+from lazaretto.store.contract.claim_contract import (
+    DEFAULT_LEASE,
+    MOST_ROWS,
+    MOST_SHARDS,
+    OPEN,
+    ClaimRecord,
+    ShardRecord,
+)
 from lazaretto.store.contract.transaction_contract import Store, Transaction
-
-DEFAULT_LEASE = 300.0
-MOST_ROWS = 10_000_000
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -163,7 +161,7 @@ class ClaimConsumer:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
         stage = uuid.uuid4().hex
         for _, shard in self.shards(number - 1, number):
-            keys = self._store.read(lambda tx, shard=shard: tx.claims.shard_keys(shard, shard.rows))  # type: ignore[misc]
+            keys = self._store.read(functools.partial(_keys_of, shard))
             others = [
                 StagedRow(key, Outcome.FAILED.value, failed[sequence_of(key)])
                 for key in keys
@@ -231,3 +229,7 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
         ended=None if claim.ended is None else to_datetime(claim.ended),
         outcomes=summary_of(claim).outcomes,
     )
+
+
+def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:
+    return tx.claims.shard_keys(shard, shard.rows)

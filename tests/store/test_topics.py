@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,6 +74,27 @@ class TestFanOut:
         assert bodies(broker, large) == [b"2", b"3"]
         assert bodies(broker, orders) == [b"1", b"2"]
         assert bodies(broker, nothing) == []
+
+    @pytest.mark.parametrize("size", [10, 5_000])
+    def test_rules_look_into_the_body(
+        self, broker: Broker, topic: str, clock: ManualClock, size: int
+    ) -> None:
+        rule = Rule("large", SqlFilter("body.order.amount > 100"))
+        large, everything = subscribe(broker, "large", rule), subscribe(broker, "all")
+        broker.create_topic("next")
+        broker.create_subscription("next", "large", rules=[rule])
+        subscribe(broker, "on", forward_to="next")
+        small, big = (
+            json.dumps({"order": {"amount": amount}, "filler": "x" * size}).encode() for amount in (50, 500)
+        )
+        publish(broker, b"no JSON", small, big)
+        assert bodies(broker, large) == bodies(broker, "next/subscriptions/large") == [big]
+        assert bodies(broker, everything) == [b"no JSON", small, big]
+        later = datetime.fromtimestamp(clock.now() / 1e6, UTC) + timedelta(seconds=60)
+        broker.sender(topic).schedule([Message(small), Message(big)], later)
+        clock.advance(61)
+        assert broker.receiver(everything).receive(10)
+        assert bodies(broker, large) == bodies(broker, "next/subscriptions/large") == [big, big]
 
     def test_copies_have_numbers_of_their_own_and_the_topics(self, broker: Broker, topic: str) -> None:
         path = subscribe(broker, "a", Rule("r", SqlFilter("n > 1")))

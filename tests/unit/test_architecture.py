@@ -134,6 +134,22 @@ def test_the_model_is_pure() -> None:
     assert wrong == []
 
 
+def test_the_engine_asks_by_hooks_what_a_kind_of_queue_adds() -> None:
+    own = ("lazaretto.engine.queue_hooks", "lazaretto.engine.queue_admission", "lazaretto.engine.dialogs.")
+    engine = {module: path for module, path in MODULES.items() if module.startswith("lazaretto.engine.")}
+    asking = [module for module, path in engine.items() if "dialogs" in _options_read(path)]
+    assert [module for module in asking if not module.startswith(own)] == []
+
+
+def _options_read(path: Path) -> set[str]:
+    """The options that a file reads of something's `options`."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "options"
+    }
+
+
 def test_every_module_has_its_row_on_the_page() -> None:
     page = PAGE.read_text("utf-8").split(MODULES_HEADING, 1)[1]
     assert module_table() in page, "run `python -m tests.unit.test_architecture` to write the table anew"

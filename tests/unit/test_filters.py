@@ -173,7 +173,7 @@ def test_the_table_is_large_enough() -> None:
         ("a LIKE 'x' ESCAPE '!!'", 1, 19, "one character"),
         ("sys.Nothing = 1", 1, 5, "there is no system property 'Nothing'"),
         ("sys.Lable = 'x'", 1, 5, "did you mean 'label'"),
-        ("other.x = 1", 1, 1, "expected the scope sys or user, got other"),
+        ("other.x = 1", 1, 1, "expected the scope sys, user or body, got other"),
         ("a > @nowhere", 1, 5, "the parameter @nowhere has no value"),
         ("a = 9223372036854775808", 1, 5, "at most 64 bits"),
         ("EXISTS(5)", 1, 8, "a property"),

@@ -215,7 +215,7 @@ def _lines(lines: BinaryIO, like: Message) -> Iterator[MessageView]:
 def _view(message: Message) -> MessageView:
     made = prepare(message)
     headers = decode_headers(made.headers)
-    return MessageView(headers, made.message_id, size=len(made.body))
+    return MessageView(headers, made.message_id, size=len(made.body), body=lambda: made.body)
 
 
 def values_of(pairs: Iterable[str]) -> dict[str, Any]:

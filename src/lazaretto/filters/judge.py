@@ -53,7 +53,7 @@ def _judge_of_sql(rule: Rule, wanted: SqlFilter) -> Callable[[MessageView], Judg
                 apply(actions, view, rule.name)
         except FilterError as error:
             return Judgement(rule.name, None, str(error))
-        values = ", ".join(f"{p.written} is {_told(view.get(p.scope, p.name))}" for p in properties)
+        values = ", ".join(f"{p.written} is {_told(view.value(p))}" for p in properties)
         why = f"unknown: {values}" if truth is None else values or "always so"
         return Judgement(rule.name, truth is True, why)
 

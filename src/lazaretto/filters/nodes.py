@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 from lark import Token, Transformer, v_args
 
 from lazaretto.errors import FilterError, FilterSyntaxError
+from lazaretto.filters.body import MISSING, Step
+from lazaretto.filters.printing import print_path
 from lazaretto.filters.values import (
     COMPARISONS,
     KINDS,
+    TRAITS,
     Truth,
     Value,
     check_escape,
@@ -22,12 +25,15 @@ from lazaretto.filters.values import (
     kind_of,
     like,
     negate,
+    type_name,
 )
 from lazaretto.filters.view import SETTABLE, SYSTEM, Action, MessageView, Property, system_field
 from lazaretto.model.checks import suggestion
 
 #: How deep parentheses and operators may be nested.
 DEEPEST = 60
+#: Parts of a path into the body.
+MOST_STEPS = 32
 _MOST = (1 << 63) - 1
 _NOTHING: Any = object()
 
@@ -112,13 +118,15 @@ class Builder(Transformer[Token, Any]):
             raise _wrong(_at(sign), f"expected '=', got {str(sign)!r}")
         target = node.property
         assert target is not None
-        if target.system and target.name not in SETTABLE:
+        _check_changed(node, target)
+        if target.scope == "sys" and target.name not in SETTABLE:
             raise _wrong(node.place, f"the system property {target.written} cannot be set")
         return Action(target, _value(value).run)
 
     def remove(self, _word: Token, node: Node) -> Action:
         assert node.property is not None
-        if node.property.system:
+        _check_changed(node, node.property)
+        if node.property.scope == "sys":
             raise _wrong(node.place, "a system property cannot be removed")
         return Action(node.property, None)
 
@@ -195,12 +203,26 @@ class Builder(Transformer[Token, Any]):
         return _deeper(lambda view: (run(view) is None) is wanted, True, node)
 
     def exists(self, _word: Token, node: Node) -> Node:
-        target, run = node.property, node.run
+        target = node.property
         assert target is not None
-        if target.system:
-            return _deeper(lambda view: run(view) is not None, True, node)
+        if target.scope != "user":
+            return _deeper(lambda view: view.part(target) is not MISSING, True, node)
         name = target.name
         return _deeper(lambda view: name in view.user, True, node)
+
+    def type_of(self, word: Token, node: Node) -> Node:
+        target = node.property
+        assert target is not None
+
+        def name_type(view: MessageView) -> Value:
+            found = view.part(target)
+            return None if found is MISSING else type_name(found)
+
+        return _deeper(name_type, False, node)._replace(place=_at(word))
+
+    def trait(self, word: Token, node: Node) -> Node:
+        run, trait = _value(node).run, TRAITS[str(word).lower()]
+        return _deeper(lambda view: trait(run(view)), False, node)._replace(place=_at(word))
 
     def parenthesis(self, node: Node) -> Node:
         return _deeper(node.run, node.condition, node)._replace(constant=node.constant)
@@ -284,31 +306,53 @@ class Builder(Transformer[Token, Any]):
             self.properties.append(node.property)
         return node
 
-    def scoped_property(self, scope: Token, token: Token) -> Node:
+    def key(self, token: Token) -> Step:
+        return _unquoted(token)
+
+    def index(self, token: Token) -> Step:
+        return int(token[1:-1])
+
+    def scoped_property(self, scope: Token, token: Token, *steps: Step) -> Node:
         where, written = _unquoted(scope).lower(), _unquoted(token)
+        if where == "body":
+            return self._property(_body_property((written, *steps), _at(scope)))
+        if steps:
+            raise _wrong(_at(token), "expected the name of a property, got a path, which only the body has")
         if where == "user":
             return self._property(_user_property(written, _at(scope)))
         if where != "sys":
-            raise _wrong(_at(scope), f"expected the scope sys or user, got {_unquoted(scope)}")
+            raise _wrong(_at(scope), f"expected the scope sys, user or body, got {_unquoted(scope)}")
         field = system_field(written)
         if field is None:
             known = sorted(SYSTEM)
             raise _wrong(
                 _at(token), f"there is no system property {written!r}{suggestion(written.lower(), known)}"
             )
-        found = Property(True, field, written)
+        found = Property("sys", field, written)
         return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=found))
+
+
+def _check_changed(node: Node, target: Property) -> None:
+    if target.scope == "body":
+        raise _wrong(node.place, "an action cannot change the body")
+
+
+def _body_property(path: tuple[Step, ...], place: Place) -> Node:
+    if len(path) > MOST_STEPS:
+        raise _wrong(place, f"expected a path of at most {MOST_STEPS} parts into the body, got {len(path)}")
+    found = Property("body", "body", print_path(path), path)
+    return Node(lambda view: view.value(found), False, 1, place, property=found)
 
 
 def _user_property(written: str, place: Place) -> Node:
     name = written.lower()
-    return Node(lambda view: view.user.get(name), False, 1, place, property=Property(False, name, written))
+    return Node(lambda view: view.user.get(name), False, 1, place, property=Property("user", name, written))
 
 
 def _comparison(left: Node, sign: str, right: Node) -> Callable[[MessageView], Truth]:
     """Return a comparison; the usual one, of a property with a constant, without looking at kinds twice."""
     fixed, target = right.constant, left.property
-    if target is not None and not target.system and type(fixed) in (int, float, str):
+    if target is not None and target.scope == "user" and type(fixed) in (int, float, str):
         name, holds = target.name, COMPARISONS[sign]
         fits = (str,) if type(fixed) is str else (int, float)
 

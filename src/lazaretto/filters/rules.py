@@ -231,7 +231,7 @@ def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageVie
             headers.properties.pop(written.pop(target.name, target.written), None)
         else:
             value = action.value(seen)
-            if target.system:
+            if target.scope == "sys":
                 _check_system(target.name, value)
                 if target.name == "message_id":
                     seen = seen.with_headers(headers, value)

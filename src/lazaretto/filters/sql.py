@@ -23,13 +23,13 @@ MOST_ACTIONS = 32
 #: How the terminals of the grammar are called in errors.
 _TOLD = {
     "COMPARE": "a comparison", "SIGN": "+ or -", "TIMES": "*, / or %", "EXISTS": "EXISTS(…)", "NOT": "NOT",
-    "RPAR": "')'", "COMMA": "','", "DOT": "'.'", "SEMICOLON": "';'", "$END": "the end",
+    "RPAR": "')'", "COMMA": "','", "DOT": "'.'", "INDEX": "[a number]", "SEMICOLON": "';'", "$END": "the end",
     **dict.fromkeys(("IDENTIFIER", "BRACKETED", "QUOTED"), "a property"),
 }  # fmt: skip
 #: Where all of these may stand, it is told in a word.
 _VALUE = frozenset({
     "DECIMAL", "INTEGER", "STRING", "PARAMETER", "IDENTIFIER", "BRACKETED", "QUOTED", "NEWID", "PROPERTY",
-    "TRUE", "FALSE", "SIGN", "LPAR",
+    "TYPE", "TRAIT", "TRUE", "FALSE", "SIGN", "LPAR",
 })  # fmt: skip
 
 

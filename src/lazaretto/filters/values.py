@@ -25,6 +25,13 @@ _NUMBER, _TEXT, _FLAG, _BYTES, _ID, _TIME = "a number", "text", "a boolean", "by
 KINDS: dict[type, str] = {
     int: _NUMBER, float: _NUMBER, str: _TEXT, bool: _FLAG, bytes: _BYTES, uuid.UUID: _ID, datetime: _TIME,
 }  # fmt: skip
+#: What no property can be, but a part of a JSON body can.
+_PARTS: dict[type, str] = {list: "an array", dict: "an object"}
+_NAMES: dict[type, str] = {
+    int: "number", float: "number", str: "string", bool: "boolean", list: "array", dict: "object",
+    type(None): "null", bytes: "bytes", uuid.UUID: "uuid", datetime: "datetime",
+}  # fmt: skip
+_NUMERAL = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,400})?\Z", re.ASCII)
 _ORDERED = frozenset({_NUMBER, _TEXT, _TIME})
 
 Compare = Callable[[Any, Any], bool]
@@ -41,7 +48,30 @@ _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
 def kind_of(value: Value) -> str:
     """Return what kind of value it is, as an error tells it."""
-    return KINDS.get(type(value), type(value).__name__)
+    return KINDS.get(type(value)) or _PARTS.get(type(value), type(value).__name__)
+
+
+def type_name(value: Value) -> str:
+    """Return what TYPE calls the type of a value that is there: JSON's names, for None "null"."""
+    return _NAMES.get(type(value), "other")
+
+
+def is_numeral(text: str) -> bool:
+    """Return whether a text is a number's."""
+    return _NUMERAL.match(text) is not None
+
+
+def _of_text(trait: Callable[[str], Any]) -> Callable[[Value], Value]:
+    return lambda value: trait(value) if type(value) is str else None
+
+
+#: Functions of the grammar by name. What has no such trait, as a number has no length, is unknown.
+TRAITS: dict[str, Callable[[Value], Value]] = {
+    "length": lambda value: len(value) if type(value) in (str, list) else None,
+    "trim": _of_text(str.strip),
+    "is_ascii": _of_text(str.isascii),
+    "is_numeric": _of_text(is_numeral),
+}
 
 
 def compare(sign: str, left: Value, right: Value) -> Truth:
@@ -53,6 +83,8 @@ def compare(sign: str, left: Value, right: Value) -> Truth:
         raise FilterError(
             f"expected two values of the same kind around {sign}, got {kind} and {kind_of(right)}"
         )
+    if type(left) in _PARTS:
+        raise FilterError(f"{kind} cannot be compared: expected a part of it around {sign}")
     if sign not in _EQUALITIES and kind not in _ORDERED:
         raise FilterError(f"{kind} has no order: expected = or <>, got {sign}")
     return COMPARISONS[sign](left, right)

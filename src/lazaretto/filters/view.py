@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from lazaretto.filters.body import MISSING, LazyBody, Step, as_value, part_of
 from lazaretto.filters.values import Value
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.headers import EMPTY_HEADERS, Headers
@@ -32,21 +33,24 @@ def system_field(name: str) -> str | None:
 
 
 class Property(NamedTuple):
-    """A property: of the system (the field), or the user's (a name in lower case, and as it was written)."""
+    """A property, as it was written too: `name` is the system's field, or the user's name in lower case.
 
-    system: bool
+    `scope` is "sys", "user", or "body" for the part of the body that `path` names.
+    """
+
+    scope: str
     name: str
     written: str
-
-    @property
-    def scope(self) -> str:
-        return "sys" if self.system else "user"
+    path: tuple[Step, ...] = ()
 
 
 class MessageView:
-    """A message's properties, by names without case. `enqueued`: microseconds; `size`: bytes of the body."""
+    """A message's properties, by names without case. `enqueued`: microseconds; `size`: bytes of the body.
 
-    __slots__ = ("_enqueued", "_size", "headers", "message_id", "user")
+    `body` returns the body. It is called once, by the first filter that asks for a part of it.
+    """
+
+    __slots__ = ("_enqueued", "_size", "body", "headers", "message_id", "user")
 
     def __init__(
         self,
@@ -55,16 +59,31 @@ class MessageView:
         *,
         enqueued: int = 0,
         size: int = 0,
+        body: Callable[[], bytes | None] | LazyBody | None = None,
     ) -> None:
         self.headers = headers
         self.message_id = message_id
         self._enqueued = enqueued
         self._size = size
+        self.body = body if isinstance(body, LazyBody) else LazyBody(body)
         self.user: Mapping[str, Any] = {name.lower(): value for name, value in headers.properties.items()}
 
     def with_headers(self, headers: Headers, message_id: str | None) -> MessageView:
         """Return the message with other headers."""
-        return MessageView(headers, message_id, enqueued=self._enqueued, size=self._size)
+        return MessageView(headers, message_id, enqueued=self._enqueued, size=self._size, body=self.body)
+
+    def value(self, of: Property) -> Value:
+        """Return the value of a property; None: not set, or no such part of the body."""
+        return as_value(self.part(of)) if of.scope == "body" else self.get(of.scope, of.name)
+
+    def part(self, of: Property) -> Value:
+        """Return the value of a property as it is; MISSING: not there, rather than None."""
+        if of.scope == "body":
+            return part_of(self.body.value(), of.path)
+        if of.scope == "user":
+            return self.user.get(of.name, MISSING)
+        value = self.system(of.name)
+        return MISSING if value is None else value
 
     def get(self, scope: str, name: str) -> Any:
         """Return a property: of the system by its field, of the user by its name in lower case."""

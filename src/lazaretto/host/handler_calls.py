@@ -132,11 +132,11 @@ def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[by
     ]  # fmt: skip
 
 
-def why_unsendable(function: object, error: Exception) -> str:
+def why_unsendable(function: Callable[..., object], error: Exception) -> str:
     """Return why a function cannot be pickled, and which of its variables is to blame, if one is found."""
     why = f"{type(error).__name__}: {error}"
     try:
-        found = inspect.getclosurevars(function)  # type: ignore[arg-type]
+        found = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return why
     for name, value in {**found.globals, **found.nonlocals}.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -197,7 +198,7 @@ class ServiceHost:
         why: list[EntityError] = []
         for shared in self._shared:
             path, failing = shared.handler.path, shared.stats.report().failing
-            found = self._store.read(lambda tx, path=path, failing=failing: work_left(tx, path, failing))  # type: ignore[misc]
+            found = self._store.read(functools.partial(work_left, path=path, failing=failing))
             if found is True:
                 return None
             if isinstance(found, EntityError):

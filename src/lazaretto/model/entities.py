@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import re
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption, InvalidPath
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
@@ -220,9 +220,9 @@ MAX_MESSAGE_SIZE = 104_857_600
 SHORTEST_IDLE = 300.0
 
 
-def _destination(name: str, value: object) -> str:
+def _destination(name: str, value: Any) -> str:
     """Return the path of a queue or topic that messages can go on to. Raises InvalidPath, InvalidOption."""
-    path = EntityPath.parse(value)  # type: ignore[arg-type]
+    path = EntityPath.parse(value)
     system = path.key == SYSTEM_DEAD_LETTER_QUEUE
     if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
         raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(value)}")

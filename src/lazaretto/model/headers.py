@@ -127,11 +127,10 @@ def _moment(name: str, value: datetime) -> datetime:
 
 
 def _property(name: str, value: object) -> PropertyValue:
-    kind = type(value)
-    if value is None or kind is bool or kind is float:
-        return value  # type: ignore[return-value]
-    if kind is str and len(value) <= MAX_PROPERTY_SIZE and value.isascii():  # type: ignore[arg-type, attr-defined]
-        return value  # type: ignore[return-value]
+    if value is None or type(value) is bool or type(value) is float:
+        return value
+    if type(value) is str and len(value) <= MAX_PROPERTY_SIZE and value.isascii():
+        return value
     # What is of a class of its own, as numpy's values are, is kept as the value it is.
     if isinstance(value, float):
         return float(value)

@@ -7,13 +7,19 @@ import enum
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model import checks
 from lazaretto.model.checks import FOREVER, GivenDuration, refuse_unknown, shown
 
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
 T = TypeVar("T")
+D = TypeVar("D", bound=_Dataclass)
 P = ParamSpec("P")
 R = TypeVar("R")
 Kept = TypeVar("Kept", covariant=True)
@@ -188,10 +194,10 @@ def options_of(cls: type[Any]) -> dict[str, Option]:
     return _option_sets[cls]
 
 
-def option_set(cls: type[T]) -> type[T]:
+def option_set(cls: type[D]) -> type[D]:
     """Make a dataclass check its options and refuse unknown names with a suggestion."""
     create: Callable[..., None] = cls.__init__
-    fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    fields = cls.__dataclass_fields__
     texts = _texts(cls.__doc__ or "")
     options: dict[str, Option] = {
         name: dataclasses.replace(field.metadata[_KEY], text=texts.get(name, field.metadata[_KEY].text))
@@ -202,7 +208,7 @@ def option_set(cls: type[T]) -> type[T]:
     converters = {name: one.check.convert for name, one in options.items()}
 
     @functools.wraps(create)
-    def checked(self: T, *args: Any, **given: Any) -> None:
+    def checked(self: D, *args: Any, **given: Any) -> None:
         refuse_unknown(given, fields, cls.__name__)
         for name, value in given.items():
             if name in converters:

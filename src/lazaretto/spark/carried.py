@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import cloudpickle
 
@@ -31,5 +31,5 @@ class Carried(Generic[T]):
     def open(self) -> T:
         """Return the value, in the process that this is called in."""
         sys.path += [entry for entry in self._path if entry not in sys.path and Path(entry).exists()]
-        value: Any = cloudpickle.loads(self._pickled)
-        return value  # type: ignore[no-any-return]
+        value: T = cloudpickle.loads(self._pickled)
+        return value

@@ -1,5 +1,6 @@
 """Starts Spark's Python workers like Spark's own daemon, with everything they need already imported.
 
+Spark has a daemon for the workers of its tasks, and one for each kind of question about a source or a sink.
 A task has three workers: one reads, one runs handlers, one tells the sink. Each is forked from here.
 """
 
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 
-#: What workers import: they take a second of work for it, each.
-_NEEDED = (
+#: What the workers of tasks import: they take a second of work for it, each.
+_FOR_TASKS = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
@@ -17,11 +19,14 @@ _NEEDED = (
     "lazaretto.spark.pipeline",
     "lazaretto.spark.source",
 )
+#: What answers Spark's questions needs less.
+_FOR_QUESTIONS = ("lazaretto.spark.datasource",)
+_TASKS = "pyspark.worker"
 
 
 def main() -> None:
     """Import, then wait for workers to be asked for."""
-    for name in _NEEDED:
+    for name in _FOR_TASKS if _TASKS in sys.argv[1:] else _FOR_QUESTIONS:
         importlib.import_module(name)
     # Nothing of it is garbage, and what nobody writes to is shared.
     gc.freeze()

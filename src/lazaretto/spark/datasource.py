@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -12,29 +12,36 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
-from lazaretto.spark.columns import SHARDS, STREAM, schema_of
-from lazaretto.spark.snapshot import SnapshotReader
-from lazaretto.spark.source import ClaimStreamReader
-from lazaretto.spark.source_options import SparkOptions, parse
-from lazaretto.spark.views import VIEWS
-from lazaretto.spark.writer import COLUMNS, StreamWriter, TableWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from lazaretto.spark.source_options import SparkOptions
 
 FORMAT = "lazaretto"
 
 
 class LazarettoSource(DataSource):
-    """A queue: read as a stream of claims, or as a table. Options: see SparkOptions."""
+    """A queue: read as a stream of claims, or as a table. Options: see SparkOptions.
+
+    Each of its methods is called in a process of its own, which imports no more than that method needs.
+    """
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from lazaretto.spark.columns import SHARDS, STREAM, schema_of
+        from lazaretto.spark.source_options import parse
+        from lazaretto.spark.views import VIEWS
+
         # Asked for before it is said whether a stream or a table is read: a table has a view.
         options = parse(self.options)
         if options.view:
@@ -43,6 +50,10 @@ class LazarettoSource(DataSource):
         return from_arrow_schema(SHARDS if options.shards_only else STREAM)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from lazaretto.spark.snapshot import SnapshotReader
+        from lazaretto.spark.source_options import parse
+        from lazaretto.spark.views import VIEWS
+
         options = parse(self.options)
         if not options.view:
             raise InvalidOption(f"a batch read needs the option view, one of {', '.join(VIEWS)}")
@@ -50,6 +61,10 @@ class LazarettoSource(DataSource):
         return SnapshotReader(options, list(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from lazaretto.spark.columns import STREAM
+        from lazaretto.spark.source import ClaimStreamReader
+        from lazaretto.spark.source_options import parse
+
         options = parse(self.options)
         if options.view:
             raise InvalidOption(f"a stream has no views: omit view={options.view!r}, or use spark.read")
@@ -57,12 +72,19 @@ class LazarettoSource(DataSource):
         return ClaimStreamReader(options, list(schema.names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lazaretto.spark.writer import TableWriter
+
         return TableWriter(self._to_write(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from lazaretto.spark.writer import StreamWriter
+
         return StreamWriter(self._to_write(schema, overwrite))
 
     def _to_write(self, schema: StructType, overwrite: bool) -> SparkOptions:
+        from lazaretto.spark.source_options import parse
+        from lazaretto.spark.writer import COLUMNS
+
         if overwrite:
             raise InvalidOption("a queue cannot be overwritten: use mode('append')")
         _refuse_others(schema, COLUMNS, "a message to send")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lazaretto.claims import DEFAULT_LEASE, MOST_ROWS
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.options import (
@@ -25,7 +24,7 @@ from lazaretto.model.options import (
 )
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.addresses import absolute
-from lazaretto.store.contract.claim_contract import MOST_SHARDS
+from lazaretto.store.contract.claim_contract import DEFAULT_LEASE, MOST_ROWS, MOST_SHARDS
 
 #: Options of a stream of claims.
 STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")

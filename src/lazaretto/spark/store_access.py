@@ -11,9 +11,12 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lazaretto
-from lazaretto.broker import Broker
+
+if TYPE_CHECKING:
+    from lazaretto import Broker
 
 _FILES = Path("/proc/self/fd")
 

@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lazaretto.errors import InvalidOption, StoreError
 from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.clock import Clock, SystemClock
-from lazaretto.store.sql.copy_store import Copied, copy
-from lazaretto.store.sql.sql_store import SqlStore
-from lazaretto.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from lazaretto.store.sql.copy_store import Copied
+    from lazaretto.store.sql.sql_store import SqlStore
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -37,6 +39,8 @@ def open_store(
 ) -> SqlStore:
     """Open the store at an address; see `connect`. `copying`: it may be an unfinished copy."""
     if not is_served(url):
+        from lazaretto.store.sqlite.store import SqliteStore
+
         return SqliteStore(
             file_of(url),
             clock=clock or SystemClock(),
@@ -86,6 +90,8 @@ def copy_store(
     Nobody may use either meanwhile: writers are held off. Locks are dropped, history is kept, and what was
     written is compared with what was read. Raises StoreError, InvalidOption.
     """
+    from lazaretto.store.sql.copy_store import copy
+
     if _same(source, target):
         raise InvalidOption("expected a target other than the source, got the same store")
     theirs = open_store(source, create=False)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lazaretto.engine.claims.consumers import require_claims, require_driver
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     ClaimSummary,
@@ -17,7 +18,6 @@ from lazaretto.engine.claims.end_claims import (
     revoke,
     summary_of,
 )
-from lazaretto.engine.claims.take_claims import require_claims, require_driver
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.messages.settle import Settlement, settle_row

@@ -13,21 +13,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.end_claims import open_claims, revoke
-from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.claims.consumers import require_driver
+from lazaretto.engine.claims.end_claims import open_claims
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
-from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
-from lazaretto.engine.workers.workers import blame
-from lazaretto.errors import ClaimFenced, EntityError, InvalidOption, NotAllowed
+from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import lower_bound, queue_of, upper_bound
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
     OPEN,
@@ -37,167 +34,11 @@ from lazaretto.store.contract.claim_contract import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.contract.records import SUSPECT, MessageRow, QueueRecord
+from lazaretto.store.contract.records import SUSPECT, QueueRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
 _replace = msgspec.structs.replace
 _KEY = operator.attrgetter("key")
-
-LONGEST_CONSUMER = 128
-#: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
-_MOST_READS = 3
-_NARROWER = 32
-
-
-class Attached(msgspec.Struct, frozen=True):
-    """A driver's hold on a consumer: its epoch, the last claim that has ended, and which consumer it is."""
-
-    epoch: int
-    settled: int
-    identity: int
-
-
-def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
-    """Return the queue if claims can be taken of it."""
-    queue = require_queue(tx, path)
-    if path.subqueue is not Subqueue.MAIN:
-        raise NotAllowed(f"claims are taken of a queue, not of its subqueue {str(path)!r}")
-    refuse_topic(queue, "take claims of one of its subscriptions")
-    return queue
-
-
-def require_driver(
-    tx: Transaction, path: EntityPath, consumer: str, epoch: int
-) -> tuple[QueueRecord, ConsumerRecord]:
-    """Return queue and consumer if this is the driver attached last. Raises ClaimFenced."""
-    queue = require_claims(tx, path)
-    record = tx.claims.consumer(queue.queue_id, consumer)
-    if record is None or record.epoch != epoch:
-        raise ClaimFenced(
-            f"another driver has taken over consumer {consumer!r} of {queue.path!r} "
-            f"({record.driver if record else 'which no longer exists'}); stop this driver"
-        )
-    return queue, record
-
-
-@dataclasses.dataclass(slots=True)
-class Attach(Operation[Attached]):
-    """Become the one driver of a consumer, made if there is none; `lease`: of its claims, in seconds."""
-
-    path: EntityPath
-    consumer: str
-    driver: str
-    lease: float
-
-    def run(self, tx: Transaction) -> Attached:
-        queue = require_claims(tx, self.path)
-        if queue.options.whole_sessions:
-            raise NotAllowed(
-                f"sessions of {queue.path!r} are settled as a unit (on_poison_session=whole), but claims are "
-                "settled by message: use a receiver, or set another on_poison_session"
-            )
-        before = _identified(tx, queue, self.consumer)
-        catch_up(tx)
-        record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
-        tx.claims.save_consumer(record)
-        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
-        for claim in open_claims(tx, record):
-            if _unreadable(tx, claim):
-                _narrow(tx, queue, self.consumer, claim)
-            else:
-                _judge(tx, claim, before.driver)
-        record = tx.claims.consumer(queue.queue_id, self.consumer) or record
-        return Attached(record.epoch, record.settled, record.identity)
-
-
-@dataclasses.dataclass(slots=True)
-class Identify(Operation[int]):
-    """Find a consumer, made if there is none; the answer is its identity."""
-
-    path: EntityPath
-    consumer: str
-
-    def run(self, tx: Transaction) -> int:
-        return _identified(tx, require_claims(tx, self.path), self.consumer).identity
-
-
-def _identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRecord:
-    """Return a consumer that has an identity."""
-    if not consumer or len(consumer) > LONGEST_CONSUMER:
-        raise InvalidOption(
-            f"expected a consumer's name of 1 to {LONGEST_CONSUMER} characters, got {shown(consumer)}"
-        )
-    record = tx.claims.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
-    if not record.identity:
-        record = _replace(record, identity=tx.random_token())
-        tx.claims.save_consumer(record)
-    return record
-
-
-def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
-    """Return whether a claim took its readers down again and again, before they began on a message."""
-    shards = tx.claims.shards(claim.token)
-    most = 1 if claim.rows > 1 and any(shard.careful for shard in shards) else _MOST_READS
-    return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
-
-
-def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
-    """Give a claim back that nobody can read: its messages come again, fewer at a time."""
-    revoke(
-        tx,
-        queue,
-        claim,
-        why=f"its readers went away {max(s.reads for s in tx.claims.shards(claim.token))} times",
-    )
-    record = tx.claims.consumer(queue.queue_id, consumer)
-    assert record is not None
-    narrow = max(claim.rows // _NARROWER, 1)
-    tx.claims.save_consumer(_replace(record, narrow=narrow, narrow_left=max(record.narrow_left, claim.rows)))
-
-
-def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
-    """Blame what a driver's tasks worked on, one message at a time each, when it went away.
-
-    A message that was the whole claim is charged. Of others it is not sure: they may have been the
-    last before it was noticed; they are tried alone, in claims of their own. One that is alone because
-    claims with it could not be read is charged for being read, too.
-    """
-    shards = [
-        _replace(shard, started=shard.first) if shard.careful and shard.reads and claim.rows == 1 else shard
-        for shard in tx.claims.shards(claim.token)
-    ]
-    started = [shard for shard in shards if shard.started is not None]
-    for shard in started:
-        tx.claims.save_shard(_replace(shard, started=None))
-    _blame(tx, started, driver, alone=claim.rows == 1)
-
-
-def _blame(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *, alone: bool) -> None:
-    """Blame what shards were at for the latest death, and for those before in the same claim."""
-    rows = []
-    for shard in shards:
-        row = held_row(tx, shard, shard.started)
-        if row is not None:
-            _release_behind(tx, shard, row)
-            rows.append(_replace(row, suspect=max(row.suspect, 1) + shard.reads - 1))
-    if rows:
-        blame(tx, worker or "a driver", rows, alone=alone)
-
-
-def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) -> None:
-    """Give back the messages of a session that stand behind one that leaves the claim."""
-    if culprit.session_id is None:
-        return
-    for message in tx.sessions.messages(queue_of(culprit.key), culprit.session_id):
-        row = held_row(tx, shard, message.key)
-        if row is not None and row.key > culprit.key:
-            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
-
-
-def held_row(tx: Transaction, shard: ShardRecord, key: int | None) -> MessageRow | None:
-    """Return a message that a shard holds."""
-    row = None if key is None else tx.row(key)
-    return row if row is not None and row.lock_token == shard.token else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -399,96 +240,3 @@ class _Taker:
         if suspect:
             before = suspect[0].key
         return tx.claims.claimable_session(queue_id, name, min(before, self._last + 1), limit)
-
-
-@dataclasses.dataclass(slots=True)
-class StartShard(Operation[bool | None]):
-    """Note that a task reads a shard; the answer is whether it is to go one message at a time.
-
-    It is, when the shard was read before: then a message may have taken the reader down. None: the
-    claim is not open any more, and there is nothing to read. `begun`: whoever reads works on the
-    messages, too.
-    """
-
-    path: EntityPath
-    consumer: str
-    epoch: int
-    token: int
-    worker: str
-    begun: bool = True
-
-    durable = False
-
-    def run(self, tx: Transaction) -> bool | None:
-        require_driver(tx, self.path, self.consumer, self.epoch)
-        shard = tx.claims.shard(self.token)
-        if shard is None:
-            return None
-        if shard.started is not None:
-            # An earlier attempt of the same task: nothing else was at work on this one.
-            _blame(tx, [shard], self.worker, alone=True)
-        read_epoch = self.epoch if self.begun else shard.read_epoch
-        tx.claims.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
-        first = held_row(tx, shard, shard.first)
-        return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
-
-
-@dataclasses.dataclass(slots=True)
-class BeginShard(Operation[None]):
-    """Note that the messages of a shard, read by another process, are worked on from here on."""
-
-    epoch: int
-    token: int
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        shard = tx.claims.shard(self.token)
-        if shard is not None:
-            tx.claims.save_shard(_replace(shard, read_epoch=self.epoch))
-
-
-@dataclasses.dataclass(slots=True)
-class MarkStarted(Operation[None]):
-    """Note which message of a shard is being worked on: the one to blame, should the worker die; or none."""
-
-    token: int
-    key: int | None
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        shard = tx.claims.shard(self.token)
-        if shard is not None:
-            tx.claims.save_shard(_replace(shard, started=self.key))
-
-
-@dataclasses.dataclass(slots=True)
-class RenewClaims(Operation[None]):
-    """Prolong the leases of a consumer's open claims. Raises ClaimFenced."""
-
-    path: EntityPath
-    consumer: str
-    epoch: int
-    lease: float
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        queue, _ = require_driver(tx, self.path, self.consumer, self.epoch)
-        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
-
-
-@dataclasses.dataclass(slots=True)
-class TrimClaims(Operation[None]):
-    """Forget a consumer's claims up to a number, those that have ended."""
-
-    path: EntityPath
-    consumer: str
-    last: int
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        queue = require_claims(tx, self.path)
-        tx.claims.delete(queue.queue_id, self.consumer, self.last)

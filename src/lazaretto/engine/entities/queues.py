@@ -8,6 +8,7 @@ from typing import Any
 
 from lazaretto.engine.log import audit, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import check_destinations, start_forwarding, touch
 from lazaretto.errors import (
     EntityExists,
@@ -222,11 +223,7 @@ class DeleteQueue(Operation[None]):
         _refuse_system(self.path, "deleted")
         record = require_queue(tx, self.path)
         refuse_topic(record, "delete_topic")
-        services = tx.dialogs.definitions().on_queue(self.path.key) if record.options.dialogs else ()
-        if services:
-            raise NotAllowed(
-                f"{record.path!r} is the queue of service {services[0].name!r}: drop the service first"
-            )
+        admission_of(record).check_deletion(tx, record)
         delete(tx, record, self.actor)
 
 

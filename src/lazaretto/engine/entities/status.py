@@ -10,6 +10,7 @@ import msgspec
 from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.outcome.dispositions import CulpritRecord, culprit_decoder, dispose
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import start_forwarding
 from lazaretto.errors import (
     EntityError,
@@ -42,14 +43,6 @@ def refuse_sending(queue: QueueRecord) -> None:
         raise _off(queue, "sent to")
 
 
-def refuse_dialogs(queue: QueueRecord) -> None:
-    """Raise NotAllowed if a queue's messages come and go by dialogs alone."""
-    if queue.options.dialogs:
-        raise NotAllowed(
-            f"{queue.path!r} is the queue of a service: send and receive by dialogs (broker.dialogs)"
-        )
-
-
 def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     return QueueDisabled(
         f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "
@@ -61,7 +54,7 @@ def refuse_receiving(queue: QueueRecord, subqueue: Subqueue, *, by_dialogs: bool
     """Raise what stands against receiving: a queue that is off or forwards, a topic, a service's queue."""
     refuse_topic(queue, "receive from one of its subscriptions")
     if subqueue is Subqueue.MAIN and not by_dialogs:
-        refuse_dialogs(queue)
+        admission_of(queue).check_access(queue)
     options = queue.options
     destination = {
         Subqueue.MAIN: options.forward_to,

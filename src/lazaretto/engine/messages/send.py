@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
-from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
+from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.messages.prepare import check_size
 from lazaretto.engine.outcome.dispositions import keeps_rejected, remove
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.deliver import deliver
 from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.engine.routing.router import remember_id
@@ -93,7 +94,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
     if path.key == SYSTEM_DEAD_LETTER_QUEUE:
         raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be sent to it")
-    refuse_dialogs(queue)
+    admission_of(queue).check_access(queue)
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
     size = 0
     for message in messages:
@@ -122,7 +123,7 @@ def _check_sender_queue(tx: Transaction, wanted: str) -> None:
             f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
         )
     if not keeps_rejected(target):
-        kind = "queue of a service" if target.options.dialogs else target.kind.value
+        kind = admission_of(target).kind_of(target)
         raise InvalidMessage(f"expected dead_letter_queue to be a queue, got the {kind} {target.path!r}")
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.deliver import dead_letter, release_sessions, resolve
 from lazaretto.engine.routing.forwards import active_due, touch
 from lazaretto.engine.routing.router import refusal
@@ -238,7 +239,7 @@ def _sender_queue(
 
 def keeps_rejected(target: QueueRecord) -> bool:
     """Return whether rejected messages can go to an entity: a queue that anybody may receive from."""
-    return target.kind is EntityKind.QUEUE and not target.options.dialogs
+    return target.kind is EntityKind.QUEUE and admission_of(target).undeliverable is None
 
 
 def return_to_sender(

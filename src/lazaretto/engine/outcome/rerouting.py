@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.entities.status import refuse_dialogs, refuse_sending
+from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.entities.topics import require_topic
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import Skipped, find_obstacle, name_numbers
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.deliver import finish, release_sessions, resolve, revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.errors import NotAllowed
@@ -166,7 +167,7 @@ def check_target(tx: Transaction, path: EntityPath, to: EntityPath) -> QueueReco
     """Return the queue that dead letters can be moved to. Raises what stands against it."""
     target = require_queue(tx, to)
     refuse_sending(target)
-    refuse_dialogs(target)
+    admission_of(target).check_access(target)
     if to.subqueue is not Subqueue.MAIN:
         raise NotAllowed(f"nothing can be moved to {str(to)!r}; name the queue itself")
     if target.kind is EntityKind.TOPIC:
@@ -204,9 +205,7 @@ def _letters(
     records = tx.history.some_dead_letters(keys)
     for key in keys:
         row, record = rows.get(dead_key(key, path.subqueue)), records.get(key)
-        why = find_obstacle(row, record)
-        if why is None and source.options.dialogs:
-            why = "it belongs to a dialog"
+        why = find_obstacle(row, record) or admission_of(source).keeps_dead_letters
         if why is not None:
             skipped.append(Skipped(sequence_of(key), why))
             continue

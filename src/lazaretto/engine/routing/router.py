@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lazaretto.engine.log import note
+from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.engine.routing.subscribers import Subscribers, subscribers
 from lazaretto.engine.routing.undeliverable import (
@@ -13,7 +14,6 @@ from lazaretto.engine.routing.undeliverable import (
     FULL_REASON,
     LARGE_HEADERS,
     MOST_HOPS,
-    NO_DIALOG,
     NO_SESSION,
     NOT_FOUND_REASON,
     SIZE_REASON,
@@ -171,6 +171,13 @@ class Router:
             known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
         return known
 
+    def _body_of(self, routed: RoutedMessage) -> bytes | None:
+        if routed.body is not None or routed.body_id is None:
+            return routed.body
+        # One that was shared in this commit is not stored before its end.
+        known = self._bodies.get(routed.body_id)
+        return self._tx.bodies.find(routed.body_id) if known is None else known
+
     def _wanted(
         self, known: Subscribers, routed: RoutedMessage
     ) -> tuple[
@@ -185,7 +192,10 @@ class Router:
         if not known.asks:
             return wanted, ignored
         headers = decode_headers(routed.headers)
-        view = MessageView(headers, routed.message_id, enqueued=self._tx.now, size=routed.size)
+        view = MessageView(
+            headers, routed.message_id, enqueued=self._tx.now, size=routed.size,
+            body=lambda: self._body_of(routed),
+        )  # fmt: skip
         for queue, rules in known.concerned(view):
             try:
                 wanted += [(queue, copy, None) for copy in rules.copies(view)]
@@ -221,8 +231,9 @@ class Router:
         return _replace(routed, expires=end if routed.expires is None else min(end, routed.expires))
 
     def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:
-        if queue.options.dialogs:
-            self._undelivered.append((queue, routed, NO_DIALOG))
+        undeliverable = admission_of(queue).undeliverable
+        if undeliverable is not None:
+            self._undelivered.append((queue, routed, undeliverable))
         elif queue.options.requires_session and routed.session_id is None:
             self._undelivered.append((queue, routed, NO_SESSION))
         else:

@@ -38,7 +38,6 @@ class Undeliverable(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-NO_DIALOG = Undeliverable("NotADialog", "A service's queue takes messages of dialogs alone.")
 NO_SESSION = Undeliverable(SESSION_REASON, SESSION_TEXT)
 LARGE_HEADERS = Undeliverable(HEADERS_REASON, HEADERS_TEXT)
 TOO_FAR = Undeliverable(HOPS_REASON, HOPS_TEXT)

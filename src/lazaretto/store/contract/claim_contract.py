@@ -9,6 +9,10 @@ import msgspec
 
 #: Shards of one claim at most: their lock tokens follow one another.
 MOST_SHARDS = 1024
+#: Messages of one claim at most.
+MOST_ROWS = 10_000_000
+#: How long a claim holds its messages, in seconds, unless it is renewed.
+DEFAULT_LEASE = 300.0
 #: When a session's lock ends that a claim holds: with the claim, and not by itself.
 WITH_CLAIM = 253_402_300_799_000_000
 

@@ -17,6 +17,10 @@ class StoredBodies(Protocol):
         """Store bodies by themselves, under their ids."""
         ...
 
+    def find(self, body_id: int) -> bytes | None:
+        """Return a body that stands by itself; None: there is none."""
+        ...
+
     def add_uses(self, uses: Mapping[int, int]) -> None:
         """Note that so many more messages have a body, by its id, than the one that has it anyway."""
         ...

@@ -29,6 +29,10 @@ class BodyTables(Part):
             values += pair
         self._context.insert("insert_bodies", values, len(bodies))
 
+    def find(self, body_id: int) -> bytes | None:
+        found = self._context.run("select_body_by_id", (body_id,)).fetchone()
+        return None if found is None else bytes(found[0])
+
     def add_uses(self, uses: Mapping[int, int]) -> None:
         values: list[Any] = []
         for body_id, more in uses.items():

@@ -503,6 +503,10 @@ WHERE key [among keys] AND state = {LOCKED} AND lock_token = :token AND due > :n
 SELECT [body]
 FROM lazaretto_messages m WHERE key = :key
 
+-- name: select_body_by_id
+-- A body that stands by itself.
+SELECT body FROM lazaretto_bodies WHERE body_id = :body_id
+
 -- name: peek
 -- Messages of a subqueue as they stand, from a sequence number on.
 [as_it_stands]

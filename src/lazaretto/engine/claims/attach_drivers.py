@@ -1,0 +1,98 @@
+"""A driver attaches to a consumer: the one before is fenced off, and what its death says is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.claims.consumers import identified, require_claims
+from lazaretto.engine.claims.end_claims import open_claims, revoke
+from lazaretto.engine.claims.read_shards import blame_shards
+from lazaretto.engine.timers import catch_up
+from lazaretto.errors import NotAllowed
+from lazaretto.model.entities import EntityPath
+from lazaretto.store.contract.claim_contract import ClaimRecord
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+_replace = msgspec.structs.replace
+#: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
+_MOST_READS = 3
+_NARROWER = 32
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """A driver's hold on a consumer: its epoch, the last claim that has ended, and which consumer it is."""
+
+    epoch: int
+    settled: int
+    identity: int
+
+
+@dataclasses.dataclass(slots=True)
+class Attach(Operation[Attached]):
+    """Become the one driver of a consumer, made if there is none; `lease`: of its claims, in seconds."""
+
+    path: EntityPath
+    consumer: str
+    driver: str
+    lease: float
+
+    def run(self, tx: Transaction) -> Attached:
+        queue = require_claims(tx, self.path)
+        if queue.options.whole_sessions:
+            raise NotAllowed(
+                f"sessions of {queue.path!r} are settled as a unit (on_poison_session=whole), but claims are "
+                "settled by message: use a receiver, or set another on_poison_session"
+            )
+        before = identified(tx, queue, self.consumer)
+        catch_up(tx)
+        record = _replace(before, epoch=before.epoch + 1, driver=self.driver, attached=tx.now)
+        tx.claims.save_consumer(record)
+        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+        for claim in open_claims(tx, record):
+            if _unreadable(tx, claim):
+                _narrow(tx, queue, self.consumer, claim)
+            else:
+                _judge(tx, claim, before.driver)
+        record = tx.claims.consumer(queue.queue_id, self.consumer) or record
+        return Attached(record.epoch, record.settled, record.identity)
+
+
+def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
+    """Return whether a claim took its readers down again and again, before they began on a message."""
+    shards = tx.claims.shards(claim.token)
+    most = 1 if claim.rows > 1 and any(shard.careful for shard in shards) else _MOST_READS
+    return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
+
+
+def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
+    """Give a claim back that nobody can read: its messages come again, fewer at a time."""
+    revoke(
+        tx,
+        queue,
+        claim,
+        why=f"its readers went away {max(s.reads for s in tx.claims.shards(claim.token))} times",
+    )
+    record = tx.claims.consumer(queue.queue_id, consumer)
+    assert record is not None
+    narrow = max(claim.rows // _NARROWER, 1)
+    tx.claims.save_consumer(_replace(record, narrow=narrow, narrow_left=max(record.narrow_left, claim.rows)))
+
+
+def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
+    """Blame what a driver's tasks worked on, one message at a time each, when it went away.
+
+    A message that was the whole claim is charged. Of others it is not sure: they may have been the
+    last before it was noticed; they are tried alone, in claims of their own. One that is alone because
+    claims with it could not be read is charged for being read, too.
+    """
+    shards = [
+        _replace(shard, started=shard.first) if shard.careful and shard.reads and claim.rows == 1 else shard
+        for shard in tx.claims.shards(claim.token)
+    ]
+    started = [shard for shard in shards if shard.started is not None]
+    for shard in started:
+        tx.claims.save_shard(_replace(shard, started=None))
+    blame_shards(tx, started, driver, alone=claim.rows == 1)

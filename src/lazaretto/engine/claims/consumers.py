@@ -1,0 +1,99 @@
+"""The consumers of claims: each has one driver, whose claims are prolonged while it lives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.errors import ClaimFenced, InvalidOption, NotAllowed
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.store.contract.claim_contract import (
+    ConsumerRecord,
+)
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+_replace = msgspec.structs.replace
+
+LONGEST_CONSUMER = 128
+
+
+def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
+    """Return the queue if claims can be taken of it."""
+    queue = require_queue(tx, path)
+    if path.subqueue is not Subqueue.MAIN:
+        raise NotAllowed(f"claims are taken of a queue, not of its subqueue {str(path)!r}")
+    refuse_topic(queue, "take claims of one of its subscriptions")
+    return queue
+
+
+def require_driver(
+    tx: Transaction, path: EntityPath, consumer: str, epoch: int
+) -> tuple[QueueRecord, ConsumerRecord]:
+    """Return queue and consumer if this is the driver attached last. Raises ClaimFenced."""
+    queue = require_claims(tx, path)
+    record = tx.claims.consumer(queue.queue_id, consumer)
+    if record is None or record.epoch != epoch:
+        raise ClaimFenced(
+            f"another driver has taken over consumer {consumer!r} of {queue.path!r} "
+            f"({record.driver if record else 'which no longer exists'}); stop this driver"
+        )
+    return queue, record
+
+
+@dataclasses.dataclass(slots=True)
+class Identify(Operation[int]):
+    """Find a consumer, made if there is none; the answer is its identity."""
+
+    path: EntityPath
+    consumer: str
+
+    def run(self, tx: Transaction) -> int:
+        return identified(tx, require_claims(tx, self.path), self.consumer).identity
+
+
+def identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRecord:
+    """Return a consumer that has an identity."""
+    if not consumer or len(consumer) > LONGEST_CONSUMER:
+        raise InvalidOption(
+            f"expected a consumer's name of 1 to {LONGEST_CONSUMER} characters, got {shown(consumer)}"
+        )
+    record = tx.claims.consumer(queue.queue_id, consumer) or ConsumerRecord(queue.queue_id, consumer)
+    if not record.identity:
+        record = _replace(record, identity=tx.random_token())
+        tx.claims.save_consumer(record)
+    return record
+
+
+@dataclasses.dataclass(slots=True)
+class RenewClaims(Operation[None]):
+    """Prolong the leases of a consumer's open claims. Raises ClaimFenced."""
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    lease: float
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue, _ = require_driver(tx, self.path, self.consumer, self.epoch)
+        tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
+
+
+@dataclasses.dataclass(slots=True)
+class TrimClaims(Operation[None]):
+    """Forget a consumer's claims up to a number, those that have ended."""
+
+    path: EntityPath
+    consumer: str
+    last: int
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_claims(tx, self.path)
+        tx.claims.delete(queue.queue_id, self.consumer, self.last)

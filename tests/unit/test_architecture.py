@@ -123,10 +123,10 @@ def test_imports_follow_the_layers() -> None:
     assert wrong == []
 
 
-def test_the_model_is_pure() -> None:
+def test_the_model_and_triage_are_pure() -> None:
     wrong = []
     for module, path in MODULES.items():
-        if layer_of(module) == "model":
+        if layer_of(module) in ("model", "triage"):
             allowed = PURE | IMPURE_BY_NATURE.get(module, set()) | {"lazaretto"}
             wrong += [
                 f"{module} imports {name}" for name in imports(path) if name.split(".")[0] not in allowed

@@ -1,0 +1,89 @@
+"""Makes one cause of several whose texts differ in a word, where one difference says more in fewer bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from lazaretto.triage.bits import cost
+from lazaretto.triage.columns import Group
+from lazaretto.triage.differences import Found, find_difference
+
+#: What stands in a text where its siblings differ.
+HOLE = "✱"
+#: Rows of all siblings together, and of each at least.
+_MOST_ROWS, _LEAST_ROWS = 2_000, 20
+_MOST_WORDS = 60
+_MOST_CAUSES = 200
+_PIECE = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclasses.dataclass(slots=True)
+class Cause:
+    """Letters that failed for the same reason: what names them, a sample of them, and their difference.
+
+    `kind`: what siblings have in common, such as reason and error type. `members`: keys of what was united.
+    """
+
+    kind: Hashable
+    text: str
+    letters: int
+    sample: Group
+    members: tuple[Any, ...]
+    difference: Found | None = None
+
+
+def unite(causes: Sequence[Cause], good: Group) -> list[Cause]:
+    """Return the causes, each with its difference, with siblings united."""
+    left: dict[int, Cause] = dict(enumerate(causes))
+    for text, members in sorted(_families(causes), key=lambda family: (-len(family[1]), family[0])):
+        found = [i for i in members if i in left]
+        if len(found) > 1:
+            united = _united(text, [left[i] for i in found], good)
+            if united is not None:
+                for i in found:
+                    del left[i]
+                left[found[0]] = united
+    return list(left.values())
+
+
+def _united(text: str, parts: Sequence[Cause], good: Group) -> Cause | None:
+    """Return the one cause of several, if its difference takes fewer bits than theirs."""
+    most = max(_LEAST_ROWS, _MOST_ROWS // len(parts))
+    parts = [_cut(part, most, good) for part in parts]
+    together = Group([row for part in parts for row in part.sample.rows])
+    found = find_difference(together, good, text)
+    apart = sum(
+        part.difference.cost if part.difference else cost(0, 0, part.sample.count, good.count)
+        for part in parts
+    )
+    if found is None or found.cost >= apart:
+        return None
+    members = tuple(key for part in parts for key in part.members)
+    return Cause(parts[0].kind, text, sum(part.letters for part in parts), together, members, found)
+
+
+def _cut(part: Cause, most: int, good: Group) -> Cause:
+    """Return a cause with a smaller sample and the difference of that, so that the same rows are compared."""
+    if part.sample.count <= most:
+        return part
+    sample = Group(part.sample.rows[:most])
+    return dataclasses.replace(part, sample=sample, difference=find_difference(sample, good, part.text))
+
+
+def _families(causes: Sequence[Cause]) -> list[tuple[str, list[int]]]:
+    """Return the texts with a hole that several causes of one kind have, and which these are."""
+    around: dict[tuple[Hashable, tuple[str, ...]], tuple[str, list[int]]] = {}
+    for i, cause in enumerate(causes[:_MOST_CAUSES]):
+        text = cause.text[:4096]
+        pieces = list(itertools.islice(_PIECE.finditer(text), _MOST_WORDS))
+        words = [piece[0] for piece in pieces]
+        for place, piece in enumerate(pieces):
+            if piece[0][0].isalnum() or piece[0] == HOLE:
+                key = cause.kind, (*words[:place], HOLE, *words[place + 1 :])
+                shown = f"{text[: piece.start()]}{HOLE}{text[piece.end() :]}"
+                around.setdefault(key, (shown, []))[1].append(i)
+    return [family for family in around.values() if len(family[1]) > 1]

@@ -1,0 +1,103 @@
+"""The features of a message: what each of its fields holds, by the text that names the field in a filter."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from lazaretto.filters.body import MISSING
+from lazaretto.filters.printing import print_name
+from lazaretto.filters.values import is_numeral, type_name
+from lazaretto.filters.view import MessageView
+
+#: What the tracing of a call puts into each message, which says nothing of the message.
+LEFT_OUT = frozenset({"traceparent", "tracestate", "diagnostic-id"})
+
+#: How much of one message is looked at: fields, levels of nesting, and characters of a name and of a text.
+MOST_FIELDS = 200
+DEEPEST = 4
+LONGEST_NAME = 100
+LONGEST_TEXT = 200
+
+_SYSTEM = {
+    "sys.Label": "subject", "sys.ContentType": "content_type", "sys.CorrelationId": "correlation_id",
+    "sys.To": "to", "sys.ReplyTo": "reply_to", "sys.SessionId": "session_id",
+    "sys.ReplyToSessionId": "reply_to_session_id", "sys.PartitionKey": "partition_key",
+    "sys.TimeToLive": "time_to_live", "sys.MessageId": "message_id", "sys.Size": "size",
+}  # fmt: skip
+
+
+class LongText(NamedTuple):
+    """A text that is too long to be a value, and what can be said of it."""
+
+    length: int
+    is_ascii: bool
+    is_trimmed: bool
+    is_numeral: bool
+
+
+class Other(NamedTuple):
+    """What has no constants in the grammar: an array (with its length), an object, bytes, a time."""
+
+    type: str
+    length: int | None = None
+
+
+#: A text, number, boolean or None as it is; all else as what can be said of it.
+Features = dict[str, Any]
+
+
+def features_of(view: MessageView, leave_out: Collection[str] = ()) -> Features:
+    """Return the features of a message. `leave_out`: fields by the text that names them, with all below."""
+    found: Features = {}
+    skipped = frozenset(map(str.lower, leave_out))
+    for name, field in _SYSTEM.items():
+        value = view.system(field)
+        if value is not None and name.lower() not in skipped:
+            found[name] = _feature(value)
+    for name, value in view.headers.properties.items():
+        text = _named("user", name)
+        if text is not None and name.lower() not in LEFT_OUT and text.lower() not in skipped:
+            found[text] = _feature(value)
+    body = view.body.value()
+    if body is not MISSING and "body" not in skipped:
+        _flatten(body, "body", 0, found, skipped)
+    return found
+
+
+@functools.lru_cache(10_000)
+def _named(where: str, name: str) -> str | None:
+    return f"{where}.{print_name(name)}" if 0 < len(name) <= LONGEST_NAME else None
+
+
+def _flatten(value: Any, path: str, depth: int, found: Features, skipped: frozenset[str]) -> None:
+    """Add a part of the body with all below it: of an array, its first element."""
+    inner: list[tuple[str | None, Any]] = []
+    if depth < DEEPEST:
+        if type(value) is dict:
+            inner = [(_named(path, key), part) for key, part in value.items()]
+        elif type(value) is list and value and depth:
+            inner = [(f"{path}[0]", value[0])]
+    for name, part in inner:
+        if len(found) >= MOST_FIELDS:
+            return
+        if name is None or (skipped and name.lower() in skipped):
+            continue
+        found[name] = _feature(part)
+        if type(part) in (dict, list):
+            _flatten(part, name, depth + 1, found, skipped)
+
+
+def _feature(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        if len(value) <= LONGEST_TEXT:
+            return value
+        return LongText(len(value), value.isascii(), value == value.strip(), is_numeral(value))
+    if kind in (bool, float, type(None)):
+        return value
+    if kind is int:
+        # What has no 64 bits is a float to the grammar, and its text no constant.
+        return value if -(1 << 63) <= value < 1 << 63 else Other("number")
+    return Other(type_name(value), len(value) if kind is list else None)

@@ -10,9 +10,14 @@ import pytest
 
 import lazaretto
 from lazaretto import Broker
+from lazaretto.broker import store_of
 from lazaretto.dialogs import DialogMessage, DialogTransaction, Reader, by_type
 from lazaretto.dialogs.activation import MonitorState
+from lazaretto.engine.dialogs.receive_group import GroupHandover, ReceiveGroup
 from lazaretto.errors import DefinitionError
+from lazaretto.model.entities import EntityPath
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.sql_store import SqlStore
 
 from .talk import FRONT, NOTE, ORDER, ORDERING, RECEIPT, SHOP, begin, far, leftovers, read, services
 
@@ -176,3 +181,50 @@ def test_a_service_without_a_handler(broker: Broker) -> None:
         pass
     with pytest.raises(DefinitionError, match="no service has a handler"), broker.dialogs.activate():
         pass
+
+
+class _ReadTogether(Operation[list[GroupHandover]]):
+    """What several readers do in one commit."""
+
+    def run(self, tx: Transaction) -> list[GroupHandover]:
+        path = EntityPath.parse("shop")
+        readers = [ReceiveGroup(path, 1, token) for token in range(1, 6)]
+        found = ReceiveGroup.run_all(tx, readers)
+        return [one for one in found if isinstance(one, GroupHandover)]
+
+
+def test_readers_of_one_commit_have_a_group_each(broker: Broker) -> None:
+    """The first goes on where the last commit stopped; the others start anywhere."""
+    services(broker)
+    for number in range(8):
+        begin(broker, b"%d" % number)
+    found = store_of(broker).run(_ReadTogether())
+    assert len({one.group for one in found}) == 5
+    assert [bool(one.lane) for one in found] == [True, False, False, False, False]
+
+
+def test_one_message_wakes_one_of_the_readers_that_wait(broker: Broker) -> None:
+    services(broker)
+    begin(broker, b"10", b"11")
+    got: list[bytes] = []
+    store = store_of(broker)
+    assert isinstance(store, SqlStore)
+
+    def wait() -> None:
+        with broker.dialogs.transaction("shop") as work:
+            got.extend(message.body for message in work.receive(max_wait=30))
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    with broker.dialogs.transaction("shop") as work:
+        assert len(work.receive()) == 1
+        for thread in threads:
+            thread.start()
+        until(lambda: store.notifier.waiting == 4)
+    # The group is free again, and has one more message.
+    until(lambda: got == [b"11"])
+    until(lambda: store.notifier.waiting == 3)
+    for number in range(3):
+        begin(broker, b"%d" % number)
+    for thread in threads:
+        thread.join(30)
+    assert sorted(got) == [b"0", b"1", b"11", b"2"]

@@ -176,16 +176,20 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
             rotation.turn,
             rotation.after,
         )
+        named = group is not None or conversation is not None
         found = wait_for(
             self._store,
             self._directory.place(path),
             lambda: return_or_raise(self._store.run(operation)),
             end,
+            # Who has locked groups also gets what comes for these.
+            alike=None if named or self._locks else "groups",
         )
         if found is None:
             return None
-        if found.lane:
+        if not named:
             rotation.turn += 1
+        if found.lane:
             rotation.after = found.lane
         new = (path.key, found.group) not in self._locks
         self._locks[path.key, found.group] = found.lock

@@ -33,7 +33,7 @@ class GroupHandover(NamedTuple):
     lock: Lock
     messages: list[tuple[ReceivedMessage, OpenLane]]
     state: bytes | None
-    #: Behind which lane the next group is to be looked for.
+    #: Behind which lane the next group is to be looked for; empty to leave that as it is.
     lane: str
 
 
@@ -61,6 +61,8 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     handle: str | None = None
     turn: int = 0
     after: str = ""
+    #: Whether it starts to look anywhere, because another reader of the commit looks behind `after`.
+    anywhere: bool = dataclasses.field(default=False, init=False)
 
     durable = False
     mergeable: ClassVar[bool] = True
@@ -74,6 +76,8 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         cls, tx: Transaction, operations: Sequence[ReceiveGroup]
     ) -> list[GroupHandover | EntityError | Again | None]:
         """Let several readers have their groups; all ask which is next before the first one looks."""
+        for number, operation in enumerate(operations):
+            operation.anywhere = number > 0
         asked = [operation._ask(tx) for operation in operations]
         done = sweep(tx, SWEEP)
         round_ = _Round(stale=done > 0)
@@ -126,7 +130,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         if not self.limit:
             session = tx.sessions.find(queue.queue_id, group_session(group))
             state = None if session is None else session.state
-        return GroupHandover(group, lock, found, state, "" if first is None else first.found)
+        return GroupHandover(group, lock, found, state, "" if first is None or self.anywhere else first.found)
 
     def _next(
         self,
@@ -167,8 +171,10 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         ranges: list[tuple[str, str]] = []
         for level in levels:
             low, end = priority_bounds(level)
-            if low <= self.after < end:
-                ranges += [(self.after, end), (low, f"{self.after}!")]
+            # Handles are random: so is the group behind one.
+            after = f"{low}{int(tx.random_fraction() * (1 << 32)):08x}" if self.anywhere else self.after
+            if low <= after < end:
+                ranges += [(after, end), (low, f"{after}!")]
             else:
                 ranges.append((low, end))
         return ranges

@@ -146,7 +146,7 @@ class Stage:
                 outcomes = {a.number: a.outcome for a in whole.attempts}
                 told.check_history(letter.sequence_number, whole.counters.deliveries, outcomes)
                 ends = list(outcomes.values())
-                assert whole.counters.lock_expiries == ends.count(Outcome.EXPIRED)
+                assert whole.counters.lock_expiries == ends.count(Outcome.LOCK_EXPIRED)
                 assert whole.counters.worker_deaths <= ends.count(Outcome.LOST)
             _take_what_is_left(broker, told, [m.sequence_number for m in left])
 

@@ -205,7 +205,7 @@ def test_a_worker_that_leaves_in_good_order_is_not_a_dead_one(broker: Broker, st
     _until_free(broker)
     for message in broker.peek(QUEUE, 2):
         (past,) = broker.attempts(QUEUE, message.sequence_number)
-        assert past.outcome is Outcome.EXPIRED
+        assert past.outcome is Outcome.LOCK_EXPIRED
         assert message.delivery_count == 1
 
 

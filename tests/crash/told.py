@@ -53,7 +53,7 @@ class Told:
             if self._is("abandoned", hand):
                 assert outcome is Outcome.FAILED
             elif self._is("abandoning", hand) or self._is("lost", hand):
-                assert outcome in (Outcome.EXPIRED, Outcome.LOST, Outcome.FAILED)
+                assert outcome in (Outcome.LOCK_EXPIRED, Outcome.LOST, Outcome.FAILED)
             elif self._is("burying", hand):
                 assert outcome in (Outcome.LOST, Outcome.DEAD_LETTERED)
             else:

@@ -199,7 +199,7 @@ class TestAsync:
 
         number, *_ = send(broker, "work", b"hang", b"good")
         serve(broker, Handler("work", hang, isolation=isolation, deadline=0.3))
-        assert dead(broker, number) == ("HandlerTimeout", "HandlerTimeout", [Outcome.EXPIRED] * 2)
+        assert dead(broker, number) == ("HandlerTimeout", "HandlerTimeout", [Outcome.LOCK_EXPIRED] * 2)
         assert broker.queue("work").counts.total == 1
 
 
@@ -302,6 +302,6 @@ def test_an_inline_function_that_does_not_come_back_costs_only_itself(broker: Br
     (report,) = serve(
         broker, Handler("work", hang, isolation="inline", concurrency=4, deadline=0.3), grace=0.0
     )
-    assert dead(broker, number) == ("MaxDeliveryCountExceeded", None, [Outcome.EXPIRED] * 2)
+    assert dead(broker, number) == ("MaxDeliveryCountExceeded", None, [Outcome.LOCK_EXPIRED] * 2)
     assert report.completed == 20
     assert len(waiting) == 2

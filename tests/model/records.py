@@ -95,7 +95,7 @@ class Past:
         return (self.before.whole() if self.before else []) + self.attempts
 
 
-CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
+CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED, Outcome.DEFERRED)
 
 
 @dataclasses.dataclass

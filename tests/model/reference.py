@@ -365,7 +365,7 @@ class Model:
             # A dead-letter subqueue without a policy counts nothing.
             self._put_back(one, settlement.delay)
             return
-        if settlement.outcome is Outcome.EXPIRED:
+        if settlement.outcome is Outcome.LOCK_EXPIRED:
             one.counts.lock_expiries += 1
         else:
             one.counts.failures += 1
@@ -547,7 +547,7 @@ class Model:
             sessions = [(s.until, q, name) for q in self.queues.values() for name, s in q.sessions.items()
                         if s.token is not None and s.until <= self.now]  # fmt: skip
             for _, queue, name in sorted(sessions, key=lambda s: s[0]):
-                self._free_session(queue, name, Outcome.EXPIRED)
+                self._free_session(queue, name, Outcome.LOCK_EXPIRED)
             if not due and not sessions:
                 return
 
@@ -557,7 +557,7 @@ class Model:
             if not one.dead and (queue.path, one.token) not in lost:
                 lost.add((queue.path, one.token))
                 self.count_rollback(queue)
-            self.fail(queue, one, Settlement(Outcome.EXPIRED))
+            self.fail(queue, one, Settlement(Outcome.LOCK_EXPIRED))
         elif one.expires is not None and one.expires <= self.now:
             if queue.options.dead_letter_on_expiration:
                 text = "The message expired and was dead lettered."
@@ -634,7 +634,7 @@ class Model:
 
     def _free_session(self, queue: Queue, name: str, outcome: Outcome) -> None:
         held = [c for c in queue.of_session(name) if c.state is LOCKED]
-        if held and outcome is Outcome.EXPIRED:
+        if held and outcome is Outcome.LOCK_EXPIRED:
             self.count_rollback(queue)
         for one in held:
             if queue.copies.get((False, one.number)) is one and one.state is LOCKED:

@@ -49,7 +49,7 @@ def test_every_outcome_in_order(broker: Broker, clock: ManualClock) -> None:
     assert [(a.number, a.outcome.value, a.error_type) for a in letter.attempts] == [
         (1, "failed", "ValueError"),
         (2, "released", None),
-        (3, "expired", None),
+        (3, "lock_expired", None),
         (4, "deferred", None),
         (5, "dead_lettered", "KeyError"),
     ]
@@ -140,7 +140,7 @@ class TestDurable:
         message = take(connect())
         assert (message.attempt, message.delivery_count) == (2, 1)
         (attempt,) = connect().attempts("q", number)
-        assert (attempt.number, attempt.outcome) == (1, Outcome.EXPIRED)
+        assert (attempt.number, attempt.outcome) == (1, Outcome.LOCK_EXPIRED)
 
     def test_with_the_record_synced_before(self, connect: Connect) -> None:
         broker = connect(durable_attempts=True)

@@ -317,7 +317,7 @@ class TestDrivers:
         assert len(broker.receiver("work").receive(9)) == 4
         assert [m.delivery_count for m in broker.peek("work", 9)] == [0] * 4
         (claim,) = broker.claims("work")
-        assert (claim.state, claim.outcomes) == ("revoked", {"expired": 4})
+        assert (claim.state, claim.outcomes) == ("revoked", {"lock_expired": 4})
 
     def test_one_that_was_read_is_charged_and_settling_it_changes_nothing(
         self, broker: Broker, queue: str, clock: ManualClock

@@ -78,7 +78,7 @@ class TestActive:
         broker.receiver("q").receive_by_number(2)
         clock.advance(31)
         assert bodies(broker.receiver("q").receive(9)) == [b"2", b"1"]
-        assert [a.outcome for a in broker.attempts("q", 2)] == [Outcome.EXPIRED]
+        assert [a.outcome for a in broker.attempts("q", 2)] == [Outcome.LOCK_EXPIRED]
 
     def test_one_that_was_tried_before(self, broker: Broker) -> None:
         create(broker)

@@ -50,7 +50,7 @@ class TestTotalAttempts:
 
     def test_lock_expiries_and_worker_deaths_count_like_failures(self) -> None:
         policy = PoisonPolicy(receive_retry_count=2, max_retry_cycles=1, max_worker_deaths=None)
-        assert len(_drive(policy, Outcome.EXPIRED)) == len(_drive(policy, Outcome.LOST)) == 6
+        assert len(_drive(policy, Outcome.LOCK_EXPIRED)) == len(_drive(policy, Outcome.LOST)) == 6
 
     def test_the_final_verdict_names_the_reason_and_the_count(self) -> None:
         verdict = _drive(PoisonPolicy.service_bus())[-1]
@@ -172,7 +172,7 @@ class TestOutcomes:
             (Outcome.FAILED, {"failures": 1, "delivery_count": 1, "cycle_attempts": 1}),
             (Outcome.INVALID, {"failures": 1}),
             (Outcome.LOST, {"worker_deaths": 1, "delivery_count": 1, "cycle_attempts": 1}),
-            (Outcome.EXPIRED, {"lock_expiries": 1, "delivery_count": 1, "cycle_attempts": 1}),
+            (Outcome.LOCK_EXPIRED, {"lock_expiries": 1, "delivery_count": 1, "cycle_attempts": 1}),
             (Outcome.DEFERRED, {"delivery_count": 1, "cycle_attempts": 1}),
             (Outcome.RELEASED, {}),
             (Outcome.DEAD_LETTERED, {}),
@@ -309,3 +309,12 @@ class TestOptions:
             InvalidOption, match=r"'receive_retries' of PoisonPolicy; did you mean 'receive_retry_count'\?"
         ):
             PoisonPolicy(receive_retries=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_an_outcome_is_found_by_the_name_it_is_stored_as(outcome: Outcome) -> None:
+    assert Outcome(outcome.stored) is outcome
+
+
+def test_workers_of_earlier_versions_know_the_stored_name_of_a_lock_that_expired() -> None:
+    assert Outcome.LOCK_EXPIRED.stored == "expired"

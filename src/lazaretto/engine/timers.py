@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.claims.end_claims import expire_claims
+from lazaretto.engine.claims.end_claims import revoke_due_claims
 from lazaretto.engine.entities.topics import end_idle
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
@@ -78,7 +78,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             if row.locked_by is not None and tx.workers.is_dead(row.locked_by):
                 judged |= _bury_locks(tx, queue, row, row.locked_by)
             else:
-                fail(tx, queue, row, Outcome.EXPIRED)
+                fail(tx, queue, row, Outcome.LOCK_EXPIRED)
         else:
             # One that was passed on with others that were due is gone.
             passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
@@ -86,12 +86,12 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
     for session in sessions:
         queue = tx.queues.by_id(session.queue_id)
         if queue is not None:
-            release_held(tx, queue, session.session_id, Outcome.EXPIRED)
+            release_held(tx, queue, session.session_id, Outcome.LOCK_EXPIRED)
         tx.sessions.unlock(session.queue_id, session.session_id)
     idle = tx.queues.idle(limit)
     for entity in idle:
         end_idle(tx, entity)
-    return max(len(rows) + passed, len(sessions), expire_claims(tx, limit), len(idle))
+    return max(len(rows) + passed, len(sessions), revoke_due_claims(tx, limit), len(idle))
 
 
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:
@@ -135,7 +135,7 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
     """End the attempts on whatever a session's former receiver still holds."""
     rows = tx.sessions.locked_messages(queue.queue_id, session_id)
-    if rows and outcome is Outcome.EXPIRED:
+    if rows and outcome is Outcome.LOCK_EXPIRED:
         note_rollback(tx, queue)
         worker = rows[0].locked_by
         if worker is not None and tx.workers.is_dead(worker):
@@ -146,7 +146,7 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
         row = tx.row(held.key)
         if row is None or row.state != LOCKED:
             continue
-        if outcome is Outcome.EXPIRED:
+        if outcome is Outcome.LOCK_EXPIRED:
             fail(tx, queue, row, outcome)
         else:
             put_back(tx, end_attempt(tx, row, outcome))

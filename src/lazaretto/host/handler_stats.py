@@ -53,7 +53,7 @@ def verdict_of(returned: object) -> PoisonVerdict | None:
 class HandlerReport:
     """A handler's state and counts. `rate`: messages recently completed per second.
 
-    `retried`: attempts that failed and are tried again; `dead`: messages that were not. `expired`,
+    `retried`: attempts that failed and are tried again; `dead`: messages that were not. `timed_out`,
     `died` and `invalid` are those among both whose deadline was over, whose process died, that can
     never succeed. `released`: given back uncharged. `lost`: settled too late, their lock was gone.
     `failing`: dead letters that failed the last time, and are tried for ever, as nothing else is said of
@@ -66,7 +66,7 @@ class HandlerReport:
     retried: int
     dead: int
     invalid: int
-    expired: int
+    timed_out: int
     died: int
     deferred: int
     released: int
@@ -120,7 +120,7 @@ class HandlerStats:
         """Return the handler's report."""
         with self._lock:
             counts = self._counts
-            failures = sum(counts[o] for o in (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST))
+            failures = sum(counts[o] for o in (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST))
             completed = counts[Outcome.COMPLETED]
             return HandlerReport(
                 queue=self._queue,
@@ -129,7 +129,7 @@ class HandlerStats:
                 retried=failures + counts[Outcome.INVALID] - self._final,
                 dead=self._final + counts[Outcome.DEAD_LETTERED],
                 invalid=counts[Outcome.INVALID],
-                expired=counts[Outcome.EXPIRED],
+                timed_out=counts[Outcome.LOCK_EXPIRED],
                 died=counts[Outcome.LOST],
                 deferred=counts[Outcome.DEFERRED],
                 released=counts[Outcome.RELEASED],

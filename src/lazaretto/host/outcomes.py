@@ -30,15 +30,15 @@ class Ended(NamedTuple):
         return None if failure is None else outage_of(failure)
 
 
-_BREAKING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST)
+_BREAKING = (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST)
 COMPLETED = Ended(COMPLETE)
 RELEASED = Ended(RELEASE)
 
-#: A timeout charges `expired`, a crash `lost`, as if the lock had run out or the worker died.
+#: A timeout charges `lock_expired`, a crash `lost`, as if the lock had run out or the worker died.
 _OUTCOMES = {
     Status.ERROR: Outcome.FAILED,
     Status.MEMORY: Outcome.FAILED,
-    Status.TIMEOUT: Outcome.EXPIRED,
+    Status.TIMEOUT: Outcome.LOCK_EXPIRED,
     Status.CRASH: Outcome.LOST,
 }
 _VERDICTS = {

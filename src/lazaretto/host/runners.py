@@ -146,9 +146,8 @@ class InlineRunner:
         except DeadlineExceeded as error:
             failure = failure_of(error)
             assert failure is not None
-            return Ended(
-                Settlement(Outcome.EXPIRED, Failure(HANDLER_TIMEOUT, str(error), failure.stack, failure.site))
-            )
+            late = Failure(HANDLER_TIMEOUT, str(error), failure.stack, failure.site)
+            return Ended(Settlement(Outcome.LOCK_EXPIRED, late))
         except BaseException as error:
             # Whatever a handler raises is its message's failure; SystemExit must not end the host.
             return Ended(Settlement(Outcome.FAILED, failure_of(error)))

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
 
 #: Ends of an attempt on which the policy gives its verdict.
-_FAILING = (Outcome.FAILED, Outcome.EXPIRED, Outcome.LOST, Outcome.INVALID)
+_FAILING = (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST, Outcome.INVALID)
 #: How long one that failed waits where no policy says when it is tried again, in seconds.
 _AGAIN = 1.0
 

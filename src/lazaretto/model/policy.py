@@ -48,6 +48,9 @@ RETRY = "retry"
 PoisonVerdict = Disposition | Literal["retry"]
 
 
+_STORED_LOCK_EXPIRED = "expired"
+
+
 class Outcome(enum.Enum):
     """How an attempt ended."""
 
@@ -55,13 +58,22 @@ class Outcome(enum.Enum):
     FAILED = "failed"
     INVALID = "invalid"
     LOST = "lost"
-    EXPIRED = "expired"
+    LOCK_EXPIRED = "lock_expired"
     DEFERRED = "deferred"
     RELEASED = "released"
     DEAD_LETTERED = "dead_lettered"
 
     # Each message's is hashed: by identity, as they are compared, and not by name.
     __hash__ = object.__hash__
+
+    @property
+    def stored(self) -> str:
+        """What a store calls it: workers of earlier versions, which may share the store, know this name."""
+        return _STORED_LOCK_EXPIRED if self is Outcome.LOCK_EXPIRED else self.value
+
+    @classmethod
+    def _missing_(cls, value: object) -> Outcome | None:
+        return cls.LOCK_EXPIRED if value == _STORED_LOCK_EXPIRED else None
 
 
 class Growth(enum.Enum):
@@ -228,7 +240,7 @@ _CHARGES: dict[Outcome, tuple[str | None, bool]] = {
     Outcome.FAILED: ("failures", True),
     Outcome.INVALID: ("failures", False),
     Outcome.LOST: ("worker_deaths", True),
-    Outcome.EXPIRED: ("lock_expiries", True),
+    Outcome.LOCK_EXPIRED: ("lock_expiries", True),
     Outcome.DEFERRED: (None, True),
     Outcome.RELEASED: (None, False),
     Outcome.DEAD_LETTERED: (None, False),

@@ -14,6 +14,7 @@ from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.model.policy import Outcome
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
 from lazaretto.store.contract.records import LOCKED, STATES
 
@@ -23,6 +24,9 @@ _RANGED = (
     "FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) IS TRUE)"
 )
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{s.value}'" for n, s in enumerate(STATES)) + " END"
+#: An attempt's outcome by its name.
+_EXPIRED = Outcome.LOCK_EXPIRED
+_OUTCOME = f"CASE m.outcome WHEN '{_EXPIRED.stored}' THEN '{_EXPIRED.value}' ELSE m.outcome END"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ VIEWS = {
             "started": Column(TIME, "m.started"),
             "ended": Column(TIME, "m.ended"),
             "worker": Column(TEXT, "m.worker"),
-            "outcome": Column(TEXT, "m.outcome"),
+            "outcome": Column(TEXT, _OUTCOME),
             "error_type": Column(TEXT, "m.error_type"),
             "error_message": _blob("m.error_message"),
             "stack": _blob("m.stack"),

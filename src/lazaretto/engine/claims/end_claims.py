@@ -72,7 +72,7 @@ def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) ->
     _end(tx, queue, claim, {"released": released}, why)
 
 
-def expire_claims(tx: Transaction, limit: int) -> int:
+def revoke_due_claims(tx: Transaction, limit: int) -> int:
     """Revoke claims whose lease has run out, a part at a time; return how much was done.
 
     What was worked on is charged as a lock that ran out, what was not, or only looked at, is given back.
@@ -96,11 +96,11 @@ def expire_claims(tx: Transaction, limit: int) -> int:
             for key in keys:
                 row = tx.row(key)
                 if row is not None and row.lock_token == shard.token:
-                    fail(tx, queue, row, Outcome.EXPIRED)
+                    fail(tx, queue, row, Outcome.LOCK_EXPIRED)
             done += len(keys)
             left = left or len(keys) == limit
         if not left:
-            _end(tx, queue, claim, {"expired": claim.rows}, "its lease ran out")
+            _end(tx, queue, claim, {Outcome.LOCK_EXPIRED.value: claim.rows}, "its lease ran out")
         done += 1
         if done >= limit:
             break

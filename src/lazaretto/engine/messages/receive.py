@@ -34,7 +34,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
-_CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED, Outcome.DEFERRED)
+_CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED, Outcome.DEFERRED)
 
 #: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
 #: because finding out may itself have changed something that must be kept.

@@ -90,7 +90,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
                 )
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         lock = Lock(self.path, tx.random_token(), until, found)
-        release_held(tx, queue, found, Outcome.EXPIRED)
+        release_held(tx, queue, found, Outcome.LOCK_EXPIRED)
         tx.sessions.lock(queue.queue_id, found, lock.token, lock.until)
         return lock
 

@@ -56,7 +56,7 @@ class Settlement(msgspec.Struct, frozen=True):
 #: Outcomes that a session which is one unit may end with as a whole: any other undoes its completions.
 _KEPT = (Outcome.COMPLETED, Outcome.DEFERRED)
 #: Outcomes that are a rolled-back receive to the automatic detection.
-_ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.EXPIRED}
+_ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED}
 
 COMPLETE = Settlement(Outcome.COMPLETED)
 RELEASE = Settlement(Outcome.RELEASED)

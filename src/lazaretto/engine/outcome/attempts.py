@@ -62,7 +62,7 @@ def record_attempt(
             started=row.locked_at,
             ended=tx.now,
             worker=row.locked_by,
-            outcome=outcome.value,
+            outcome=outcome.stored,
             error_type=failure.type if failure else None,
             error_message=failure.message if failure else None,
             stack=failure.stack if failure else None,

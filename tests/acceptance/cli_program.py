@@ -47,7 +47,7 @@ class Program:
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start a run whose streams are pipes unless `options` say otherwise."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        command = [sys.executable, "-m", "lazaretto", *arguments]
+        command = options.pop("command", None) or [sys.executable, "-m", "lazaretto", *arguments]
         return subprocess.Popen(command, env=self.environment, **{**streams, **options})
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> Result:
@@ -75,11 +75,16 @@ class Program:
         assert lines[-1].startswith(f"error[{kind}]: "), result
         return lines[-1]
 
-    def on_terminal(self, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-        """Run on a terminal, with what a person types there; return exit code and what it showed."""
+    def on_terminal(
+        self, *arguments: str, typed: bytes = b"", command: list[str] | None = None
+    ) -> tuple[int, str]:
+        """Run on a terminal, with what a person types there; return exit code and what it showed.
+
+        `command` is run instead of `lazaretto` with its arguments.
+        """
         ours, theirs = pty.openpty()
         try:
-            process = self.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+            process = self.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs, command=command)
         finally:
             os.close(theirs)
         os.write(ours, typed)

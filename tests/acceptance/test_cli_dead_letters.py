@@ -108,7 +108,7 @@ def test_resubmit_by_number_names_what_was_left(cli: Program) -> None:
     assert [s["sequence_number"] for s in result.json["skipped"]] == [3, 99]
     assert result.err == "error[not_resubmitted]: not resubmitted: 3 (already resubmitted), 99 (not found)\n"
     cli.fails(3, "not_resubmitted", "dead-letter", "resubmit", "orders", "99")
-    cli.fails(2, "invalid_option", "dead-letter", "resubmit", "orders", "0")
+    cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "0")
 
 
 def test_resubmit_edited(cli: Program, tmp_path: Path) -> None:

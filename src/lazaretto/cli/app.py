@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.call import JsonOption, StoreOption
 from lazaretto.cli.commands import Commands
+from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
 from lazaretto.cli.wording import in_shell_words, on_one_line
@@ -20,6 +21,8 @@ from lazaretto.errors import LazarettoError
 # The base of everything that is wrong with a command line; typer does not export it by name.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
+#: The widest that help is, in columns.
+_WIDTH = 80
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<3d}  {meaning}" for code, meaning in MEANINGS.items())
 
 app = typer.Typer(
@@ -30,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
 )
 
 
@@ -51,7 +54,6 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    context.obj = Call(store, json)
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(Exit.USAGE)
@@ -66,8 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    shell = os.environ.get(VARIABLE)
+    if shell:
+        print_completions(command, shell, given)
+        return Exit.OK
+    # Where no person reads the help, it is the same whatever the terminal.
+    width: dict[str, Any] = {} if sys.stdout.isatty() else {"terminal_width": _WIDTH - 2}
     try:
-        with command.make_context("lazaretto", given) as context:
+        with command.make_context("lazaretto", given, **width) as context:
             command.invoke(context)
         sys.stdout.flush()
     except typer.Exit as ended:

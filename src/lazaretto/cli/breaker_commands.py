@@ -1,4 +1,4 @@
-"""`lazaretto breaker`: how a queue's breaker stands, and what an operator says of it."""
+"""`lazaretto breaker`: shows, pauses and resumes a queue's breaker."""
 
 from __future__ import annotations
 
@@ -7,82 +7,68 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.call import Call, CallOptions, QueueArgument
+from lazaretto.cli.command import Group
 from lazaretto.model.entities import BreakerDescription
 
-app = typer.Typer(
-    help="Show a queue's breaker; pause and resume deliveries.",
-    rich_markup_mode=None,
-)
+commands = Group()
+breakers = commands.group("breaker")
 
 
-def _show(call: Call, queue: str, found: BreakerDescription) -> None:
-    if call.json:
-        output.json_object(found)
-        return
-    output.line(output.safe(f"breaker of {queue}"))
-    output.fields(
-        [
-            ("status", found.status.value),
-            ("since", output.shown_time(found.since)),
-            ("error", found.error),
-            ("fingerprint", found.fingerprint),
-            ("next probe", output.shown_time(found.probe_at)),
-        ],
-        "  ",
-    )
+def _print(call: Call, queue: str, found: BreakerDescription) -> None:
+    def facts() -> None:
+        output.line(f"breaker of {queue}")
+        output.fields(
+            [
+                ("status", found.status.value),
+                ("since", output.shown_time(found.since)),
+                ("error", found.error),
+                ("fingerprint", found.fingerprint),
+                ("next probe", output.shown_time(found.probe_at)),
+            ],
+            "  ",
+        )
+
+    call.print(found, facts)
 
 
-@app.command("show")
-def show(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Show a queue's breaker, and the failure that opened it."""
-    call = Call.of(context, store, json)
-    with call.broker() as broker:
-        found = broker.breaker(queue)
-    _show(call, queue, found)
-
-
-def _set(context: typer.Context, queue: str, verb: str, store: str | None, json: bool) -> None:
-    call = Call.of(context, store, json)
+def _set(call: Call, queue: str, verb: str) -> None:
     with call.broker() as broker:
         found = broker.set_breaker(queue, verb)
-    _show(call, queue, found)
+    _print(call, queue, found)
 
 
-@app.command("pause")
-@app.command("open", hidden=True)
-def pause(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Hand nothing to service hosts until `resume`."""
-    _set(context, queue, "open", store, json)
+@breakers.command("show")
+def show(call: CallOptions, queue: QueueArgument) -> None:
+    """Show a queue's breaker and the failure that opened it."""
+    with call.broker() as broker:
+        found = broker.breaker(queue)
+    _print(call, queue, found)
 
 
-@app.command("resume")
-@app.command("auto", hidden=True)
+@breakers.command("pause", also="open")
+def pause(call: CallOptions, queue: QueueArgument) -> None:
+    """Pause deliveries to service hosts.
+
+    `lazaretto breaker resume` resumes them.
+    """
+    _set(call, queue, "open")
+
+
+@breakers.command("resume", also="auto")
 def resume(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    always: Annotated[
-        bool, typer.Option("--always", help="Do not let the breaker open by itself, whatever fails.")
-    ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    always: Annotated[bool, typer.Option("--always", help="Never open the breaker, whatever fails.")] = False,
 ) -> None:
-    """Hand messages out again; the breaker decides by itself."""
-    _set(context, queue, "close" if always else "auto", store, json)
+    """Resume deliveries; the breaker decides by itself again."""
+    _set(call, queue, "close" if always else "auto")
 
 
-@app.command("close", hidden=True)
-def close(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Hand messages out whatever fails: `resume --always`."""
-    _set(context, queue, "close", store, json)
+@breakers.command("close", hidden=True)
+def close(call: CallOptions, queue: QueueArgument) -> None:
+    """Resume deliveries and never open the breaker.
 
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="breaker")
+    It is the same as `lazaretto breaker resume --always`.
+    """
+    _set(call, queue, "close")

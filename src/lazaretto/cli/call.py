@@ -6,11 +6,14 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lazaretto.cli import output
+from lazaretto.cli.command import Options
+from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import CommandError, Exit, usage
 
 if TYPE_CHECKING:
@@ -18,18 +21,13 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="STORE",
-        help=f"The store: sqlite:///orders.db, a file's path, or postgresql://…. Default: ${ENVIRONMENT}.",
-        show_default=False,
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+QueueArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE", help="Path of the queue.", show_default=False, autocompletion=names_of_queues
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's path.", show_default=False)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,12 +36,6 @@ class Call:
 
     store: str | None
     json: bool
-
-    @classmethod
-    def of(cls, context: typer.Context, store: str | None, json: bool) -> Call:
-        """Return this call; what is given behind the subcommand goes before what is given in front."""
-        outer = context.find_root().obj
-        return cls(store or outer.store, json or outer.json) if isinstance(outer, Call) else cls(store, json)
 
     def url(self) -> str:
         """Return the store's URL. Raises CommandError if none was named."""
@@ -79,12 +71,53 @@ class Call:
         with broker:
             yield broker
 
+    def print(self, result: Any, shown: str | Callable[[], None]) -> None:
+        """Print a result: as JSON, or as a text for people, or by what prints it for them."""
+        if self.json:
+            (output.json_array if isinstance(result, list) else output.json_object)(result)
+        elif callable(shown):
+            shown()
+        else:
+            output.line(shown)
 
-def confirm_deletion(what: str, yes: bool) -> None:
-    """Ask before something is deleted, unless `yes`. Raises CommandError if it is not to be."""
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="STORE",
+        help=f"Store: FILE, sqlite:///FILE or postgresql://SERVER/DB.  [default: ${ENVIRONMENT}]",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+STORE_OPTIONS = {"store": (StoreOption, None), "json": (JsonOption, False)}
+
+
+def with_outer(context: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was given behind a command, else what was given in front of it."""
+    outer = context.find_root().params
+    return given | {name: given[name] or outer.get(name) or given[name] for name in STORE_OPTIONS}
+
+
+CallOptions = Annotated[
+    Call, Options(STORE_OPTIONS, lambda context, given: Call(**with_outer(context, given)), last=True)
+]
+
+
+def confirm(doing: str, done: str, question: str, yes: bool) -> None:
+    """Ask before something is done that cannot be undone, unless `yes`.
+
+    Raises CommandError if nobody can be asked, or the answer is no.
+    """
     if yes:
         return
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise usage(f"deleting {what} needs --yes")
-    if not typer.confirm(f"Delete {what}?", err=True):
-        raise CommandError("cancelled", "nothing was deleted")
+        raise usage(f"{doing} needs --yes")
+    if not typer.confirm(output.safe(question), err=True):
+        raise CommandError("cancelled", f"nothing was {done}")
+
+
+def confirm_deletion(what: str, yes: bool) -> None:
+    """Ask before something is deleted, unless `yes`. Raises CommandError if it is not to be."""
+    confirm(f"deleting {what}", "deleted", f"Delete {what}?", yes)

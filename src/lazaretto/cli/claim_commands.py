@@ -1,4 +1,4 @@
-"""`lazaretto claim`: what consumers have claimed of a queue, and giving it back."""
+"""`lazaretto claim`: lists and revokes the claims that pipelines hold on a queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import typer
 
 from lazaretto.claims import Claim
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
-from lazaretto.cli.listings import print_listing, takes_listing_options
+from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.command import Group
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import number
 
-app = typer.Typer(
-    help="List or revoke the claims that Spark pipelines hold on a queue.", rich_markup_mode=None
-)
+commands = Group()
+claims = commands.group("claim")
 
 _COLUMNS = ("consumer", "claim", "state", "messages", "shards", "reads", "created", "lease until", "outcomes")
 
@@ -32,47 +33,35 @@ def _row(claim: Claim) -> tuple[object, ...]:
     )
 
 
-@app.command("list")
-@takes_listing_options
+@claims.command("list")
 def list_(
-    context: typer.Context,
+    call: ListingOptions,
     queue: QueueArgument,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=10_000, help="Maximum number of rows.")
+        int,
+        typer.Option(
+            "--limit", "-n", metavar="NUMBER", parser=number(1, 10_000), help="Maximum number of rows."
+        ),
     ] = 100,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """List the claims of a queue, the latest first."""
-    call = Call.of(context, store, json)
+    """List the claims of a queue, newest first."""
     with call.broker() as broker:
         found = broker.claims(queue, limit=limit)
-    spare = ("reads", "shards", "created")
-    print_listing(context, call, found, _COLUMNS, _row, "no claims", spare=spare)
+    call.print_all(found, _COLUMNS, _row, "no claims", spare=("reads", "shards", "created"))
 
 
-@app.command("revoke")
+@claims.command("revoke")
 def revoke(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds it.")],
-    number: Annotated[int, typer.Argument(metavar="CLAIM", min=1, help="Its number.")],
-    store: StoreOption = None,
-    json: JsonOption = False,
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
+    claim: Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
 ) -> None:
     """Release the messages of an open claim.
 
     No attempt is counted; the pipeline goes on without them.
     """
-    call = Call.of(context, store, json)
     with call.broker() as broker:
-        broker.revoke_claim(queue, consumer, number)
-    if call.json:
-        output.json_object({"queue": queue, "consumer": consumer, "number": number, "state": "revoked"})
-    else:
-        output.line(output.safe(f"revoked claim {number} of {consumer}"))
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="claim")
+        broker.revoke_claim(queue, consumer, claim)
+    revoked = {"queue": queue, "consumer": consumer, "number": claim, "state": "revoked"}
+    call.print(revoked, f"revoked claim {claim} of {consumer}")

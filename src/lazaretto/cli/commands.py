@@ -6,29 +6,31 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer import core
 from typer.core import TyperGroup
 
 #: Each command: what the help of all says of it, and the module that has it.
 COMMANDS = {
     "send": ("Send a message, or one per line of JSON.", "send_command"),
-    "peek": ("Look at messages without taking them.", "receive_commands"),
-    "receive": ("Receive messages, print and settle them.", "receive_commands"),
+    "peek": ("Look at messages without locking them.", "receive_commands"),
+    "receive": ("Receive messages, print them and settle them.", "receive_commands"),
     "run": ("Run handlers on their queues.", "host_commands"),
-    "try": ("Try a handler on one message.", "host_commands"),
-    "events": ("Print what happened, or follow it.", "log_commands"),
-    "audit": ("Print what operators did.", "log_commands"),
-    "doctor": ("Check the store and its queues.", "doctor_command"),
-    "queue": ("Create, list, change, switch and resume queues.", "queue_commands"),
-    "topic": ("Create, list, change and delete topics.", "topic_commands"),
-    "subscription": ("Create, list, change and delete subscriptions.", "topic_commands"),
+    "try": ("Try a handler on one message, in a sandbox.", "host_commands"),
+    "events": ("Print what happened, oldest first.", "log_commands"),
+    "audit": ("Print what operators did, newest first.", "log_commands"),
+    "doctor": ("Check the store, its machine and its queues.", "doctor_command"),
+    "queue": ("Create, inspect, change, delete and resume queues.", "queue_commands"),
+    "topic": ("Create, inspect, change and delete topics.", "topic_commands"),
+    "subscription": ("Create, inspect, change and delete subscriptions.", "topic_commands"),
     "rule": ("List, add, delete and test a subscription's rules.", "rule_commands"),
-    "dead-letter": ("Look at dead letters, send them back, delete them.", "dead_letter_commands"),
-    "breaker": ("Show a queue's breaker, pause and resume it.", "breaker_commands"),
+    "dead-letter": ("Inspect, resubmit, move and delete dead letters.", "dead_letter_commands"),
+    "breaker": ("Show, pause and resume a queue's breaker.", "breaker_commands"),
     "session": ("List, show and resume sessions.", "session_commands"),
-    "dialog": ("Dialogs between services: define, look into, decide.", "dialog_commands"),
-    "claim": ("List the claims that pipelines hold, give one back.", "claim_commands"),
+    "dialog": ("Define dialogs, inspect and repair conversations.", "dialog_commands"),
+    "claim": ("List and revoke the claims of Spark pipelines.", "claim_commands"),
     "spark": ("Run pipelines on Spark.", "spark_commands"),
-    "store": ("Check a store, bring it up to date, copy it.", "store_commands"),
+    "store": ("Check, migrate and copy a store.", "store_commands"),
+    "completion": ("Print a script that completes commands in a shell.", "completion_command"),
 }
 
 #: Other names, which work and are not shown.
@@ -47,13 +49,37 @@ ALIASES = {
 
 
 def load(name: str) -> Any:
-    """Return a command, as typer makes it of its module's `add_to`."""
-    part = typer.Typer(rich_markup_mode=None)
-    import_module(f"lazaretto.cli.{COMMANDS[name][1]}").add_to(part)
-    return typer.main.get_group(part).commands[name]
+    """Return a command, as typer makes it of its module's `commands`."""
+    module = import_module(f"lazaretto.cli.{COMMANDS[name][1]}")
+    return typer.main.get_group(module.commands.program).commands[name]
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
+    """A group of commands, whose help names each with one sentence."""
+
+    def texts(self, ctx: Any) -> list[tuple[str, str]]:
+        """Return the commands that are shown, each with what it is for."""
+        shown = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        return [
+            (name, command.short_help or command.help or "")
+            for name, command in shown.items()
+            if command is not None and not command.hidden
+        ]
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the commands that begin so, each with its whole text, and the options."""
+        texts = self.texts(ctx)
+        item: Any = core.CompletionItem  # type: ignore[attr-defined]
+        found = [item(name, help=text) for name, text in texts if name.startswith(incomplete)]
+        return found + super(TyperGroup, self).shell_complete(ctx, incomplete)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what each of them is for."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.texts(ctx))
+
+
+class Commands(CommandGroup):
     """The group of all commands."""
 
     def __init__(self, **given: Any) -> None:
@@ -72,7 +98,6 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = load(cmd_name)
         return self.commands.get(cmd_name)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write what each of them is for."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (text, _) in COMMANDS.items()])
+    def texts(self, ctx: Any) -> list[tuple[str, str]]:
+        """Return all commands, each with what it is for; none of them is loaded."""
+        return [(name, text) for name, (text, _) in COMMANDS.items()]

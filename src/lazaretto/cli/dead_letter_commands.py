@@ -1,159 +1,78 @@
-"""`lazaretto dead-letter`: list, show, groups, resubmit, purge."""
+"""`lazaretto dead-letter`: list, show, groups, resubmit, delete, move, republish."""
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption, YesOption, confirm_deletion
-from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.cli.listings import print_listing, takes_listing_options, wants_objects
-from lazaretto.cli.parse import past
-from lazaretto.dead_letters import Which
-from lazaretto.engine.outcome.dead_letter_operations import (
-    DeadLetterFilter,
-    DeadLetterGroup,
-    Skipped,
-    check_numbers,
+from lazaretto.cli.call import CallOptions, QueueArgument, YesOption, confirm, confirm_deletion
+from lazaretto.cli.command import Group
+from lazaretto.cli.completion import names_of_destinations, names_of_topics
+from lazaretto.cli.dead_letter_selection import (
+    DryRunOption,
+    FilterOptions,
+    SelectionOptions,
+    left_error,
+    print_letters,
+    print_selection,
+    refuse_skipped,
 )
+from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import LimitOption, ListingOptions
+from lazaretto.cli.parse import number
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
+from lazaretto.engine.outcome.rerouting import RepublishReport
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Attempt, DeadLetter, Message, as_message
 
-app = typer.Typer(help="Look at dead letters, send them back, delete them.", rich_markup_mode=None)
+commands = Group()
+letters = commands.group("dead-letter")
 
-NumbersArgument = Annotated[
-    list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Sequence numbers.", show_default=False)
-]
-ReasonOption = Annotated[str | None, typer.Option("--reason", help="Only with this reason.")]
-ErrorTypeOption = Annotated[str | None, typer.Option("--error-type", help="Only with this type of error.")]
-SinceOption = Annotated[
-    datetime | None,
-    typer.Option(
-        "--since", parser=past, metavar="TIME", help="Set aside at this time (ISO 8601, or 2h ago) or later."
-    ),
-]
-UntilOption = Annotated[
-    datetime | None, typer.Option("--until", parser=past, metavar="TIME", help="Set aside before this time.")
-]
-TextOption = Annotated[
-    str | None, typer.Option("--text", help="Only with this text in body, description or error.")
-]
-AllOption = Annotated[bool, typer.Option("--all", help="Every dead letter of the queue.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
-
-_COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
 _GROUP_COLUMNS = ("count", "reason", "error type", "first", "last", "example")
-#: What makes room for the error, in this order.
-_SPARE = ("message id", "deliveries", "dead-lettered", "error type")
 
 
-def chosen(numbers: Sequence[int] | None, which: DeadLetterFilter, everything: bool) -> Which:
-    """Return what a changing command is about: numbers, a filter, or all; never all by accident."""
-    given = bool(numbers) + (not which.is_empty) + everything
-    if given > 1:
-        raise usage("give sequence numbers, a filter or --all, not several of these")
-    if not given:
-        raise usage(
-            "an empty filter means every dead letter; give numbers, a filter, or --all if all are meant"
-        )
-    return list(dict.fromkeys(check_numbers(numbers))) if numbers else which
-
-
-def print_matching(context: typer.Context, call: Call, broker: Broker, queue: str, which: Which) -> None:
-    """Print the dead letters that a changing command would be about."""
-    if isinstance(which, list):
-        which = DeadLetterFilter(sequence_numbers=tuple(which))
-    assert isinstance(which, DeadLetterFilter)
-    _print_list(context, call, broker, queue, which)
-
-
-def _print_list(
-    context: typer.Context,
-    call: Call,
-    broker: Broker,
-    queue: str,
-    which: DeadLetterFilter,
-    limit: int | None = None,
-) -> None:
-    # A table shows nothing of the message itself.
-    found = broker.dead_letters(queue, which, limit=limit, messages=wants_objects(context, call))
-    empty = f"no dead letters in {queue}" if which.is_empty else f"no such dead letters in {queue}"
-    print_listing(context, call, found, _COLUMNS, _row, empty, spare=_SPARE)
-
-
-def _row(letter: DeadLetter) -> tuple[object, ...]:
-    return (
-        letter.sequence_number,
-        output.shown_time(letter.dead_lettered),
-        letter.reason,
-        letter.error_type,
-        letter.counters.deliveries,
-        letter.message_id,
-        letter.error_message or letter.description,
-    )
-
-
-@app.command("list")
-@takes_listing_options
+@letters.command("list")
 def list_(
-    context: typer.Context,
-    queue: QueueArgument,
-    numbers: NumbersArgument = None,
-    reason: ReasonOption = None,
-    error_type: ErrorTypeOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    call: ListingOptions, queue: QueueArgument, which: FilterOptions, limit: LimitOption = None
 ) -> None:
-    """List the dead letters that wait in a queue: all, or those that every filter lets through."""
-    call = Call.of(context, store, json)
-    which = DeadLetterFilter(
-        reason=reason,
-        error_type=error_type,
-        since=since,
-        until=until,
-        text=text,
-        sequence_numbers=tuple(numbers) if numbers else None,
-    )
+    """List the dead letters of a queue.
+
+    With filters, it lists those that meet all of them.
+    """
     with call.broker() as broker:
-        _print_list(context, call, broker, queue, which, limit)
+        print_letters(call, broker, queue, which, limit)
 
 
-@app.command("show")
+@letters.command("show")
 def show(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Its sequence number.", show_default=False)],
-    store: StoreOption = None,
-    json: JsonOption = False,
+    sequence: Annotated[
+        int,
+        typer.Argument(metavar="NUMBER", parser=number(1), help="Sequence number.", show_default=False),
+    ],
 ) -> None:
-    """Show a dead letter: what it is, why, every attempt with its stack, and what became of it."""
-    call = Call.of(context, store, json)
+    """Show a dead letter with every attempt and its stack."""
     with call.broker() as broker:
-        letter = broker.dead_letter(queue, number)
-    if call.json:
-        output.json_object(letter)
-        return
-    output.line(f"dead letter {letter.sequence_number} of {output.safe(letter.queue)}")
-    output.fields(_facts(letter), "  ")
-    output.line("attempts" if letter.attempts else "no attempts")
-    for attempt in letter.attempts:
-        _print_attempt(attempt)
-    if letter.message is not None:
-        output.line(f"body ({output.plural(len(letter.message.body), 'byte')})")
-        _print_block(output.body_text(letter.message.body))
+        letter = broker.dead_letter(queue, sequence)
+
+    def facts() -> None:
+        output.line(f"dead letter {letter.sequence_number} of {letter.queue}")
+        output.fields(_facts(letter), "  ")
+        output.line("attempts" if letter.attempts else "no attempts")
+        for attempt in letter.attempts:
+            _print_attempt(attempt)
+        if letter.message is not None:
+            output.line(f"body ({output.plural(len(letter.message.body), 'byte')})")
+            _print_block(output.body_text(letter.message.body))
+
+    call.print(letter, facts)
 
 
 def _facts(letter: DeadLetter) -> list[tuple[str, object]]:
@@ -207,25 +126,13 @@ def _print_block(text: str, indent: str = "  ") -> None:
         output.line(f"{indent}{row}".rstrip())
 
 
-@app.command("groups")
-@takes_listing_options
-def groups(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Count the dead letters that wait in a queue by reason and error type."""
-    call = Call.of(context, store, json)
+@letters.command("groups")
+def groups(call: ListingOptions, queue: QueueArgument) -> None:
+    """Count the dead letters of a queue by reason and error type."""
     with call.broker() as broker:
         found = broker.dead_letter_groups(queue)
-    print_listing(
-        context,
-        call,
-        found,
-        _GROUP_COLUMNS,
-        _group_row,
-        f"no dead letters in {queue}",
-        spare=("first", "last"),
-        shortened=None,
-    )
+    empty = f"no dead letters in {queue}"
+    call.print_all(found, _GROUP_COLUMNS, _group_row, empty, spare=("first", "last"), shortened=None)
 
 
 def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
@@ -239,17 +146,11 @@ def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
     )
 
 
-@app.command("resubmit")
+@letters.command("resubmit")
 def resubmit(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    numbers: NumbersArgument = None,
-    reason: ReasonOption = None,
-    error_type: ErrorTypeOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = None,
-    everything: AllOption = False,
+    selection: SelectionOptions,
     edit_body: Annotated[
         Path | None,
         typer.Option(
@@ -259,48 +160,32 @@ def resubmit(
         ),
     ] = None,
     dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Send dead letters back to the queue they came from: by number, by filter, or all.
+    """Send dead letters back to the queue they came from.
 
-    Those that cannot be sent back stay where they are and are named; the exit code is then 1
-    (3 if none of the numbers is a dead letter).
+    Those that cannot be sent back stay where they are and are named; the exit code is then 1, or 3 if
+    none of the numbers is a dead letter.
     """
-    call = Call.of(context, store, json)
-    given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
-    which = chosen(numbers, given, everything)
+    which = selection.chosen()
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
     body = None if edit_body is None else _read(edit_body)
     with call.broker() as broker:
         if dry_run:
-            print_matching(context, call, broker, queue, which)
+            print_selection(call, broker, queue, which)
             return
         edit = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
             report = broker.resubmit(queue, which, edit=edit, on_chunk=advance)
-    if call.json:
-        output.json_object(report)
-    else:
-        sent = list(report.resubmitted.items())
-        how = f": {sent[0][0]} as {sent[0][1]}" if len(sent) == 1 else ""
-        where = output.safe(EntityPath.parse(queue).queue)
-        output.line(f"resubmitted {output.plural(len(sent), 'dead letter')} to {where}{how}")
+    call.print(report, _moved("resubmitted", report.resubmitted, EntityPath.parse(queue).queue))
     refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
 
 
-def refuse_skipped(done: str, skipped: Sequence[Skipped], any_done: bool) -> None:
-    """Raise CommandError that names the dead letters which were left where they are."""
-    if skipped:
-        named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(skipped, 10))
-        more = f" and {len(skipped) - 10} more" if len(skipped) > 10 else ""
-        missing = not any_done and all(s.why == "not found" for s in skipped)
-        raise _left(done, f"{named}{more}", missing)
-
-
-def _left(done: str, named: str, missing: bool) -> CommandError:
-    return CommandError(f"not_{done}", f"not {done}: {named}", Exit.NOT_FOUND if missing else Exit.FAILED)
+def _moved(done: str, numbers: Mapping[int, int | None], where: str) -> str:
+    """Return what became of dead letters, each by its number and its new one."""
+    first = next(iter(numbers.items()), None) if len(numbers) == 1 else None
+    how = f": {first[0]} as {first[1]}" if first is not None and first[1] is not None else ""
+    return f"{done} {output.plural(len(numbers), 'dead letter')} to {where}{how}"
 
 
 def _read(file: Path) -> bytes:
@@ -319,55 +204,122 @@ def _edited(letter: DeadLetter, body: bytes) -> Message:
     return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
-@app.command("delete")
-@app.command("purge", hidden=True)
+@letters.command("delete", also="purge")
 def delete(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    numbers: NumbersArgument = None,
-    reason: ReasonOption = None,
-    error_type: ErrorTypeOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    text: TextOption = None,
-    everything: AllOption = False,
+    selection: SelectionOptions,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Delete dead letters for good: by number, filter, or all.
+    """Delete dead letters for good.
 
-    --all asks first, unless --yes is given. Numbers that are no waiting dead letter, or are locked,
-    are named; the exit code is then 1 (3 if that is all of them).
+    --all asks first, unless --yes is given. Numbers of locked or missing dead letters are named; the exit
+    code is then 1, or 3 if none was deleted.
     """
-    call = Call.of(context, store, json)
-    given = DeadLetterFilter(reason=reason, error_type=error_type, since=since, until=until, text=text)
-    which = chosen(numbers, given, everything)
+    which = selection.chosen()
     with call.broker() as broker:
         if dry_run:
-            print_matching(context, call, broker, queue, which)
+            print_selection(call, broker, queue, which)
             return
-        if everything:
+        if selection.everything:
             dead = sum(group.count for group in broker.dead_letter_groups(queue))
-            letters = output.plural(dead, "dead letter")
-            confirm_deletion(f"all {letters} of {output.safe(queue)}", yes)
+            confirm_deletion(f"all {output.plural(dead, 'dead letter')} of {queue}", yes)
         with output.progress(f"deleting dead letters of {queue}"):
-            deleted = broker.purge(queue, which, everything=everything)
-    if call.json:
-        output.json_object({"queue": queue, "deleted": deleted})
-    else:
-        output.line(f"deleted {output.plural(len(deleted), 'dead letter')} of {output.safe(queue)}")
+            deleted = broker.purge(queue, which, everything=selection.everything)
+    call.print(
+        {"queue": queue, "deleted": deleted},
+        f"deleted {output.plural(len(deleted), 'dead letter')} of {queue}",
+    )
     if isinstance(which, list) and len(deleted) < len(which):
-        left = [number for number in which if number not in set(deleted)]
-        raise _left(
-            "deleted", f"{', '.join(map(str, left))} (no waiting dead letter, or locked)", not deleted
-        )
+        left = ", ".join(str(number) for number in which if number not in set(deleted))
+        raise left_error("deleted", f"{left} (no waiting dead letter, or locked)", not deleted)
 
 
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    from lazaretto.cli import rerouting_commands as rerouting
+@letters.command("move")
+def move(
+    call: CallOptions,
+    queue: QueueArgument,
+    selection: SelectionOptions,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="QUEUE",
+            help="Queue or topic that they go to.",
+            show_default=False,
+            autocompletion=names_of_destinations,
+        ),
+    ] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Move dead letters to another queue, as new messages.
 
-    rerouting.add_to(app)
-    program.add_typer(app, name="dead-letter")
+    Those that it cannot take stay where they are and are named; the exit code is then 1, or 3 if none of
+    the numbers is a dead letter.
+    """
+    which = selection.chosen()
+    if not to:
+        raise usage("give --to QUEUE: where the dead letters are to go")
+    with call.broker() as broker:
+        if dry_run:
+            print_selection(call, broker, queue, which)
+            return
+        with output.progress(f"moving to {to}", "dead letters") as advance:
+            report = broker.move_dead_letters(queue, which, to, on_chunk=advance)
+    call.print(report, _moved("moved", report.moved, to))
+    refuse_skipped("moved", report.skipped, bool(report.moved))
+
+
+@letters.command("republish")
+def republish(
+    call: CallOptions,
+    queue: QueueArgument,
+    selection: SelectionOptions,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Topic that they go to.  [default: that of their subscription]",
+            autocompletion=names_of_topics,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go where.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """Publish dead letters to a topic again.
+
+    All subscriptions whose rules match get them. It counts the copies first and asks, unless --yes is
+    given. Those that no subscription wants stay where they are and are named; the exit code is then 1,
+    or 3 if none of the numbers is a dead letter. To send dead letters back to their one subscription,
+    use `lazaretto dead-letter resubmit`.
+    """
+    which = selection.chosen()
+    with call.broker() as broker:
+        report = broker.count_republished(queue, which, topic=topic)
+        if not call.json:
+            _print_count(report)
+        if not dry_run:
+            count = output.plural(len(report.published), "dead letter")
+            if report.published:
+                confirm(
+                    "publishing to all matching subscriptions", "republished", f"Publish {count} again?", yes
+                )
+            # Those that were counted, and no other ones that came meanwhile.
+            with output.progress(f"republishing to {report.topic}", "dead letters") as advance:
+                counted = [*report.published, *(s.sequence_number for s in report.skipped)]
+                report = broker.republish(queue, counted, topic=topic, on_chunk=advance)
+    if call.json:
+        output.json_object(report)
+    elif not dry_run:
+        output.line(f"republished {output.plural(len(report.published), 'dead letter')}")
+    refuse_skipped("republished", report.skipped, bool(report.published))
+
+
+def _print_count(report: RepublishReport) -> None:
+    count, copies = len(report.published), output.plural(report.copies, "message")
+    where = output.plural(len(report.subscriptions), "subscription")
+    output.line(f"{output.plural(count, 'dead letter')} to {report.topic}: {copies} in {where}")
+    for path, number_ in sorted(report.subscriptions.items()):
+        output.line(f"  {number_} to {path}")

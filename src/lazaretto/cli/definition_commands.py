@@ -1,4 +1,4 @@
-"""`lazaretto dialog create` and `delete`: message types, contracts, services and priorities, one by one."""
+"""`lazaretto dialog`: what services may say, from a file or one by one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import msgspec
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.call import Call, CallOptions
+from lazaretto.cli.command import Group
+from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
-from lazaretto.cli.parse import duration
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import duration, number
 from lazaretto.model.dialog_contracts import DEFAULT_FAILURES, SENDERS, DialogPoison, Validation
 
-app = typer.Typer(
-    help="Create a message type, contract, service or priority, or change it.", rich_markup_mode=None
-)
+commands = Group()
+dialogs = commands.group("dialog")
+creation = dialogs.group("create", "Create or change one definition.")
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the definition.", show_default=False)
+]
 
 
 class Kind(enum.Enum):
@@ -32,26 +37,78 @@ class Kind(enum.Enum):
 
 
 def _done(call: Call, verb: str, kind: str, name: str) -> None:
-    if call.json:
-        output.json_object({"verb": verb, "kind": kind, "name": name})
-    else:
-        past = {"create": "created", "delete": "deleted"}[verb]
-        output.line(output.safe(f"{past} {kind.replace('_', ' ')} {name}"))
+    call.print({"verb": verb, "kind": kind, "name": name}, f"{verb}d {kind.replace('_', ' ')} {name}")
 
 
-@app.command("message-type")
+def _only(name: str, metavar: str, help_: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help_)
+
+
+@dialogs.command("apply")
+def apply(
+    call: ListingOptions,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file of definitions.", show_default=False)
+    ],
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Change nothing; print what would change.")
+    ] = False,
+    delete_others: Annotated[
+        bool, typer.Option("--delete-others", help="Delete definitions that the file does not name.")
+    ] = False,
+) -> None:
+    """Apply a file of definitions to the store.
+
+    The file has message types, contracts, services and priorities.
+    """
+    with call.broker(create=not compare) as broker:
+        changes = broker.dialogs.apply(file, drop_others=delete_others, compare=compare)
+    state = "to do" if compare else "done"
+    call.print_all(
+        changes,
+        ("state", "what", "kind", "name"),
+        lambda change: (state, _VERBS.get(change.verb, change.verb), change.kind, change.name),
+        "the store has all of it",
+    )
+
+
+#: What a change is called by the command that does it.
+_VERBS = {"drop": "delete"}
+
+
+@dialogs.command("definitions")
+def definitions(call: CallOptions) -> None:
+    """Show all definitions of the store.
+
+    They are message types, contracts, services and priorities.
+    """
+    from lazaretto.dialogs.declaration import as_declaration
+
+    with call.broker() as broker:
+        tables = as_declaration(broker.dialogs.definitions())
+
+    def table() -> None:
+        rows = [
+            (kind, name, ", ".join(f"{option}={value}" for option, value in options.items()))
+            for kind, entries in tables.items()
+            for name, options in entries.items()
+        ]
+        output.table(("kind", "name", "options"), rows, "nothing is defined")
+
+    call.print(tables, table)
+
+
+@creation.command("message-type")
 def message_type(
-    context: typer.Context,
+    call: CallOptions,
     name: NameArgument,
     validation: Annotated[Validation, typer.Option(help="What a body must be.")] = Validation.NONE,
     schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A JSON Schema, for json_schema.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON Schema, for json_schema.", show_default=False),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Create a message type, or change what a body must be."""
-    call = Call.of(context, store, json)
     given = None if schema is None else _schema(schema)
     with call.broker(create=True) as broker:
         broker.dialogs.create_message_type(name, validation, schema=given)
@@ -65,9 +122,9 @@ def _schema(file: Path) -> dict[str, Any]:
         raise usage(f"{file} is not a JSON object: {error}") from None
 
 
-@app.command("contract")
+@creation.command("contract")
 def contract(
-    context: typer.Context,
+    call: CallOptions,
     name: NameArgument,
     messages: Annotated[
         list[str],
@@ -75,11 +132,8 @@ def contract(
             metavar="TYPE=SENDER...", help="Message types, and who sends each: initiator, target or any."
         ),
     ],
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Create a contract."""
-    call = Call.of(context, store, json)
     parts = [message.rpartition("=") for message in messages]
     for type_, equals, sender in parts:
         if not equals or not type_ or sender not in SENDERS:
@@ -89,31 +143,52 @@ def contract(
     _done(call, "create", "contract", name)
 
 
-@app.command("service")
+@creation.command("service")
 def service(
-    context: typer.Context,
+    call: CallOptions,
     name: NameArgument,
-    queue: Annotated[str, typer.Option(help="Its queue, which is made with it.", show_default=False)],
+    queue: Annotated[
+        str,
+        typer.Option(
+            "--queue",
+            metavar="QUEUE",
+            help="Queue of the service; created with it.",
+            show_default=False,
+            autocompletion=names_of_queues,
+        ),
+    ],
     contract: Annotated[
-        list[str] | None, typer.Option(help="A contract it can be the target of; may be given again.")
+        list[str] | None,
+        _only("--contract", "CONTRACT", "Contract that it can be the target of; repeatable."),
     ] = None,
     poison: Annotated[
-        DialogPoison, typer.Option(help="What becomes of a conversation with a poison message.")
+        DialogPoison, typer.Option(help="What happens to a conversation with a poison message.")
     ] = DialogPoison.HOLD,
-    failures: Annotated[int, typer.Option(help="After how many failures.")] = DEFAULT_FAILURES,
+    failures: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER", parser=number(1), help="Number of failures that make a message poison."
+        ),
+    ] = DEFAULT_FAILURES,
     retry_delay: Annotated[
-        Any, typer.Option(parser=duration, metavar="DURATION", help="Between failures.", show_default=False)
+        Any,
+        typer.Option(
+            parser=duration, metavar="DURATION", help="Delay after each failure.", show_default=False
+        ),
     ] = None,
     retention: Annotated[
-        bool, typer.Option("--retention", help="Keep all until the conversation ends.")
+        bool,
+        typer.Option("--retention", help="Keep processed messages until the conversation ends."),
     ] = False,
-    handler: Annotated[str | None, typer.Option(help="MODULE:FUNCTION that reads the queue.")] = None,
-    max_readers: Annotated[int, typer.Option(help="How many readers a host starts at most.")] = 1,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    handler: Annotated[
+        str | None, _only("--handler", "MODULE:FUNCTION", "Function that reads the queue.")
+    ] = None,
+    max_readers: Annotated[
+        int,
+        typer.Option(metavar="NUMBER", parser=number(1), help="Maximum number of readers of a host."),
+    ] = 1,
 ) -> None:
     """Create a service with its queue, or change its options."""
-    call = Call.of(context, store, json)
     with call.broker(create=True) as broker:
         broker.dialogs.create_service(
             name,
@@ -129,19 +204,26 @@ def service(
     _done(call, "create", "service", name)
 
 
-@app.command("priority")
+@creation.command("priority")
 def priority(
-    context: typer.Context,
+    call: CallOptions,
     name: NameArgument,
-    level: Annotated[int, typer.Argument(metavar="LEVEL", help="From 1 to 10.", show_default=False)],
-    contract: Annotated[str | None, typer.Option(help="Of this contract alone.")] = None,
-    service: Annotated[str | None, typer.Option(help="Of conversations at this service alone.")] = None,
-    far_service: Annotated[str | None, typer.Option(help="With this service alone.")] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    level: Annotated[
+        int,
+        typer.Argument(
+            metavar="LEVEL", parser=number(1, 10), help="Level, from 1 to 10.", show_default=False
+        ),
+    ],
+    contract: Annotated[str | None, _only("--contract", "CONTRACT", "Only of this contract.")] = None,
+    service: Annotated[
+        str | None, _only("--service", "SERVICE", "Only of conversations at this service.")
+    ] = None,
+    far_service: Annotated[str | None, _only("--far-service", "SERVICE", "Only with this service.")] = None,
 ) -> None:
-    """Create a priority, or change it; it counts for conversations begun from now on."""
-    call = Call.of(context, store, json)
+    """Create or change a priority.
+
+    It applies to conversations that begin from now on.
+    """
     with call.broker(create=True) as broker:
         broker.dialogs.create_priority(
             name, level, contract=contract, service=service, far_service=far_service
@@ -149,15 +231,13 @@ def priority(
     _done(call, "create", "priority", name)
 
 
+@dialogs.command("delete", also="drop")
 def delete(
-    context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(show_default=False)],
+    call: CallOptions,
+    kind: Annotated[Kind, typer.Argument(help="Kind of the definition.", show_default=False)],
     name: NameArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Delete a definition that nothing uses."""
-    call = Call.of(context, store, json)
     stored = kind.value.replace("-", "_")
     with call.broker() as broker:
         broker.dialogs.drop(stored, name)

@@ -14,7 +14,8 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.call import CallOptions
+from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import BreakerDescription, Culprit, QueueDescription, QueueStatus
@@ -28,20 +29,20 @@ _WAL_RESET_BUG = {
 }
 
 
-def doctor(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
-    """Check the store and everything around it; the exit code is 1 if something is wrong.
+commands = Group()
 
-    Wrong are: damage found by reading the whole file, scarce space on its disk, a journal mode that
-    does not keep what was promised, queues that are halted or switched off, sessions that are held back,
-    breakers that are open. Dead letters are noted.
+
+@commands.command("doctor")
+def doctor(call: CallOptions) -> None:
+    """Check the store, its machine and its queues.
+
+    Problems are damage found by reading the whole file, little space on its disk, a journal mode that
+    may lose messages, queues that are halted or disabled, sessions that are held back, and open
+    breakers; the exit code is then 1. Dead letters are only noted.
     """
-    call = Call.of(context, store, json)
     with call.broker() as broker:
         report = examine(broker)
-    if call.json:
-        output.json_object(report)
-    else:
-        _print(report)
+    call.print(report, lambda: _print(report))
     if not report["ok"]:
         raise typer.Exit(Exit.FAILED)
 
@@ -193,12 +194,7 @@ def _print(report: dict[str, Any]) -> None:
     )
     for kind in ("notices", "problems"):
         for text in report[kind]:
-            output.line(f"{kind[:-1]}: {output.safe(text)}")
+            output.line(f"{kind[:-1]}: {text}")
     output.line(
         "all is well" if report["ok"] else f"wrong: {output.plural(len(report['problems']), 'problem')}"
     )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("doctor", short_help="Check the store and its queues.")(doctor)

@@ -37,14 +37,14 @@ class Exit(enum.IntEnum):
 
 #: What each exit code means, as the help tells it.
 MEANINGS = {
-    Exit.OK: "all is well",
-    Exit.FAILED: "the operation failed, or something wrong was found",
-    Exit.USAGE: "usage: unknown option, invalid value, invalid path, no store given",
+    Exit.OK: "success",
+    Exit.FAILED: "the operation failed, or a check found a problem",
+    Exit.USAGE: "wrong usage: unknown option, invalid value or path, no store given",
     Exit.NOT_FOUND: "no such queue, message or conversation",
-    Exit.NOT_RECEIVABLE: "the queue is halted, off or full, the session held back, or the message not active",
-    Exit.STORE: "the store cannot be used: missing, damaged, foreign, too new, busy, full, read only",
-    Exit.INTERRUPTED: "stopped by Control-C",
-    Exit.READER_GONE: "whoever read the output stopped reading",
+    Exit.NOT_RECEIVABLE: "queue halted, off or full; session held; message not active",
+    Exit.STORE: "store missing, damaged, foreign, too new, busy, full or read only",
+    Exit.INTERRUPTED: "interrupted by Control-C",
+    Exit.READER_GONE: "output closed early (SIGPIPE)",
 }
 
 _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (

@@ -12,59 +12,63 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
-from lazaretto.cli.parse import duration
+from lazaretto.cli.parse import duration, number
 
-HandlersArgument = Annotated[
-    str, typer.Argument(metavar="MODULE[:NAME]", help="Where the handlers are.", show_default=False)
-]
+commands = Group()
+
 _COLUMNS = ("queue", "rate/s", "active", "completed", "retries", "dead", "breaker", "waiting for")
 #: How often the table is drawn anew, and a line written where there is no terminal, in seconds.
 _DRAW_EVERY = 0.5
 _SAY_EVERY = 5.0
 
 
+@commands.command("run")
 def run(
-    context: typer.Context,
-    handlers: HandlersArgument,
+    call: CallOptions,
+    handlers: Annotated[
+        str,
+        typer.Argument(metavar="MODULE[:NAME]", help="Module with the handlers.", show_default=False),
+    ],
     stop_when_idle: Annotated[
         bool,
         typer.Option(
             "--stop-when-idle",
-            help="End when the queues have nothing more to receive: with 4 if what is left is held back.",
+            help="Exit when the queues are empty; with code 4 if the rest is held back.",
         ),
     ] = False,
     grace: Annotated[
         Any,
         typer.Option(
-            "--grace", parser=duration, metavar="DURATION", help="What running handlers get at the end [30s]."
+            "--grace",
+            parser=duration,
+            metavar="DURATION",
+            help="Time for running handlers to finish on shutdown.",
         ),
-    ] = None,
+    ] = "30s",
     concurrency: Annotated[
         int | None,
         typer.Option(
             "--concurrency",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="Batches, or sessions, that each handler works on at once [the handler's own].",
+            parser=number(1, 1024),
+            metavar="NUMBER",
+            help="Batches, or sessions, that each handler processes at once.  [default: the handler's own]",
         ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Run handlers on their queues until SIGTERM or Control-C, each message isolated from the others.
+    """Run handlers on their queues.
 
-    MODULE has functions decorated with @handler(queue); NAME is one of them, or a list. What they
-    print goes to standard error. With --json the final counts are printed, one object a line.
+    They run until SIGTERM or Control-C, each message isolated from the others. MODULE has functions
+    decorated with @handler(queue); NAME is one of them, or a list. What they print goes to standard error.
+    With --json, the final counts are printed as JSON Lines.
     """
     from lazaretto.host import ServiceHost, load_handlers
 
-    call = Call.of(context, store, json)
     found = load_handlers(handlers)
     with call.broker() as broker:
-        host = ServiceHost(broker, found, grace=30.0 if grace is None else grace, concurrency=concurrency)
+        host = ServiceHost(broker, found, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
         with _shown(view, json=call.json) as (look, say), _logged(say):
             idle = _Idle(host) if stop_when_idle else None
@@ -204,7 +208,7 @@ class _Lines:
                 self._before[row[0]] = facts
                 named = zip(_COLUMNS[1:], row[1:], strict=True)
                 said = ", ".join(f"{name} {value}" for name, value in named if value not in (None, ""))
-                output.line(output.safe(f"{row[0]}: {said}"))
+                output.line(f"{row[0]}: {said}")
 
 
 @contextmanager
@@ -237,59 +241,55 @@ def _drawn(view: _View) -> Iterator[tuple[Callable[[], None], Callable[[str], ob
         live.update(table(), refresh=True)
 
 
+@commands.command("try")
 def try_(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
-    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="Its sequence number.")],
-    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="The handler.")],
+    sequence: Annotated[
+        int, typer.Argument(metavar="SEQUENCE", parser=number(1), help="Sequence number of the message.")
+    ],
+    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler to try.")],
     deadline: Annotated[
         Any,
-        typer.Option("--deadline", parser=duration, metavar="DURATION", help="How long it may take [30s]."),
+        typer.Option(
+            "--deadline",
+            parser=duration,
+            metavar="DURATION",
+            help="Time that the handler may take.  [default: 30s]",
+        ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Try a handler on one dead letter, or on a message that waits, and say what would happen.
+    """Try a handler on one message, in a sandbox.
 
-    It runs in a sandbox; nothing is settled, and what it sends is recorded, not sent. Exit code 1 if
-    the message would fail.
+    The message is a dead letter or a queued message. Nothing is settled, and nothing is sent: the command
+    says what would happen. The exit code is 1 if the message would fail.
     """
     import dataclasses
 
     from lazaretto.host import Handler, HandlerOptions, load_function
     from lazaretto.host.trial import try_message
 
-    call = Call.of(context, store, json)
     function = load_function(handler)
     options = function.options if isinstance(function, Handler) else HandlerOptions()
     if deadline is not None:
         options = dataclasses.replace(options, deadline=deadline)
     with call.broker() as broker:
         trial = try_message(broker, queue, sequence, Handler(queue, function, options))
-    if call.json:
-        output.json_object(trial)
-    else:
-        _say(trial)
+    call.print(trial, lambda: _say(trial))
     if trial.outcome not in ("completed", "deferred", "dead_lettered"):
         raise typer.Exit(Exit.FAILED)
 
 
 def _say(trial: Any) -> None:
-    output.line(output.safe(f"message {trial.sequence_number} of {trial.queue} ({trial.message_id})"))
+    output.line(f"message {trial.sequence_number} of {trial.queue} ({trial.message_id})")
     error = None if trial.error_type is None else f"{trial.error_type}: {trial.error_message or ''}"
     output.fields([("outcome", trial.outcome), ("consequence", trial.consequence), ("error", error)], "  ")
     if trial.stack:
         output.lines(trial.stack.rstrip())
     for sent in trial.sends:
-        output.line(output.safe(f"  would send to {sent.queue}: {output.body_text(sent.body)}"))
+        output.line(f"  would send to {sent.queue}: {output.body_text(sent.body)}")
     for sql, parameters in trial.statements:
-        output.line(output.safe(f"  would execute: {sql} with {parameters!r}"))
+        output.line(f"  would execute: {sql} with {parameters!r}")
     if trial.output:
         output.line("  it printed:")
         sys.stdout.write(output.safe_lines(trial.output))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("run")(run)
-    app.command("try")(try_)

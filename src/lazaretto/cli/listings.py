@@ -3,99 +3,91 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call
+from lazaretto.cli.call import STORE_OPTIONS, Call, with_outer
+from lazaretto.cli.command import Options
 from lazaretto.cli.exits import usage
-
-_META = "lazaretto.listing"
-_OPTIONS = {
-    "jsonl": (bool, typer.Option("--jsonl", help="Print JSON Lines: one object a line."), False),
-    "csv": (bool, typer.Option("--csv", help="Print CSV."), False),
-    "columns": (
-        str | None,
-        typer.Option("--columns", metavar="NAME,NAME…", help="Columns of the table or CSV."),
-        None,
-    ),
-}
+from lazaretto.cli.parse import number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Shape:
+class Listing(Call):
+    """A call of a command that lists things."""
+
     jsonl: bool = False
     csv: bool = False
     columns: str | None = None
 
+    @property
+    def wants_objects(self) -> bool:
+        """Whether objects are printed as JSON, not rows of columns."""
+        return self.json or self.jsonl
 
-def takes_listing_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that uses `print_listing` the options of all listings."""
-    signature = inspect.signature(function, eval_str=True)
-
-    @functools.wraps(function)
-    def run(*positional: Any, **given: Any) -> None:
-        shape = _Shape(**{name: given.pop(name) for name in _OPTIONS})
-        if shape.jsonl + shape.csv + given["json"] > 1:
-            raise usage("give one of --json, --jsonl and --csv")
-        given["context"].meta[_META] = shape
-        function(*positional, **given)
-
-    extra = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-        )
-        for name, (kind, option, default) in _OPTIONS.items()
-    ]
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])  # type: ignore[attr-defined]
-    run.__annotations__ = {
-        name: parameter.annotation
-        for name, parameter in run.__signature__.parameters.items()  # type: ignore[attr-defined]
-    }
-    return run
-
-
-def wants_objects(context: typer.Context, call: Call) -> bool:
-    """Return whether objects are printed as JSON, not rows of columns."""
-    return call.json or _shape(context).jsonl
-
-
-def _shape(context: typer.Context) -> _Shape:
-    found = context.meta.get(_META)
-    return found if isinstance(found, _Shape) else _Shape()
+    def print_all(
+        self,
+        found: Iterable[Any],
+        columns: Sequence[str],
+        row: Callable[[Any], Sequence[object]],
+        empty: str,
+        *,
+        spare: Sequence[str] = (),
+        shortened: str | None = "",
+    ) -> None:
+        """Print objects as the options say; a table has `columns`, with what `row` returns for each."""
+        chosen = _chosen(self.columns, columns)
+        if chosen is not None and self.wants_objects:
+            raise usage("--columns goes with tables and --csv; JSON has every field")
+        if self.csv:
+            _print_csv(chosen or columns, _picked(map(row, found), columns, chosen))
+        elif self.json:
+            output.json_array(found)
+        elif self.jsonl:
+            for one in found:
+                output.json_line(one)
+        elif chosen is not None:
+            output.table(chosen, _picked(map(row, found), columns, chosen), empty)
+        else:
+            output.table(columns, map(row, found), empty, spare=spare, shortened=shortened)
 
 
-def print_listing(
-    context: typer.Context,
-    call: Call,
-    found: Iterable[Any],
-    columns: Sequence[str],
-    row: Callable[[Any], Sequence[object]],
-    empty: str,
-    *,
-    spare: Sequence[str] = (),
-    shortened: str | None = "",
-) -> None:
-    """Print objects as the options say; a table has `columns`, with what `row` returns for each."""
-    shape = _shape(context)
-    chosen = _chosen(shape.columns, columns)
-    if chosen is not None and (call.json or shape.jsonl):
-        raise usage("--columns goes with tables and --csv; JSON has every field")
-    if shape.csv:
-        _print_csv(chosen or columns, _picked(map(row, found), columns, chosen))
-    elif call.json:
-        output.json_array(found)
-    elif shape.jsonl:
-        for one in found:
-            output.json_line(one)
-    elif chosen is not None:
-        output.table(chosen, _picked(map(row, found), columns, chosen), empty)
-    else:
-        output.table(columns, map(row, found), empty, spare=spare, shortened=shortened)
+def _listing(context: typer.Context, given: dict[str, Any]) -> Listing:
+    listing = Listing(**with_outer(context, given))
+    if listing.jsonl + listing.csv + listing.json > 1:
+        raise usage("give one of --json, --jsonl and --csv")
+    return listing
+
+
+ListingOptions = Annotated[
+    Listing,
+    Options(
+        {
+            "columns": (
+                Annotated[
+                    str | None,
+                    typer.Option(metavar="NAMES", help="Columns of the table or CSV, with commas between."),
+                ],
+                None,
+            ),
+            "csv": (Annotated[bool, typer.Option("--csv", help="Print CSV.")], False),
+            "jsonl": (
+                Annotated[bool, typer.Option("--jsonl", help="Print JSON Lines: one object a line.")],
+                False,
+            ),
+            **STORE_OPTIONS,
+        },
+        _listing,
+        last=True,
+    ),
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1), help="Maximum number of rows."),
+]
 
 
 def _chosen(text: str | None, columns: Sequence[str]) -> list[str] | None:

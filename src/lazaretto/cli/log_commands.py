@@ -10,13 +10,16 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.command import Group
+from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import print_listing, takes_listing_options, wants_objects
-from lazaretto.cli.parse import past
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import number, past
 from lazaretto.cli.tables import Table
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.receiver import MOST_MESSAGES
+
+commands = Group()
 
 _PAGE = 1000
 #: How long one wait for the next event lasts, in seconds; then it is asked again.
@@ -28,15 +31,19 @@ _SPARE = ("position", "actor", "time")
 _AUDIT_COLUMNS = ("position", "time", "actor", "action", "queue", "detail")
 
 OnlyQueueOption = Annotated[
-    str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
+    str | None,
+    typer.Option(
+        "--queue", "-q", metavar="QUEUE", help="Only of this queue.", autocompletion=names_of_queues
+    ),
 ]
 
 
-@takes_listing_options
+@commands.command("events")
 def events(
-    context: typer.Context,
+    call: ListingOptions,
     after: Annotated[
-        int | None, typer.Option("--after", metavar="POSITION", min=0, help="Only after this position.")
+        int | None,
+        typer.Option("--after", metavar="POSITION", parser=number(0), help="Only after this position."),
     ] = None,
     since: Annotated[
         datetime | None,
@@ -46,30 +53,43 @@ def events(
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option("--last", metavar="N", min=1, help="Only the newest N; --follow goes on from there."),
+        typer.Option(
+            "--last",
+            metavar="NUMBER",
+            parser=number(1),
+            help="Only the newest; --follow goes on from there.",
+        ),
     ] = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Keep printing new events (JSON Lines with --json)."),
     ] = False,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help=f"Only this kind: {', '.join(EVENT_KINDS)}.")
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help=f"Only this kind: {', '.join(EVENT_KINDS)}.",
+            autocompletion=lambda: list(EVENT_KINDS),
+        ),
     ] = None,
     queue: OnlyQueueOption = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", metavar="N", min=1, help="Maximum number: the newest, or the next after --after."
+            "--limit",
+            "-n",
+            metavar="NUMBER",
+            parser=number(1),
+            help="Maximum number of events: the newest, or the next after --after.",
         ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Print events, oldest first: dead letters, halted queues, ….
+    """Print what happened, oldest first.
 
-    Events are kept for 30 days. To go on later, give the last position with --after.
+    Events are dead letters, halted queues and the like; they are kept for 30 days. To continue later,
+    pass the last position with --after.
     """
-    call = Call.of(context, store, json)
     if (after is not None) + (since is not None) + (last is not None) > 1:
         raise usage("give one of --after, --since and --last")
     if limit is not None and last is not None:
@@ -84,12 +104,10 @@ def events(
             latest = _newest(broker, after or 0, kind, queue, newest)
             after = latest[0].position - 1 if latest else broker.last_event()
         if follow:
-            _follow(
-                wants_objects(context, call), _events(broker, after or 0, kind, queue, limit, follow=True)
-            )
+            _follow(call.wants_objects, _events(broker, after or 0, kind, queue, limit, follow=True))
         else:
             found = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
-            print_listing(context, call, found, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
+            call.print_all(found, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
 
 
 def _follow(objects: bool, found: Iterator[Event]) -> None:
@@ -160,21 +178,25 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@takes_listing_options
+@commands.command("audit")
 def audit(
-    context: typer.Context,
+    call: ListingOptions,
     queue: OnlyQueueOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=MOST_MESSAGES, help="Maximum number: the newest.")
+        int,
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="NUMBER",
+            parser=number(1, MOST_MESSAGES),
+            help="Maximum number of entries: the newest.",
+        ),
     ] = 100,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Print what operators did, the latest first."""
-    call = Call.of(context, store, json)
+    """Print what operators did, newest first."""
     with call.broker() as broker:
         found = broker.audit(queue=queue, limit=limit)
-    print_listing(context, call, found, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
+    call.print_all(found, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
 
 
 def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
@@ -186,9 +208,3 @@ def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
         entry.queue,
         _detail(entry.detail),
     )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command("events", short_help="Print what happened, or follow it.")(events)
-    app.command("audit", short_help="Print what operators did.")(audit)

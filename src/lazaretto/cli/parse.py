@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,6 +43,19 @@ def duration(text: str) -> float:
 def optional_duration(text: str) -> Any:
     """Return the seconds of a duration, or NOTHING for "none"."""
     return NOTHING if text.lower() == "none" else duration(text)
+
+
+def number(low: int, high: int | None = None) -> Callable[[Any], int]:
+    """Return what makes a whole number within bounds of an option. It raises BadParameter."""
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+
+    def parse(given: Any) -> int:
+        text = str(given)
+        if not re.fullmatch(r"-?\d{1,18}", text) or not low <= int(text) <= (high or int(text)):
+            raise typer.BadParameter(f"expected a number {bounds}, got {shown(text)}")
+        return int(text)
+
+    return parse
 
 
 def count(text: str) -> int:

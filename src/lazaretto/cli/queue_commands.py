@@ -5,43 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import (
-    Call,
-    JsonOption,
-    QueueArgument,
-    StoreOption,
-    YesOption,
-    confirm_deletion,
-)
-from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import print_listing, takes_listing_options
-from lazaretto.cli.queue_options import changes_of, takes_queue_changes, takes_queue_options
+from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.command import Group
+from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
+from lazaretto.cli.queue_options import changes_of, queue_changes, queue_settings
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.entities import Culprit, EntityPath, QueueDescription, QueueOptions, QueueStatus
+from lazaretto.model.entities import Culprit, QueueDescription, QueueOptions, QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 
-app = typer.Typer(help="Create, list, show, update, delete, switch and resume queues.", rich_markup_mode=None)
-
-_COLUMNS = (
-    "queue",
-    "status",
-    "active",
-    "locked",
-    "deferred",
-    "scheduled",
-    "delayed",
-    "suspect",
-    "dead letters",
-    "expired",
-    "dropped",
-)
+commands = Group()
+queues = commands.group("queue")
 
 
 class Verdict(enum.Enum):
@@ -62,41 +42,6 @@ class Status(enum.Enum):
     RECEIVE_DISABLED = "receive-disabled"
 
 
-@app.command("create")
-@takes_queue_options
-def create(
-    context: typer.Context,
-    queue: QueueArgument,
-    given: dict[str, Any],
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Create a queue, and the store if there is none yet.
-
-    Durations are 30, 30s, 5m, 2h or 1d.
-    """
-    call = Call.of(context, store, json)
-    options = QueueOptions(**changes_of(given, QueueOptions()))
-    # What is wrong with the path is said before a store is made for it.
-    EntityPath.parse(queue)
-    with call.broker(create=True) as broker:
-        created = broker.create_queue(queue, options)
-    if call.json:
-        output.json_object(created)
-    else:
-        output.line(f"created queue {created.path}")
-
-
-@app.command("list")
-@takes_listing_options
-def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
-    """List all queues with their counts."""
-    call = Call.of(context, store, json)
-    with call.broker() as broker:
-        queues = broker.queues()
-    print_listing(context, call, queues, _COLUMNS, _row, "no queues", shortened=None)
-
-
 def _row(queue: QueueDescription) -> tuple[object, ...]:
     counts = queue.counts
     return (
@@ -114,34 +59,21 @@ def _row(queue: QueueDescription) -> tuple[object, ...]:
     )
 
 
-@app.command("show")
-def show(
-    context: typer.Context, queue: QueueArgument, store: StoreOption = None, json: JsonOption = False
-) -> None:
-    """Show a queue: status, counts, options, poison policy."""
-    call = Call.of(context, store, json)
-    with call.broker() as broker:
-        found = broker.queue(queue)
-    if call.json:
-        output.json_object(found)
-        return
-    output.line(f"queue {output.safe(found.path)}")
-    output.fields(_facts(found), "  ")
-    if found.options.breaker is not None:
-        output.line("breaker")
-        output.fields(_breaker_facts(found.options.breaker), "  ")
-    for title, policy in (
-        ("poison policy", found.options.policy),
-        ("policy for reading dead letters", found.options.dead_letter_policy),
-    ):
-        if policy is not None:
-            output.line(f"{title}")
-            output.fields(_policy_facts(policy), "  ")
-
-
-def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
+def _sections(queue: QueueDescription) -> list[tuple[str, Facts]]:
     options = queue.options
-    facts: list[tuple[str, object]] = [("status", queue.status.value)]
+    found = [("", _facts(queue))]
+    if options.breaker is not None:
+        found.append(("breaker", _breaker_facts(options.breaker)))
+    if options.policy is not None:
+        found.append(("poison policy", _policy_facts(options.policy)))
+    if options.dead_letter_policy is not None:
+        found.append(("policy for reading dead letters", _policy_facts(options.dead_letter_policy)))
+    return found
+
+
+def _facts(queue: QueueDescription) -> Facts:
+    options = queue.options
+    facts: Facts = [("status", queue.status.value)]
     if queue.halted_by is not None:
         facts.append(("halted by", _culprit(queue.halted_by)))
     if queue.dead_letter_halted_by is not None:
@@ -172,11 +104,6 @@ def _facts(queue: QueueDescription) -> list[tuple[str, object]]:
     return facts
 
 
-def size_facts(size: int | None, most: int | None) -> list[tuple[str, object]]:
-    """Return how much an entity holds of the most it may, as fields."""
-    return [("max size", "none")] if most is None else [("size", size), ("max size", most)]
-
-
 def _culprit(culprit: Culprit) -> str:
     return (
         f"message {culprit.sequence_number} at {output.shown_time(culprit.time)}: {culprit.reason} "
@@ -185,7 +112,7 @@ def _culprit(culprit: Culprit) -> str:
     )
 
 
-def _breaker_facts(breaker: BreakerPolicy) -> list[tuple[str, object]]:
+def _breaker_facts(breaker: BreakerPolicy) -> Facts:
     return [
         ("messages", breaker.messages),
         ("share", f"{breaker.share:g}"),
@@ -203,7 +130,7 @@ def _number(value: int | None) -> object:
     return "none" if value is None else "unlimited" if value == UNLIMITED else value
 
 
-def _policy_facts(policy: PoisonPolicy) -> list[tuple[str, object]]:
+def _policy_facts(policy: PoisonPolicy) -> Facts:
     delay = policy.retry_cycle_delay
     if isinstance(delay, Backoff):
         shown = f"{output.shown_duration(delay.initial)}, {delay.growth.value}"
@@ -225,61 +152,51 @@ def _policy_facts(policy: PoisonPolicy) -> list[tuple[str, object]]:
     ]
 
 
-@app.command("update")
-@takes_queue_changes
-def update(
-    context: typer.Context,
-    queue: QueueArgument,
-    given: dict[str, Any],
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Change options of a queue.
-
-    Options that are not given stay as they are; "none" takes an option away. Durations are 30, 30s,
-    5m, 2h or 1d.
-    """
-    call = Call.of(context, store, json)
-    if not given:
-        raise usage("nothing to change; give at least one option, see `lazaretto queue update --help`")
-    with call.broker() as broker:
-        before = broker.queue(queue).options
-        after = broker.update_queue(queue, **changes_of(given, before))
-    if call.json:
-        output.json_object(after)
-        return
-    names = [f.name for f in dataclasses.fields(QueueOptions)]
-    changed = [name for name in names if getattr(before, name) != getattr(after.options, name)]
-    what = ", ".join(changed) if changed else "nothing: it was so already"
-    output.line(f"changed in queue {output.safe(after.path)}: {what}")
-
-
-@app.command("delete")
-def delete(
-    context: typer.Context,
-    queue: QueueArgument,
-    yes: YesOption = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Delete a queue with all its messages. Asks first."""
-    call = Call.of(context, store, json)
-    with call.broker() as broker:
-        found = broker.queue(queue)
-        counts = found.counts
-        dead = counts.dead_letter + counts.transfer_dead_letter
-        live, lost = output.plural(counts.total - dead, "message"), output.plural(dead, "dead letter")
-        confirm_deletion(f"queue {output.safe(found.path)} with {live} and {lost}", yes)
-        broker.delete_queue(queue)
-    if call.json:
-        output.json_object({"deleted": found.path})
-    else:
-        output.line(f"deleted queue {output.safe(found.path)}")
+add_entity(
+    queues,
+    Entity(
+        noun="queue",
+        texts=Texts(
+            create="Create a queue, and the store if there is none.",
+            list="List all queues with their counts.",
+            show="Show a queue: status, counts, options, poison policy.",
+            delete="Delete a queue with all its messages.",
+        ),
+        key=key_of(queue=QueueArgument),
+        settings=queue_settings,
+        changes=queue_changes,
+        read=lambda given: (QueueOptions(**changes_of(given, QueueOptions())),),
+        changed=changes_of,
+        columns=(
+            "queue",
+            "status",
+            "active",
+            "locked",
+            "deferred",
+            "scheduled",
+            "delayed",
+            "suspect",
+            "dead letters",
+            "expired",
+            "dropped",
+        ),
+        row=_row,
+        path=lambda found: found.path,
+        options=lambda found: found.options,
+        sections=_sections,
+        losses=lambda found: messages_of(found.counts),
+        create=Broker.create_queue,
+        find=Broker.queue,
+        find_all=Broker.queues,
+        update=Broker.update_queue,
+        delete=Broker.delete_queue,
+    ),
+)
 
 
-@app.command("status")
+@queues.command("status")
 def status(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
     status: Annotated[
         Status | None,
@@ -290,23 +207,17 @@ def status(
             case_sensitive=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show or set whether a queue sends and receives.
 
-    QUEUE may be a topic or a subscription, too. Without STATUS nothing is changed.
+    QUEUE can also be a topic or a subscription. Without STATUS, nothing changes.
     """
-    call = Call.of(context, store, json)
     with call.broker() as broker:
         if status is None:
             now = _status_of(broker, queue)
         else:
             now = broker.set_status(queue, status.value.replace("-", "_"))
-    if call.json:
-        output.json_object({"path": queue, "status": now})
-    else:
-        output.line(f"{output.safe(queue)} is {now.value}")
+    call.print({"path": queue, "status": now}, f"{queue} is {now.value}")
 
 
 def _status_of(broker: Broker, path: str) -> QueueStatus:
@@ -318,30 +229,19 @@ def _status_of(broker: Broker, path: str) -> QueueStatus:
         raise
 
 
-@app.command("resume")
+@queues.command("resume")
 def resume(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
     verdict: Annotated[
         Verdict | None,
-        typer.Option(help="What becomes of the message that halted the queue.", show_default=False),
+        typer.Option(help="What happens to the message that halted the queue.", show_default=False),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Resume a halted or disabled queue.
 
-    Halted queues need --verdict. QUEUE;poison is the dead-letter subqueue.
+    A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.
     """
-    call = Call.of(context, store, json)
     with call.broker() as broker:
         resumed = broker.resume_queue(queue, None if verdict is None else verdict.value)
-    if call.json:
-        output.json_object(resumed)
-    else:
-        output.line(f"resumed {output.safe(queue)}: {resumed.status.value}")
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="queue")
+    call.print(resumed, f"resumed {queue}: {resumed.status.value}")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from lazaretto.cli.command import Options
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.entities import QueueOptions
+from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
 from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
 from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
 
-_QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading the dead-letter subqueue"
+_QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
 _BREAKER = "Breaker"
 _REFUSED_BY_MSMQ3 = (Disposition.MOVE, Disposition.REJECT)
 
@@ -85,7 +84,7 @@ def _derived(name: str, declared: Option, panel: str, defaults: bool) -> Any:
     if declared.fixed:
         help_ += " It cannot change later."
     if defaults:
-        help_ += f" [default: {_typed(check.kind, declared.default)}]"
+        help_ += f"  [default: {_typed(check.kind, declared.default)}]"
     metavar = _METAVARS.get(check.kind, "") + ("|none" if check.optional else "")
     match check.kind:
         case Kind.FLAG:
@@ -112,16 +111,22 @@ def _table(*, defaults: bool) -> dict[str, Any]:
     queue, policy, backoff = options_of(QueueOptions), options_of(PoisonPolicy), options_of(Backoff)
     table = {name: _derived(name, queue[name], _QUEUE, defaults) for name in _PLAIN}
     table["breaker"] = _option(
-        bool, f"Pause the queue during an outage.{' [default: yes]' * defaults}", _BREAKER, _flags("breaker")
+        bool, f"Pause the queue during an outage.{'  [default: yes]' * defaults}", _BREAKER, _flags("breaker")
     )
     for name, declared in options_of(BreakerPolicy).items():
         table[f"breaker_{name}"] = _derived(f"breaker_{name}", declared, _BREAKER, defaults)
-    table["preset"] = _option(Preset, "A named poison policy; the options below change parts of it.", _POISON)
+    table["preset"] = _option(
+        Preset,
+        "A poison policy by name: service_bus, wcf, wcf_msmq3, service_broker or nservicebus. "
+        "Options below change parts of it.",
+        _POISON,
+        metavar="NAME",
+    )
     for name, declared in policy.items():
         if name != "retry_cycle_delay":
             table[name] = _derived(name, declared, _POISON, defaults)
             continue
-        text = f"{declared.text} [default: {_typed(Kind.DURATION, declared.default)}]"
+        text = f"{declared.text}  [default: {_typed(Kind.DURATION, declared.default)}]"
         text = text if defaults else declared.text
         table[name] = _option(float, text, _POISON, metavar="DURATION", parser=duration)
         for parameter, part in list(_BACKOFF.items())[1:]:
@@ -154,37 +159,17 @@ _UPDATE = _table(defaults=False)
 _DEAD_PREFIX = "dead_letter_policy_"
 
 
-def takes_options(*names: str, defaults: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table, as one argument `given`: those that were given.
-
-    `defaults`: the command creates, and its help says what is set where an option is not given.
-    """
-    table = _CREATE if defaults else _UPDATE
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for name, p in signature.parameters.items() if name != "given"]
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=table[name])
-            for name in names
-        ]
-
-        @functools.wraps(command)
-        def wrapped(**arguments: Any) -> None:
-            values = {name: arguments.pop(name) for name in names}
-            command(**arguments, given={name: value for name, value in values.items() if value is not None})
-
-        wrapped.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
-        # Whoever looks for the signature must find this one, not that of the command within.
-        del wrapped.__wrapped__
-        return wrapped
-
-    return decorate
+def _given(table: Mapping[str, Any]) -> Options:
+    """Return options of the table as one parameter of a command: those that were given."""
+    return Options(
+        {name: (annotation, None) for name, annotation in table.items()},
+        lambda context, given: {name: value for name, value in given.items() if value is not None},
+    )
 
 
-takes_queue_options = takes_options(*_CREATE)
-takes_queue_changes = takes_options(*_UPDATE, defaults=False)
+queue_settings, queue_changes = _given(_CREATE), _given(_UPDATE)
+topic_settings = _given({name: _CREATE[name] for name in TOPIC_OPTIONS})
+topic_changes = _given({name: _UPDATE[name] for name in TOPIC_OPTIONS if name not in FIXED_OPTIONS})
 
 
 def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any]:

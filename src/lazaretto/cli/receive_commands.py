@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.call import Call, CallOptions, QueueArgument
+from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import print_listing, takes_listing_options
-from lazaretto.cli.parse import duration
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import duration, number
 from lazaretto.cli.tables import Table
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
+
+commands = Group()
 
 _BATCH = 100
 _PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "error", "body")
@@ -27,24 +30,27 @@ _SPARE = ("message id", "deliveries", "enqueued", "error")
 _RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", "body")
 
 
-@takes_listing_options
+@commands.command("peek")
 def peek(
-    context: typer.Context,
+    call: ListingOptions,
     queue: QueueArgument,
-    most: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of messages.")] = 10,
-    start: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    most: Annotated[
+        int,
+        typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1), help="Maximum number of messages."),
+    ] = 10,
+    start: Annotated[
+        int, typer.Option("--from", metavar="NUMBER", parser=number(0), help="First sequence number.")
+    ] = 0,
 ) -> None:
-    """Look at messages without locking them or counting an attempt.
+    """Look at messages without locking them.
 
-    QUEUE;poison shows the dead letters, QUEUE;retry the messages that wait for a retry.
+    No attempt is counted. QUEUE;poison shows the dead letters, QUEUE;retry the messages that wait for a
+    retry.
     """
-    call = Call.of(context, store, json)
     with call.broker() as broker, broker.receiver(queue) as receiver:
         messages = _peeked(receiver, most, start)
         empty = f"no messages in {queue}"
-        print_listing(context, call, messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
+        call.print_all(messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
 
 
 def _peeked(receiver: Receiver, left: int, start: int) -> Iterator[PeekedMessage]:
@@ -70,11 +76,19 @@ def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
     )
 
 
+@commands.command("receive")
 def receive(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
     most: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=MOST_MESSAGES, help="Maximum number of messages.")
+        int,
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="NUMBER",
+            parser=number(1, MOST_MESSAGES),
+            help="Maximum number of messages.",
+        ),
     ] = 1,
     wait: Annotated[
         float | None,
@@ -83,8 +97,7 @@ def receive(
             "-w",
             parser=duration,
             metavar="DURATION",
-            help="Time to wait for the first message [0].",
-            show_default=False,
+            help="Time to wait for the first message.  [default: 0s]",
         ),
     ] = None,
     numbers: Annotated[
@@ -92,8 +105,8 @@ def receive(
         typer.Option(
             "--number",
             metavar="NUMBER",
+            parser=number(1),
             help="Receive the active message with this sequence number; repeatable.",
-            show_default=False,
         ),
     ] = None,
     complete: Annotated[
@@ -106,7 +119,7 @@ def receive(
         bool, typer.Option("--dead-letter", help="Move the messages to the dead-letter queue.")
     ] = False,
     error: Annotated[
-        str | None, typer.Option("--error", help="With --abandon: the error as 'Type: text'.")
+        str | None, typer.Option("--error", metavar="ERROR", help="With --abandon: 'Type: text'.")
     ] = None,
     delay: Annotated[
         float | None,
@@ -114,24 +127,26 @@ def receive(
             "--delay", parser=duration, metavar="DURATION", help="With --abandon: delay before the retry."
         ),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="With --dead-letter: reason.")] = None,
-    description: Annotated[
-        str | None, typer.Option("--description", help="With --dead-letter: detailed reason.")
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="REASON", help="With --dead-letter: reason.")
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Receive from this session.")] = None,
+    description: Annotated[
+        str | None,
+        typer.Option("--description", metavar="DETAIL", help="With --dead-letter: detailed reason."),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="Receive from this session.")
+    ] = None,
     next_session: Annotated[
         bool, typer.Option("--next-session", help="Receive from the next free session.")
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Receive messages, print them, and settle them.
+    """Receive messages, print them and settle them.
 
-    --complete, --abandon or --dead-letter says how. Without one of them the messages are released
-    after printing: they stay in the queue, and no failure is counted. Messages that could not be
-    printed (Control-C, closed pipe) are released, too. QUEUE;poison receives dead letters.
+    --complete, --abandon or --dead-letter says how. Without one of them, the messages are released after
+    printing: they stay in the queue, and no failure is counted. Messages that could not be printed
+    (Control-C, closed pipe) are released too. QUEUE;poison receives dead letters.
     """
-    call = Call.of(context, store, json)
     if complete + abandon + dead_letter > 1:
         raise usage("give one of --complete, --abandon and --dead-letter")
     if not abandon and (error is not None or delay is not None):
@@ -225,9 +240,3 @@ def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
         message.attempt,
         output.body_text(message.body),
     )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command("peek", short_help="Look at messages without taking them.")(peek)
-    app.command("receive", short_help="Receive messages, print and settle them.")(receive)

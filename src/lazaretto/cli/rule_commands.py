@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 
-from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, StoreOption
+from lazaretto.cli.call import CallOptions
+from lazaretto.cli.command import Group, Options
+from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
+from lazaretto.cli.entity_commands import SubscriptionArgument, TopicArgument
 from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.json_lines import message_of
-from lazaretto.cli.listings import print_listing, takes_listing_options
+from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import properties
-from lazaretto.cli.topic_commands import NameArgument, TopicArgument, describe_rule
+from lazaretto.cli.topic_commands import describe_rule
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage
 from lazaretto.filters.judge import judge_of
@@ -31,164 +33,159 @@ from lazaretto.filters.view import MessageView
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import Message
 
-app = typer.Typer(help="List, add, delete and test the rules of a subscription.", rich_markup_mode=None)
+commands = Group()
+rules = commands.group("rule")
 
 _JUDGED = ("message", "rule", "matches", "why")
-RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="The rule's name.", show_default=False)]
+RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="Name of the rule.", show_default=False)]
 FilterOption = Annotated[
-    str | None, typer.Option("--filter", metavar="SQL", help="A condition.", show_default=False)
-]
-PropertyOption = Annotated[
-    list[str] | None,
-    typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; repeat for more."),
-]
-SubjectOption = Annotated[str | None, typer.Option("--subject", help="The subject.", show_default=False)]
-CorrelationOption = Annotated[
-    str | None, typer.Option("--correlation-id", help="The correlation id.", show_default=False)
+    str | None, typer.Option("--filter", metavar="SQL", help="Condition in SQL.", show_default=False)
 ]
 
 
-@app.command("list")
-@takes_listing_options
-def list_(
-    context: typer.Context,
-    topic: TopicArgument,
-    name: NameArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
+class Equal(NamedTuple):
+    """What a message has, or must have."""
+
+    subject: str | None
+    correlation_id: str | None
+    properties: dict[str, Any]
+
+
+def _text(name: str, metavar: str, help_: str) -> tuple[Any, Any]:
+    return Annotated[str | None, typer.Option(name, metavar=metavar, help=help_)], None
+
+
+EqualOptions = Annotated[
+    Equal,
+    Options(
+        {
+            "properties": (
+                Annotated[
+                    list[str] | None,
+                    typer.Option(
+                        "--property", "-p", metavar="NAME=VALUE", help="Application property; repeatable."
+                    ),
+                ],
+                None,
+            ),
+            "subject": _text("--subject", "SUBJECT", "Subject."),
+            "correlation_id": _text("--correlation-id", "ID", "Correlation ID."),
+        },
+        lambda context, given: Equal(**{**given, "properties": values_of(given["properties"] or [])}),
+    ),
+]
+
+
+@rules.command("list")
+def list_(call: ListingOptions, topic: TopicArgument, name: SubscriptionArgument) -> None:
     """List the rules of a subscription."""
-    call = Call.of(context, store, json)
     with call.broker() as broker:
-        rules = broker.subscription(topic, name).rules
-    print_listing(
-        context,
-        call,
-        rules,
-        ("rule", "filter, and action"),
-        lambda rule: (rule.name, describe_rule(rule)),
-        "no rules: it gets nothing",
-    )
+        found = broker.subscription(topic, name).rules
+    columns, empty = ("rule", "filter, and action"), "no rules: it gets nothing"
+    call.print_all(found, columns, lambda rule: (rule.name, describe_rule(rule)), empty)
 
 
-@app.command("add")
+@rules.command("add")
 def add(
-    context: typer.Context,
+    call: CallOptions,
     topic: TopicArgument,
-    name: NameArgument,
+    name: SubscriptionArgument,
     rule: RuleArgument,
+    equal: EqualOptions,
     filter_: FilterOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Every message.")] = False,
-    none: Annotated[bool, typer.Option("--none", help="No message.")] = False,
-    property_: PropertyOption = None,
-    subject: SubjectOption = None,
-    correlation_id: CorrelationOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Select every message.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Select no message.")] = False,
     action: Annotated[
         str | None,
-        typer.Option("--action", metavar="SQL", help="What is changed: SET and REMOVE.", show_default=False),
+        typer.Option(
+            "--action", metavar="SQL", help="Changes to the message: SET and REMOVE.", show_default=False
+        ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Add a rule: --filter for a condition, or --property, --subject, --correlation-id for equality.
+    """Add a rule to a subscription.
 
-    Values of --property are numbers, true, false, or text: 'amount=5', 'name="5"'.
+    --filter selects messages by a condition; --property, --subject and --correlation-id select those that
+    have exactly these values. Values of --property are numbers, true, false, or text: 'amount=5',
+    'name="5"'.
     """
-    call = Call.of(context, store, json)
-    named = {"subject": subject, "correlation_id": correlation_id, "properties": values_of(property_ or [])}
-    equal: dict[str, Any] = {field: value for field, value in named.items() if value}
-    ways = [filter_ is not None, every, none, bool(equal)]
-    if sum(ways) != 1:
-        raise usage("give one of --filter, --all, --none, or what must be equal (--property, --subject, …)")
     wanted: Any = TrueFilter() if every else FalseFilter()
+    same = {field: value for field, value in equal._asdict().items() if value}
+    if sum([filter_ is not None, every, none, bool(same)]) != 1:
+        raise usage("give one of --filter, --all, --none, or what must be equal (--property, --subject, …)")
     if filter_ is not None:
         wanted = SqlFilter(filter_)
-    elif equal:
-        wanted = CorrelationFilter(**equal)
+    elif same:
+        wanted = CorrelationFilter(**same)
     made = Rule(rule, wanted, None if action is None else SqlAction(action))
     with call.broker() as broker:
         broker.add_rule(topic, name, made)
-    if call.json:
-        output.json_object(made)
-    else:
-        output.line(output.safe(f"added rule {rule}: {describe_rule(made)}"))
+    call.print(made, f"added rule {rule}: {describe_rule(made)}")
 
 
-@app.command("delete")
-@app.command("remove", hidden=True)
-def delete(
-    context: typer.Context,
-    topic: TopicArgument,
-    name: NameArgument,
-    rule: RuleArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Delete a rule; without rules a subscription gets nothing."""
-    call = Call.of(context, store, json)
+@rules.command("delete", also="remove")
+def delete(call: CallOptions, topic: TopicArgument, name: SubscriptionArgument, rule: RuleArgument) -> None:
+    """Delete a rule from a subscription.
+
+    A subscription without rules gets no messages.
+    """
     with call.broker() as broker:
-        left = broker.remove_rule(topic, name, rule).rules
-    if call.json:
-        output.json_object({"deleted": rule, "left": [one.name for one in left]})
-    else:
-        names = ", ".join(one.name for one in left) or "none: the subscription gets nothing"
-        output.line(output.safe(f"deleted rule {rule}; left: {names}"))
+        left = [one.name for one in broker.remove_rule(topic, name, rule).rules]
+    names = ", ".join(left) or "none: the subscription gets nothing"
+    call.print({"deleted": rule, "left": left}, f"deleted rule {rule}; left: {names}")
 
 
-@app.command("test")
+@rules.command("test")
 def test(
-    context: typer.Context,
+    call: ListingOptions,
+    equal: EqualOptions,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic's path.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="Path of the topic.", show_default=False, autocompletion=names_of_topics
+        ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="SUBSCRIPTION", help="The subscription whose rules are asked.", show_default=False
+            metavar="[SUBSCRIPTION]",
+            help="Subscription whose rules are tested.",
+            show_default=False,
+            autocompletion=names_of_subscriptions,
         ),
     ] = None,
     filter_: FilterOption = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Messages as lines of JSON; - is standard input."),
+        typer.Option("--file", "-f", metavar="FILE", help="Messages as JSON Lines; - is standard input."),
     ] = None,
-    property_: PropertyOption = None,
-    subject: SubjectOption = None,
-    correlation_id: CorrelationOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Say which rules match a message, and why: those of a subscription, or --filter.
+    """Test which rules match a message, and say why.
 
-    The message is made of --property, --subject, --correlation-id, or read from --file. Nothing is sent.
+    The rules are those of a subscription, or the condition of --filter. The message has the --property,
+    --subject and --correlation-id that are given, or is read from --file. Nothing is sent.
     """
-    call = Call.of(context, store, json)
     if (filter_ is None) == (name is None):
         raise usage("give a topic and a subscription, or --filter")
-    rules: Iterable[Rule]
+    tested: Iterable[Rule]
     if filter_ is not None:
-        rules = [Rule("--filter", SqlFilter(filter_))]
+        tested = [Rule("--filter", SqlFilter(filter_))]
     else:
         assert topic is not None
         assert name is not None
         with call.broker() as broker:
-            rules = broker.subscription(topic, name).rules
-    like = Message(b"", subject=subject, correlation_id=correlation_id, properties=values_of(property_ or []))
-    judges = [judge_of(rule) for rule in rules]
-    rows = [
-        (number, found.rule, found.matches, found.why)
-        for number, view in enumerate(_messages(file, like), 1)
-        for found in (judge(view) for judge in judges)
-    ]
-    if call.json:
-        output.json_array(dict(zip(_JUDGED, row, strict=True)) for row in rows)
-    else:
-        told = {True: "yes", False: "no", None: "error"}
-        output.table(
-            _JUDGED,
-            [(number, rule, told[matches], why) for number, rule, matches, why in rows],
-            "no rules: nothing matches",
-        )
+            tested = broker.subscription(topic, name).rules
+    judges = [judge_of(rule) for rule in tested]
+    found = (
+        dict(zip(_JUDGED, (number, judged.rule, judged.matches, judged.why), strict=True))
+        for number, view in enumerate(_messages(file, Message(b"", **equal._asdict())), 1)
+        for judged in (judge(view) for judge in judges)
+    )
+    call.print_all(found, _JUDGED, _judged_row, "no rules: nothing matches")
+
+
+def _judged_row(judged: dict[str, Any]) -> tuple[object, ...]:
+    number, rule, matches, why = judged.values()
+    return number, rule, {True: "yes", False: "no", None: "error"}[matches], why
 
 
 def _messages(file: Path | None, like: Message) -> Iterator[MessageView]:
@@ -234,8 +231,3 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="rule")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
+from lazaretto.cli.call import Call, CallOptions
+from lazaretto.cli.command import Group
+from lazaretto.cli.completion import names_of_destinations, names_of_queues
 from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.json_lines import BadLine, LineSender
 from lazaretto.cli.parse import duration, future, properties
@@ -21,16 +24,27 @@ from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.model.messages import Message
 from lazaretto.sender import Sender
 
-
-def _text(name: str, help_: str) -> typer.models.OptionInfo:
-    return typer.Option(name, help=help_, show_default=False)  # type: ignore[no-any-return]
+commands = Group()
 
 
+def _text(name: str, metavar: str, help_: str, names: Callable[..., list[str]] | None = None) -> Any:
+    return typer.Option(name, metavar=metavar, help=help_, show_default=False, autocompletion=names)
+
+
+@commands.command("send")
 def send(
-    context: typer.Context,
-    queue: QueueArgument,
+    call: CallOptions,
+    queue: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUEUE",
+            help="Path of the queue or topic.",
+            show_default=False,
+            autocompletion=names_of_destinations,
+        ),
+    ],
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The body.", show_default=False)
+        str | None, typer.Argument(metavar="[BODY]", help="Body as text.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
@@ -40,23 +54,26 @@ def send(
         bool,
         typer.Option("--jsonl", help="Send one message per line of JSON, from standard input or --file."),
     ] = False,
-    message_id: Annotated[str | None, _text("--message-id", "The message's id [assigned].")] = None,
-    session: Annotated[str | None, _text("--session", "The session it belongs to.")] = None,
-    subject: Annotated[str | None, _text("--subject", "What it is about.")] = None,
-    correlation_id: Annotated[str | None, _text("--correlation-id", "What it answers or belongs to.")] = None,
-    to: Annotated[str | None, _text("--to", "Whom it is for.")] = None,
-    reply_to: Annotated[str | None, _text("--reply-to", "Where answers go.")] = None,
-    reply_to_session: Annotated[str | None, _text("--reply-to-session", "The session of answers.")] = None,
-    content_type: Annotated[str | None, _text("--content-type", "Of the body.")] = None,
-    partition_key: Annotated[str | None, _text("--partition-key", "Its partition.")] = None,
+    message_id: Annotated[str | None, _text("--message-id", "ID", "Message ID.  [default: assigned]")] = None,
+    session: Annotated[str | None, _text("--session", "ID", "Session ID.")] = None,
+    subject: Annotated[str | None, _text("--subject", "SUBJECT", "Subject.")] = None,
+    correlation_id: Annotated[
+        str | None,
+        _text("--correlation-id", "ID", "Correlation ID, for example of the request it answers."),
+    ] = None,
+    to: Annotated[str | None, _text("--to", "ADDRESS", "Recipient.")] = None,
+    reply_to: Annotated[str | None, _text("--reply-to", "ADDRESS", "Address for replies.")] = None,
+    reply_to_session: Annotated[
+        str | None, _text("--reply-to-session", "ID", "Session ID for replies.")
+    ] = None,
+    content_type: Annotated[str | None, _text("--content-type", "TYPE", "Content type of the body.")] = None,
+    partition_key: Annotated[str | None, _text("--partition-key", "KEY", "Partition key.")] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--property", "-p", metavar="NAME=TEXT", help="An application property; repeat for more."
-        ),
+        typer.Option("--property", "-p", metavar="NAME=TEXT", help="Application property; repeatable."),
     ] = None,
     time_to_live: Annotated[
-        float | None, typer.Option("--ttl", parser=duration, metavar="DURATION", help="How long it lives.")
+        float | None, typer.Option("--ttl", parser=duration, metavar="DURATION", help="Time to live.")
     ] = None,
     at: Annotated[
         datetime | None,
@@ -64,28 +81,34 @@ def send(
             "--at",
             parser=future,
             metavar="TIME",
-            help="When it becomes receivable: ISO 8601, or 5m from now.",
+            help="Deliver no earlier than this time (ISO 8601, or 5m from now).",
         ),
     ] = None,
     via: Annotated[
-        str | None, _text("--via", "A queue it passes through, which keeps it if it cannot be delivered.")
+        str | None,
+        _text(
+            "--via", "QUEUE", "Send through this queue; undeliverable messages stay there.", names_of_queues
+        ),
     ] = None,
     dead_letter_queue: Annotated[
-        str, _text("--dead-letter-queue", "Where it goes if it is rejected: a queue, or none [the system's].")
+        str,
+        _text(
+            "--dead-letter-queue",
+            "QUEUE|none",
+            f"Queue that gets it if it is rejected.  [default: {SYSTEM_DEAD_LETTER_QUEUE}]",
+            names_of_queues,
+        ),
     ] = SYSTEM_DEAD_LETTER_QUEUE,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Send a message, or with --jsonl one for each line.
+    """Send a message, or one per line of JSON.
 
-    A line is {"body": text or any JSON value} or {"body_base64": …}, and besides, as wanted,
-    "message_id", "session_id", "subject", "correlation_id", "to", "reply_to",
-    "reply_to_session_id", "content_type", "partition_key", "time_to_live" (seconds or 5m),
-    "scheduled_enqueue_time" (ISO 8601) and "properties" ({"name": value}). The options above count
-    for every line that does not say otherwise. A thousand lines are one commit. At a bad line
-    it stops: all lines before it are sent, none from there on, and the error says so.
+    With --jsonl, a line is {"body": text or any JSON value} or {"body_base64": text}, and optionally
+    "message_id", "session_id", "subject", "correlation_id", "to", "reply_to", "reply_to_session_id",
+    "content_type", "partition_key", "time_to_live" (seconds or 5m), "scheduled_enqueue_time" (ISO 8601)
+    and "properties" ({"name": value}). The options apply to every line that does not say otherwise. A
+    thousand lines are one commit. Sending stops at a bad line: all lines before it are sent, and the
+    error says so.
     """
-    call = Call.of(context, store, json)
     if jsonl and (body is not None or message_id is not None):
         raise usage("with --jsonl bodies and message ids come from the lines, not from the command line")
     if not jsonl and (body is None) == (file is None):
@@ -179,8 +202,3 @@ def _send_lines(call: Call, queue: str, sender: Sender, like: Message, lines: Bi
     if isinstance(cause, LazarettoError):
         raise CommandError(cause.code, text, exit_code_of(cause)) from failure
     raise CommandError("bad_line" if isinstance(failure, BadLine) else "io_error", text) from failure
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("send", short_help="Send a message, or one per line of JSON.")(send)

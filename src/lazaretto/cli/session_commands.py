@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, JsonOption, QueueArgument, StoreOption
-from lazaretto.cli.listings import print_listing, takes_listing_options
+from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.command import Group
+from lazaretto.cli.listings import ListingOptions
 from lazaretto.model.entities import SessionDescription
 
-app = typer.Typer(
-    help="List and show sessions, and resume those held back by a poison message.", rich_markup_mode=None
-)
+commands = Group()
+sessions = commands.group("session")
 
 SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)
+    str, typer.Argument(metavar="SESSION", help="ID of the session.", show_default=False)
 ]
 _COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
 
@@ -45,40 +45,39 @@ def _row(session: SessionDescription) -> tuple[object, ...]:
     )
 
 
-@app.command("list")
-@takes_listing_options
+@sessions.command("list")
 def list_(
-    context: typer.Context,
+    call: ListingOptions,
     queue: QueueArgument,
-    held: Annotated[bool, typer.Option("--held", help="Only those that are held back.")] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="Only sessions that a poison message holds back.")
+    ] = False,
 ) -> None:
-    """List the sessions that have messages, a lock or a state, or are held back."""
-    call = Call.of(context, store, json)
+    """List the sessions of a queue.
+
+    It lists sessions that have messages, a lock or a state, or are held back.
+    """
     with call.broker() as broker:
         names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
         found = (broker.session(queue, name) for name in names)
         empty = "no sessions held back" if held else "no sessions"
-        print_listing(context, call, found, _COLUMNS, _row, empty, spare=("mode",))
+        call.print_all(found, _COLUMNS, _row, empty, spare=("mode",))
 
 
-@app.command("show")
-def show(
-    context: typer.Context,
-    queue: QueueArgument,
-    session: SessionArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Show one session: its messages by state, its lock, and what holds it back."""
-    call = Call.of(context, store, json)
+@sessions.command("show")
+def show(call: CallOptions, queue: QueueArgument, session: SessionArgument) -> None:
+    """Show a session: messages, lock, and what holds it back."""
     with call.broker() as broker:
         found = broker.session(queue, session)
-    if call.json:
-        output.json_object(found)
-        return
-    output.line(output.safe(f"session {found.session_id} of {found.queue}"))
+
+    def print_facts() -> None:
+        output.line(f"session {found.session_id} of {found.queue}")
+        output.fields(_facts(found), "  ")
+
+    call.print(found, print_facts)
+
+
+def _facts(found: SessionDescription) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [*sorted(found.messages.items())]
     facts += [
         ("locked until", output.shown_time(found.locked_until)),
@@ -90,35 +89,25 @@ def show(
         told = f": {held.error}" if held.error else ""
         why = f"message {held.sequence_number} since {output.shown_time(held.time)}: {held.reason}"
         facts.append(("held back by", f"{why} ({held.mode.value}){told}"))
-    output.fields(facts, "  ")
+    return facts
 
 
-@app.command("resume")
+@sessions.command("resume")
 def resume(
-    context: typer.Context,
+    call: CallOptions,
     queue: QueueArgument,
     session: SessionArgument,
     verdict: Annotated[
         SessionVerdict,
         typer.Option(
-            help="On the message that holds it: retry, move, drop, reject (blocked); retry, skip (parked).",
+            help="What happens to the poison message. A blocked session takes retry, move, drop or reject; "
+            "a parked one takes retry or skip.",
             show_default=False,
         ),
     ],
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
-    """Let a held session go on, by a verdict on its poison message."""
-    call = Call.of(context, store, json)
+    """Resume a session that a poison message holds back."""
     with call.broker() as broker:
         broker.resume_session(queue, session, verdict.value)
         found = broker.session(queue, session) if call.json else None
-    if found is not None:
-        output.json_object(found)
-    else:
-        output.line(output.safe(f"resumed session {session} of {queue}: {verdict.value}"))
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="session")
+    call.print(found, f"resumed session {session} of {queue}: {verdict.value}")

@@ -7,28 +7,30 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
+from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
 
-app = typer.Typer(help="Run pipelines on Spark.", rich_markup_mode=None)
+commands = Group()
+pipelines = commands.group("spark")
 
 
-@app.callback()
-def group() -> None:
-    """Run pipelines on Spark."""
-
-
-@app.command("run")
+@pipelines.command("run")
 def run(
     pipeline: Annotated[
         str,
-        typer.Argument(metavar="MODULE:FUNCTION", help="Called with the session; returns queries."),
+        typer.Argument(
+            metavar="MODULE:FUNCTION", help="Function that takes the session and returns its queries."
+        ),
     ],
     setting: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's own; may be repeated."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
     ] = None,
 ) -> None:
-    """Build a Spark session with all that a pipeline needs, start its queries, and wait until they end."""
+    """Run the queries of a pipeline until they end.
+
+    It builds a Spark session with all that the pipeline needs.
+    """
     try:
         from lazaretto.spark import spark_session
     except ImportError as error:
@@ -50,7 +52,7 @@ def run(
             if query is not None:
                 query.awaitTermination()
                 rows = sum(map(_rows, query.recentProgress))
-                output.line(output.safe(f"{query.name or query.id}: {rows:,} rows"))
+                output.line(f"{query.name or query.id}: {rows:,} rows")
     finally:
         spark.stop()
 
@@ -59,8 +61,3 @@ def _rows(progress: Any) -> int:
     """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
     told = progress["observedMetrics"].get("lazaretto")
     return int(progress["numInputRows"] if told is None else told["rows"] or 0)
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    program.add_typer(app, name="spark")

@@ -140,7 +140,8 @@ def _waits(
     if stopped is not None and queue.status is not QueueStatus.SEND_DISABLED:
         return f"its queue cannot be received from: {queue.status.value}"
     if held is not None:
-        return f"for a verdict on poison message {held.sequence_number} ({held.reason}); use dialogs resume"
+        message = f"poison message {held.sequence_number} ({held.reason})"
+        return f"for a verdict on {message}; use `lazaretto dialog resume`"
     if locked:
         return "for the reader that has locked its group"
     if delayed is not None:

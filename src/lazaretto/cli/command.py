@@ -1,0 +1,144 @@
+"""How commands are declared: groups of them, and several options that a command takes as one parameter."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
+
+import typer
+from typer.core import TyperCommand
+
+from lazaretto.cli.commands import COMMANDS, CommandGroup
+
+Function = Callable[..., None]
+
+
+class Options(NamedTuple):
+    """Options, or arguments, that make one parameter of a command.
+
+    `parameters` has the annotation and the default of each. `make` returns the command's parameter from
+    the context and what was given. `last`: the help shows them below all others.
+    """
+
+    parameters: Mapping[str, tuple[Any, Any]]
+    make: Callable[[typer.Context, dict[str, Any]], Any]
+    last: bool = False
+
+    def with_options(self, **parameters: tuple[Any, Any]) -> Options:
+        """Return these options and some more."""
+        return self._replace(parameters={**self.parameters, **parameters})
+
+
+class Group:
+    """Commands under one name; without a name, those that stand by themselves."""
+
+    def __init__(self, name: str = "", text: str = "") -> None:
+        self.program = typer.Typer(
+            name=name, cls=CommandGroup, help=text or COMMANDS.get(name, ("",))[0], rich_markup_mode=None
+        )
+
+    def group(self, name: str, text: str = "") -> Group:
+        """Return a group of commands within this one; the table of commands says what it is for."""
+        inner = Group(name, text)
+        self.program.add_typer(inner.program, name=name)
+        return inner
+
+    def command(
+        self,
+        name: str,
+        text: str | None = None,
+        *,
+        also: str | None = None,
+        hidden: bool = False,
+        **shared: Options,
+    ) -> Callable[[Function], Function]:
+        """Declare a function as a command. Its help is `text`, or the docstring.
+
+        A parameter annotated with `Options`, or named in `shared`, stands for those options. `also` is
+        another name, which works and is not shown; nor is a command that is `hidden`.
+        """
+
+        def declare(function: Function) -> Function:
+            run = _with_options(function, shared)
+            help_ = inspect.cleandoc(text or function.__doc__ or "")
+            short = " ".join(help_.partition("\n\n")[0].split())
+            for called in filter(None, (name, also)):
+                unseen = hidden or called == also
+                self.program.command(called, cls=Command, help=help_, short_help=short, hidden=unseen)(run)
+            return function
+
+        return declare
+
+
+class Command(TyperCommand):
+    """A command whose help has a section for each kind of option."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what the first line of the help names, without the braces around what is required."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, by section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                title = getattr(parameter, "rich_help_panel", None) or own
+                sections.setdefault(title, []).append(record)
+        # What every command has comes last.
+        sections["Options"] = sections.pop("Options")
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _with_options(function: Function, shared: Mapping[str, Options]) -> Function:
+    """Return the function as typer takes it, with every option as a parameter of its own."""
+    bundles: dict[str, Options] = {}
+    first: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        options = shared.get(name) or _options_of(parameter.annotation)
+        if options is None:
+            first.append(_keyword(name, parameter.annotation, parameter.default))
+        else:
+            bundles[name] = options
+            made = [_keyword(name, *declared) for name, declared in options.parameters.items()]
+            (last if options.last else first).extend(made)
+    context = _keyword("context", typer.Context, inspect.Parameter.empty)
+    parameters = [context, *first, *last]
+
+    def run(context: typer.Context, **given: Any) -> None:
+        made = {
+            name: options.make(context, {part: given.pop(part) for part in options.parameters})
+            for name, options in bundles.items()
+        }
+        function(**made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__module__ = function.__module__
+    return run
+
+
+def _options_of(annotation: Any) -> Options | None:
+    return next((part for part in get_args(annotation)[1:] if isinstance(part, Options)), None)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind, *others = get_args(annotation) or (annotation,)
+    declared = next((part for part in others if isinstance(part, typer.models.ParameterInfo)), None)
+    if declared is not None and declared.metavar is None:
+        declared.metavar = _choices(kind)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _choices(kind: Any) -> str | None:
+    """Return what a value is called whose type has a few names to choose from."""
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and issubclass(part, enum.Enum):
+            return "|".join(str(member.value) for member in part)
+    return None

@@ -1,0 +1,20 @@
+#compdef lazaretto
+# Completes `lazaretto` in zsh; in ~/.zshrc, below compinit: eval "$(lazaretto completion zsh)"
+_lazaretto() {
+    local kind value help
+    local -a values texts
+    while IFS=$'\t' read -r kind value help; do
+        if [[ $kind == plain ]]; then
+            values+=("$value")
+            texts+=("$value${help:+  -- $help}")
+        else
+            _files
+        fi
+    done < <(_LAZARETTO_COMPLETE=zsh "${words[1]}" "${(@Q)words[2,CURRENT]}" 2>/dev/null)
+    (( $#values )) && compadd -l -d texts -a values
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _lazaretto "$@"
+else
+    compdef _lazaretto lazaretto
+fi

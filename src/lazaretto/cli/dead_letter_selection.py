@@ -1,0 +1,141 @@
+"""Which dead letters a command is about: sequence numbers, a filter, or all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from lazaretto.broker import Broker
+from lazaretto.cli import output
+from lazaretto.cli.call import Call
+from lazaretto.cli.command import Options
+from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.listings import Listing
+from lazaretto.cli.parse import number, past
+from lazaretto.dead_letters import Which
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped, check_numbers
+from lazaretto.model.messages import DeadLetter
+
+_COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
+#: What makes room for the error, in this order.
+_SPARE = ("message id", "deliveries", "dead-lettered", "error type")
+
+
+def _text(name: str, metavar: str, help_: str) -> tuple[Any, Any]:
+    return Annotated[str | None, typer.Option(name, metavar=metavar, help=help_)], None
+
+
+def _time(name: str, help_: str) -> tuple[Any, Any]:
+    return Annotated[datetime | None, typer.Option(name, parser=past, metavar="TIME", help=help_)], None
+
+
+_FILTERS: dict[str, tuple[Any, Any]] = {
+    "numbers": (
+        Annotated[
+            list[int] | None,
+            typer.Argument(
+                metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False
+            ),
+        ],
+        None,
+    ),
+    "reason": _text("--reason", "REASON", "Only with this reason."),
+    "error_type": _text("--error-type", "TYPE", "Only with this type of error."),
+    "since": _time("--since", "Only dead-lettered at this time (ISO 8601, or 2h ago) or later."),
+    "until": _time("--until", "Only dead-lettered before this time."),
+    "text": _text("--text", "TEXT", "Only with this text in body, description or error."),
+}
+
+
+def _filter(context: typer.Context, given: dict[str, Any]) -> DeadLetterFilter:
+    numbers = given.pop("numbers")
+    return DeadLetterFilter(**given, sequence_numbers=tuple(numbers) if numbers else None)
+
+
+class Selection(NamedTuple):
+    """What a changing command is about, as it was given."""
+
+    numbers: list[int]
+    filter: DeadLetterFilter
+    everything: bool
+
+    def chosen(self) -> Which:
+        """Return numbers, or a filter; never all by accident. Raises CommandError."""
+        given = bool(self.numbers) + (not self.filter.is_empty) + self.everything
+        if given > 1:
+            raise usage("give sequence numbers, a filter or --all, not several of these")
+        if not given:
+            raise usage(
+                "an empty filter means every dead letter; give numbers, a filter, or --all if all are meant"
+            )
+        return list(dict.fromkeys(check_numbers(self.numbers))) if self.numbers else self.filter
+
+
+def _selection(context: typer.Context, given: dict[str, Any]) -> Selection:
+    everything, numbers = given.pop("everything"), given.pop("numbers")
+    return Selection(numbers or [], DeadLetterFilter(**given), everything)
+
+
+FilterOptions = Annotated[DeadLetterFilter, Options(_FILTERS, _filter)]
+SelectionOptions = Annotated[
+    Selection,
+    Options(
+        {
+            **_FILTERS,
+            "everything": (
+                Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")],
+                False,
+            ),
+        },
+        _selection,
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
+
+
+def print_selection(call: Call, broker: Broker, queue: str, which: Which) -> None:
+    """Print the dead letters that a changing command would be about."""
+    if isinstance(which, list):
+        which = DeadLetterFilter(sequence_numbers=tuple(which))
+    assert isinstance(which, DeadLetterFilter)
+    print_letters(Listing(call.store, call.json), broker, queue, which)
+
+
+def print_letters(
+    listing: Listing, broker: Broker, queue: str, which: DeadLetterFilter, limit: int | None = None
+) -> None:
+    """Print the dead letters of a queue that a filter lets through."""
+    # A table shows nothing of the message itself.
+    found = broker.dead_letters(queue, which, limit=limit, messages=listing.wants_objects)
+    empty = f"no dead letters in {queue}" if which.is_empty else f"no such dead letters in {queue}"
+    listing.print_all(found, _COLUMNS, _row, empty, spare=_SPARE)
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    return (
+        letter.sequence_number,
+        output.shown_time(letter.dead_lettered),
+        letter.reason,
+        letter.error_type,
+        letter.counters.deliveries,
+        letter.message_id,
+        letter.error_message or letter.description,
+    )
+
+
+def refuse_skipped(done: str, skipped: Sequence[Skipped], any_done: bool) -> None:
+    """Raise CommandError that names the dead letters which were left where they are."""
+    if skipped:
+        named = ", ".join(f"{s.sequence_number} ({s.why})" for s in itertools.islice(skipped, 10))
+        more = f" and {len(skipped) - 10} more" if len(skipped) > 10 else ""
+        missing = not any_done and all(s.why == "not found" for s in skipped)
+        raise left_error(done, f"{named}{more}", missing)
+
+
+def left_error(done: str, named: str, missing: bool) -> CommandError:
+    """Return the error that names what was left where it is."""
+    return CommandError(f"not_{done}", f"not {done}: {named}", Exit.NOT_FOUND if missing else Exit.FAILED)

@@ -1,0 +1,162 @@
+"""The commands that queues, topics and subscriptions share: create, list, show, update, delete."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import CallOptions, YesOption, confirm_deletion
+from lazaretto.cli.command import Group, Options
+from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
+from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.model.entities import EntityPath
+
+TopicArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="Path of the topic.", show_default=False, autocompletion=names_of_topics
+    ),
+]
+SubscriptionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="Name of the subscription.",
+        show_default=False,
+        autocompletion=names_of_subscriptions,
+    ),
+]
+_DURATIONS = "Durations are 30, 30s, 5m, 2h or 1d."
+
+#: What names one entity to the broker: a path, or a topic and a name.
+Key = tuple[str, ...]
+Facts = list[tuple[str, object]]
+
+
+def key_of(**arguments: Any) -> Options:
+    """Return the arguments that name an entity, as one parameter: their values."""
+    declared = {name: (annotation, ...) for name, annotation in arguments.items()}
+    return Options(declared, lambda context, given: tuple(given.values()))
+
+
+class Texts(NamedTuple):
+    """What the help says of the commands of one kind."""
+
+    create: str
+    list: str
+    show: str
+    delete: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """One kind of entity: how it is named, described and changed."""
+
+    noun: str
+    texts: Texts
+    #: The arguments that name one, and those that name what all of a listing belong to.
+    key: Options
+    within: Options = dataclasses.field(default_factory=key_of)
+    #: The options to create one and to change one; `read` makes the broker's arguments of what was given.
+    settings: Options
+    changes: Options
+    read: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    #: What was given to change, as the broker's options, on the ground of the current ones.
+    changed: Callable[[Mapping[str, Any], Any], dict[str, Any]]
+    #: Whether creating one creates the store.
+    creates_store: bool = True
+    columns: Sequence[str]
+    row: Callable[[Any], Sequence[object]]
+    shortened: str | None = None
+    #: Its path and its options, of its description.
+    path: Callable[[Any], str]
+    options: Callable[[Any], Any]
+    #: The titles and facts that are shown of it.
+    sections: Callable[[Any], list[tuple[str, Facts]]]
+    #: What is deleted along with it.
+    losses: Callable[[Any], str]
+    # The broker's verbs.
+    create: Callable[..., Any]
+    find: Callable[..., Any]
+    find_all: Callable[..., Any]
+    update: Callable[..., Any]
+    delete: Callable[..., None]
+
+
+def add_entity(group: Group, entity: Entity) -> None:
+    """Add the commands for one kind of entity to its group."""
+    noun = entity.noun
+
+    @group.command("create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, given=entity.settings)
+    def create(call: CallOptions, key: Key, given: dict[str, Any]) -> None:
+        settings = entity.read(given)
+        # What is wrong with the path is said before a store is made for it.
+        EntityPath.parse(key[0])
+        with call.broker(create=entity.creates_store) as broker:
+            created = entity.create(broker, *key, *settings)
+        call.print(created, f"created {noun} {entity.path(created)}")
+
+    @group.command("list", entity.texts.list, key=entity.within)
+    def list_(call: ListingOptions, key: Key) -> None:
+        with call.broker() as broker:
+            found = entity.find_all(broker, *key)
+        call.print_all(found, entity.columns, entity.row, f"no {noun}s", shortened=entity.shortened)
+
+    @group.command("show", entity.texts.show, key=entity.key)
+    def show(call: CallOptions, key: Key) -> None:
+        with call.broker() as broker:
+            found = entity.find(broker, *key)
+
+        def facts() -> None:
+            output.line(f"{noun} {entity.path(found)}")
+            for title, pairs in entity.sections(found):
+                if title:
+                    output.line(title)
+                output.fields(pairs, "  ")
+
+        call.print(found, facts)
+
+    @group.command(
+        "update",
+        f"Change options of a {noun}.\n\n"
+        f'Options that are not given keep their values; "none" removes one. {_DURATIONS}',
+        key=entity.key,
+        given=entity.changes,
+    )
+    def update(call: CallOptions, key: Key, given: dict[str, Any]) -> None:
+        if not given:
+            raise usage(f"nothing to change; give at least one option, see `lazaretto {noun} update --help`")
+        with call.broker() as broker:
+            before = entity.options(entity.find(broker, *key))
+            after = entity.update(broker, *key, **entity.changed(given, before))
+        now = entity.options(after)
+        names = [f.name for f in dataclasses.fields(now) if getattr(before, f.name) != getattr(now, f.name)]
+        what = ", ".join(names) or "nothing: it was so already"
+        call.print(after, f"changed in {noun} {entity.path(after)}: {what}")
+
+    @group.command(
+        "delete", f"{entity.texts.delete}\n\nIt asks first, unless --yes is given.", key=entity.key
+    )
+    def delete(call: CallOptions, key: Key, yes: YesOption = False) -> None:
+        with call.broker() as broker:
+            found = entity.find(broker, *key)
+            path = entity.path(found)
+            confirm_deletion(f"{noun} {path} with {entity.losses(found)}", yes)
+            entity.delete(broker, *key)
+        call.print({"deleted": path}, f"deleted {noun} {path}")
+
+
+def messages_of(counts: Any) -> str:
+    """Return how many messages and dead letters a queue has, as its deletion names them."""
+    dead = counts.dead_letter + counts.transfer_dead_letter
+    return f"{output.plural(counts.total - dead, 'message')} and {output.plural(dead, 'dead letter')}"
+
+
+def size_facts(size: int | None, most: int | None) -> Facts:
+    """Return how much an entity holds of the most it may, as fields."""
+    return [("max size", "none")] if most is None else [("size", size), ("max size", most)]

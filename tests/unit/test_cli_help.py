@@ -1,0 +1,95 @@
+"""The help of every command fits 80 columns, in whole sentences, and names nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from lazaretto.cli import main
+from lazaretto.cli.app import app
+from lazaretto.cli.commands import ALIASES, COMMANDS
+
+ROOT = Path(__file__).parents[2]
+#: What stands behind a text in brackets, such as a default.
+_BRACKETS = re.compile(r"\s*\[[^]]*\]$")
+#: A command that a text tells people to run.
+_NAMED = re.compile(r"\blazaretto ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)")
+_OPTION = re.compile(r"--[a-z-]+")
+_LITERAL = re.compile(r'"([^"\n]*\blazaretto [a-z][^"\n]*)"')
+
+
+def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a command and all within it that are shown."""
+    yield path, command
+    for name in command.list_commands(None) if hasattr(command, "commands") else ():
+        inner = command.get_command(None, name)
+        if not inner.hidden:
+            yield from below(inner, (*path, name))
+
+
+ALL = dict(below(typer.main.get_command(app), ()))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help_fits_and_is_whole(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*path, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    assert "…" not in shown
+    assert not re.search(r"<\w+|\{[A-Z]|\[\d*<?=?x[<>]", shown), "a type is shown instead of a name"
+    for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines():
+        assert line.endswith("."), line
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_text_is_a_sentence(path: tuple[str, ...]) -> None:
+    command = ALL[path]
+    short = command.short_help or command.help
+    assert len(short) < 60 or len(path) == 0
+    assert short.endswith("."), short
+    assert command.help.rstrip().endswith("."), command.help
+    for parameter in command.params:
+        text = _BRACKETS.sub("", parameter.help or "")
+        assert text.endswith("."), f"{parameter.name}: {parameter.help!r}"
+        assert text[0].isupper(), text
+
+
+def test_the_table_of_commands_says_what_each_says_of_itself() -> None:
+    told = {name: ALL[name,].short_help or ALL[name,].help for name in COMMANDS}
+    assert told == {name: text for name, (text, _) in COMMANDS.items()}
+
+
+def is_known(words: str, options: list[str]) -> bool:
+    """Return whether words begin with a command that there is, and it has the options."""
+    command: Any = ALL[()]
+    for word in words.split():
+        if hasattr(command, "commands"):
+            command = command.get_command(None, ALIASES.get(word, word))
+            if command is None:
+                return False
+    known = {name for parameter in command.params for name in parameter.opts}
+    return known | {"--help"} >= set(options)
+
+
+def unknown_commands(text: str) -> list[str]:
+    """Return the commands that a text names and that there are not."""
+    named = [
+        (found[1], _OPTION.findall(text[found.end() :].partition("`")[0])) for found in _NAMED.finditer(text)
+    ]
+    return [f"{words} {options}" for words, options in named if not is_known(words, options)]
+
+
+def test_commands_that_help_and_errors_name_exist() -> None:
+    texts = [(" ".join(path), command.help or "") for path, command in ALL.items()]
+    for file in (ROOT / "src" / "lazaretto").rglob("*.py"):
+        texts += [(file.name, text) for text in _LITERAL.findall(file.read_text("utf-8"))]
+    assert len(texts) > 80
+    unknown = {where: wrong for where, text in texts if (wrong := unknown_commands(text))}
+    assert not unknown
+    assert unknown_commands("use `lazaretto dialogs resumes`; `lazaretto queue resume --verdikt drop`")

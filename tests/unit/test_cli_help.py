@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 #: What stands behind a text in brackets, such as a default.
 _BRACKETS = re.compile(r"\s*\[[^]]*\]$")
 #: A command that a text tells people to run.
-_NAMED = re.compile(r"\blazaretto ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)")
+_NAMED = re.compile(r"(?:`|\$\(|[:,;] |see |then )lazaretto ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)")
 _OPTION = re.compile(r"--[a-z-]+")
 _LITERAL = re.compile(r'"([^"\n]*\blazaretto [a-z][^"\n]*)"')
 

@@ -1,4 +1,4 @@
-# Completes `lazaretto` in fish: lazaretto completion fish > ~/.config/fish/completions/lazaretto.fish
+# Completes `lazaretto` in fish; in ~/.config/fish/config.fish: lazaretto completion fish | source
 function _lazaretto
     set -l words (commandline -opc) (commandline -ct)
     for line in (_LAZARETTO_COMPLETE=fish command $words[1] $words[2..-1] 2>/dev/null)

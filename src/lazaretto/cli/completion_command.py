@@ -30,6 +30,6 @@ def completion(
     \b
     bash: add eval "$(lazaretto completion bash)" to ~/.bashrc.
     zsh: add eval "$(lazaretto completion zsh)" to ~/.zshrc, below compinit.
-    fish: lazaretto completion fish > ~/.config/fish/completions/lazaretto.fish.
+    fish: add lazaretto completion fish | source to ~/.config/fish/config.fish.
     """
     print(resources.files("lazaretto.cli").joinpath(f"completion.{shell.value}").read_text("utf-8"), end="")

@@ -24,7 +24,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={_LOGGING}"',
+    # The work is done in Python: what Java's second compiler takes at the start, it does not win back.
+    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={_LOGGING}" -XX:TieredStopAtLevel=1',
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -25,12 +26,21 @@ def act(message: lazaretto.ReceivedMessage, context: HandlerContext) -> None:
     context.execute("INSERT INTO done VALUES (?)", (message.sequence_number,))
 
 
+async def act_async(message: lazaretto.ReceivedMessage, context: HandlerContext) -> None:
+    """Do the same as a coroutine that naps beside others."""
+    with Path(os.environ["BEGUN"]).open("ab") as file:
+        file.write(message.body + b"\n")
+    await asyncio.sleep(float(message.body.split()[1]))
+    context.execute("INSERT INTO done VALUES (?)", (message.sequence_number,))
+
+
 def main() -> None:
     """Serve until told to stop: store, isolation, batch size, concurrency, grace."""
     store, isolation, batch_size, concurrency, grace = sys.argv[1:]
     with lazaretto.connect(store) as broker:
+        function = act_async if "ASYNC" in os.environ else act
         handler = Handler(
-            "work", act, isolation=isolation, batch_size=int(batch_size), concurrency=int(concurrency)
+            "work", function, isolation=isolation, batch_size=int(batch_size), concurrency=int(concurrency)
         )
         host = ServiceHost(broker, handler, grace=float(grace))
 

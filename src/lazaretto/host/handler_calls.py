@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -16,6 +16,7 @@ from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
+from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
 from lazaretto.tools.schemas import compile_schema
@@ -24,14 +25,11 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 
-class DeadlineExceeded(Exception):
-    """A coroutine took longer than its deadline, and was cancelled."""
-
-
 class Caller:
     """Calls one handler; a context manager, for the event loop of an async one."""
 
     def __init__(self, handler: Handler) -> None:
+        self.handler = handler
         self._function = handler.function
         self._takes_context = handler.takes_context
         self._validate = _validator(handler.options.validator)
@@ -59,6 +57,29 @@ class Caller:
         except InvalidMessage as error:
             return Effects(verdict="invalid", failure=failure_of(error))
         return context.effects
+
+    async def call_async(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
+        """Do the same for a handler that is a coroutine function, beside others of the same event loop."""
+        context = HandlerContext(message, past)
+        try:
+            if self._validate is not None:
+                self._check(message)
+            await self._through_async(self._middleware, message, context)
+        except InvalidMessage as error:
+            return Effects(verdict="invalid", failure=failure_of(error))
+        return context.effects
+
+    async def _through_async(
+        self, middleware: Sequence[Callable[..., Any]], message: ReceivedMessage, context: HandlerContext
+    ) -> None:
+        if middleware:
+            await middleware[0](
+                message, context, lambda: self._through_async(middleware[1:], message, context)
+            )
+        elif self._takes_context:
+            await self._function(message, context)
+        else:
+            await self._function(message)
 
     def _check(self, message: ReceivedMessage) -> None:
         assert self._validate is not None
@@ -147,6 +168,10 @@ def why_unsendable(function: Callable[..., object], error: Exception) -> str:
     return why
 
 
+#: What runs in a sandbox for a handler whose messages run at the same time.
+AsyncFunction = Callable[[bytes], Coroutine[Any, Any, bytes | None]]
+
+
 class SandboxSetup:
     """Made in the host and called in the sandbox: returns the function of bytes that runs there."""
 
@@ -181,12 +206,22 @@ class SandboxSetup:
                 function = getattr(function, part)
         return Caller(Handler(self._queue, function, validator=validator, middleware=middleware))
 
-    def __call__(self) -> Callable[[bytes], bytes | None]:
+    def __call__(
+        self,
+    ) -> Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]:
         call = self.caller()
 
         def run(item: bytes) -> bytes | None:
-            *fields, past = _unpack(item)
-            effects = call(ReceivedMessage(*fields), None if past is None else Past(*past))
+            effects = call(*_message_of(item))
             return None if effects is None else encode_effects(effects)
 
-        return run
+        async def run_async(item: bytes) -> bytes | None:
+            effects = await call.call_async(*_message_of(item))
+            return None if effects is None else encode_effects(effects)
+
+        return run_async if call.handler.at_once else run
+
+
+def _message_of(item: bytes) -> tuple[ReceivedMessage, Past | None]:
+    *fields, past = _unpack(item)
+    return ReceivedMessage(*fields), None if past is None else Past(*past)

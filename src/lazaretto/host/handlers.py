@@ -47,6 +47,11 @@ class Handler:
     def __repr__(self) -> str:
         return f"<Handler {self.__name__} of {str(self.path)!r}>"
 
+    @property
+    def at_once(self) -> bool:
+        """Whether the messages of a batch run at the same time: it and all of its middleware are async."""
+        return all(_is_async(one) for one in (self.function, *self.options.middleware))
+
     def reference(self) -> tuple[str, str] | None:
         """Return module and name by which another process can import the function, None if it cannot."""
         module = getattr(self.function, "__module__", None)
@@ -63,6 +68,12 @@ class Handler:
 def handler(path: str, **options: Any) -> Callable[[HandlerFunction], Handler]:
     """Make a function the handler of a queue: `@handler("orders", deadline=5)`. See HandlerOptions."""
     return lambda function: Handler(path, function, **options)
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object whose calls are coroutines
+    )
 
 
 def _takes_context(function: object) -> bool:

@@ -143,9 +143,10 @@ class ServiceHost:
         window = BreakerWindow(queue.breaker) if main and queue.breaker is not None else None
         stats = HandlerStats(str(path), handler.__name__)
         for_ever = queue.policy_of(path.subqueue) is None
-        shared = Shared(handler, self._store, stats, self._gate, window, Pace(), for_ever)
-        self._shared.append(shared)
         sessions = queue.on_poison_session if main and queue.requires_session else None
+        at_once = options.batch_size if handler.at_once and sessions is None else 1
+        shared = Shared(handler, self._store, stats, self._gate, window, Pace(at_once), for_ever)
+        self._shared.append(shared)
         for _ in range(self._concurrency or options.concurrency):
             make_runner = partial(runner_of, handler, self._on_output, self._is_told)
             self._slots.append(Slot(shared, make_runner, queue.lock_duration, sessions=sessions))

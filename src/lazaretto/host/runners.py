@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
 
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.host.handler_calls import Caller, DeadlineExceeded, SandboxSetup, pack
+from lazaretto.host.context import Effects
+from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox
+from lazaretto.isolation.coroutines import WAITS, Crew, DeadlineExceeded
 from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
@@ -29,6 +32,20 @@ _log = logging.getLogger(__name__)
 #: How long after its deadline a handler counts as one that does not come back: one that was
 #: cancelled needs a moment, in seconds.
 _OVERDUE = 0.5
+#: How often those that have ended are settled while others of their hand-over go on, in seconds.
+_TELL = 0.2
+
+
+#: Gets how messages ended, by their places in the hand-over.
+OnSome = Callable[[list[tuple[int, Ended]]], object]
+
+
+class Overdue(NamedTuple):
+    """A hand-over, by its lock's token, whose message at `place` does not come back; how others ended."""
+
+    token: int
+    ended: dict[int, Ended]
+    place: int
 
 
 class Runner(Protocol):
@@ -38,15 +55,18 @@ class Runner(Protocol):
         """Start the handlers of a hand-over."""
         ...
 
-    def collect(self) -> list[Ended]:
-        """Wait for all handlers; return how each message's attempt ended, in order."""
+    def collect(self, on_some: OnSome) -> list[Ended]:
+        """Wait for all handlers; return how each message's attempt ended, in order.
+
+        `on_some` gets, a few times a second, those that have ended while others at the same time go on.
+        """
         ...
 
     def stop(self, grace: float) -> None:
         """Start no further handlers; running ones get `grace` seconds."""
         ...
 
-    def overdue(self) -> list[Ended] | None:
+    def overdue(self) -> Overdue | None:
         """Return the results so far, if a handler that cannot be stopped has exceeded its deadline."""
         ...
 
@@ -95,13 +115,14 @@ class ProcessRunner:
             pack(handover.messages, handover.past), stop_on_failure=handover.lock.session_id is not None
         )
 
-    def collect(self) -> list[Ended]:
-        return [ended_of(verdict) for verdict in self.sandbox.collect()]
+    def collect(self, on_some: OnSome) -> list[Ended]:
+        found = self.sandbox.collect(lambda some: on_some([(place, ended_of(v)) for place, v in some]))
+        return [ended_of(verdict) for verdict in found]
 
     def stop(self, grace: float) -> None:
         self.sandbox.stop(grace)
 
-    def overdue(self) -> list[Ended] | None:
+    def overdue(self) -> Overdue | None:
         return None
 
     def close(self) -> None:
@@ -115,58 +136,114 @@ class InlineRunner:
         self._call = Caller(handler)
         self._deadline = handler.options.deadline
         self._call.limit_async(self._deadline)
+        self._crew = Crew[Effects | None](self._at, self._deadline) if handler.at_once else None
         self._handover: Handover | None = None
-        self._ended: list[Ended] = []
+        self._ended: dict[int, Ended] = {}
+        self._place = -1
         self._since: float | None = None
         self._stopped = threading.Event()
         self._stop_at: float | None = None
 
     def start(self, handover: Handover) -> None:
         self._handover = handover
-        self._ended = []
+        self._ended = {}
 
-    def collect(self) -> list[Ended]:
+    def collect(self, on_some: OnSome) -> list[Ended]:
         handover, ended = self._handover, self._ended
         assert handover is not None
+        if self._crew is not None:
+            self._run_at_once(self._crew, handover, on_some)
+        else:
+            self._run_in_order(handover)
+        return [ended.get(place, RELEASED) for place in range(len(handover.messages))]
+
+    def _run_in_order(self, handover: Handover) -> None:
         in_order = handover.lock.session_id is not None
-        for message in handover.messages:
+        for place, message in enumerate(handover.messages):
             if self._stopped.is_set():
                 break
-            self._since = time.monotonic()
-            one = self._run(message, handover)
-            self._since = None
-            ended.append(one)
+            self._at(place)
+            try:
+                one = ended_with(self._call(message, handover.past.get(message.key)))
+            except BaseException as error:
+                one = _failed(error)
+            self._at(WAITS)
+            self._ended[place] = one
             if in_order and one.settlement.failure is not None:
                 break
-        return ended + [RELEASED] * (len(handover.messages) - len(ended))
 
-    def _run(self, message: ReceivedMessage, handover: Handover) -> Ended:
+    def _run_at_once(self, crew: Crew[Effects | None], handover: Handover, on_some: OnSome) -> None:
+        """Run the handlers at the same time, those of a session one by one up to the first that fails."""
+        in_order = handover.lock.session_id is not None
+        ended, told = self._ended, 0
+        tell_at = time.monotonic() + _TELL
+        failed = False
+
+        def on_end(place: int, effects: Effects | None, error: BaseException | None) -> None:
+            nonlocal failed
+            ended[place] = ended_with(effects) if error is None else _failed(error)
+            failed = failed or ended[place].settlement.failure is not None
+
+        async def on_tick() -> None:
+            nonlocal told, tell_at
+            if time.monotonic() < tell_at:
+                return
+            some = list(ended.items())[told:]
+            told += len(some)
+            if some:
+                # In another thread, so that the handlers go on.
+                await asyncio.to_thread(on_some, some)
+            tell_at = time.monotonic() + _TELL
+
+        def call(message: ReceivedMessage) -> Callable[[], Coroutine[Any, Any, Effects | None]]:
+            return lambda: self._call.call_async(message, handover.past.get(message.key))
+
         try:
-            return ended_with(self._call(message, handover.past.get(message.key)))
-        except DeadlineExceeded as error:
-            failure = failure_of(error)
-            assert failure is not None
-            late = Failure(HANDLER_TIMEOUT, str(error), failure.stack, failure.site)
-            return Ended(Settlement(Outcome.LOCK_EXPIRED, late))
-        except BaseException as error:
-            # Whatever a handler raises is its message's failure; SystemExit must not end the host.
-            return Ended(Settlement(Outcome.FAILED, failure_of(error)))
+            crew.run(
+                [call(message) for message in handover.messages],
+                on_end,
+                may_start=lambda place: not (self._stopped.is_set() or (in_order and failed)),
+                on_tick=on_tick,
+                stops=lambda: self._stop_at is not None and time.monotonic() >= self._stop_at,
+                at_once=1 if in_order else None,
+            )
+        finally:
+            self._at(WAITS)
+
+    def _at(self, place: int) -> None:
+        """Note whose handler is at work."""
+        self._since = time.monotonic() if place >= 0 else None
+        self._place = place
 
     def stop(self, grace: float) -> None:
         self._stop_at = time.monotonic() + grace
         self._stopped.set()
 
-    def overdue(self) -> list[Ended] | None:
-        since, handover = self._since, self._handover
-        if since is None or handover is None:
+    def overdue(self) -> Overdue | None:
+        since, place, handover = self._since, self._place, self._handover
+        if since is None or handover is None or place < 0:
             return None
         ends = [] if self._deadline is None else [since + self._deadline + _OVERDUE]
         ends += [] if self._stop_at is None else [self._stop_at]
-        return list(self._ended) if ends and time.monotonic() >= min(ends) else None
+        if not ends or time.monotonic() < min(ends):
+            return None
+        return Overdue(handover.lock.token, dict(self._ended), place)
 
     def close(self) -> None:
         if self._since is None:
             self._call.close()
+            if self._crew is not None:
+                self._crew.close()
+
+
+def _failed(error: BaseException) -> Ended:
+    """Return how a message ended whose handler raised: SystemExit, too, must not end the host."""
+    failure = failure_of(error)
+    if isinstance(error, DeadlineExceeded):
+        assert failure is not None
+        late = Failure(HANDLER_TIMEOUT, str(error), failure.stack, failure.site)
+        return Ended(Settlement(Outcome.LOCK_EXPIRED, late))
+    return Ended(Settlement(Outcome.FAILED, failure))
 
 
 def runner_of(

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -50,6 +50,8 @@ _AGAIN = 1.0
 
 T = TypeVar("T")
 
+Entries = list[tuple[ReceivedMessage, Ended]]
+
 
 class Settling:
     """Settles the hand-overs of one slot, each in one commit, and waits out temporary faults.
@@ -70,15 +72,33 @@ class Settling:
         #: How often in a row the store has failed at what messages asked it to execute.
         self._broken = 0
 
-    def finish(self, handover: Handover, ended: Sequence[Ended], following: int | None) -> None:
-        """Settle a hand-over in one commit, which also starts on the following one."""
+    def finish(
+        self,
+        handover: Handover,
+        ended: Sequence[Ended],
+        following: int | None,
+        settled: Container[int] = (),
+    ) -> None:
+        """Settle a hand-over in one commit, which also starts on the following one.
+
+        `settled`: by their places, those of its messages that are settled already.
+        """
         ended = self._as_unit(handover, ended)
-        if self._shared.retries_for_ever:
-            ended = [_later(e) for e in ended]
-        settled = self._judge(handover, ended) or ended
-        self.commit(list(zip(handover.messages, settled, strict=True)), handover.lock.token, following)
+        pairs = enumerate(zip(handover.messages, ended, strict=True))
+        left = [pair for place, pair in pairs if place not in settled]
+        self.commit(self._judged(left, handover.outage), handover.lock.token, following)
         if handover.outage is not None:
             self._note_probe(handover.outage, ended)
+
+    def finish_some(self, entries: Entries) -> None:
+        """Settle messages of a hand-over while others of it are at work."""
+        self.commit(self._judged(entries, None), None, None)
+
+    def _judged(self, entries: Entries, outage: str | None) -> Entries:
+        """Return how messages end once it is known what an outage did to them."""
+        if self._shared.retries_for_ever:
+            entries = [(m, _later(e)) for m, e in entries]
+        return self._judge(entries, outage) or entries
 
     def _as_unit(self, handover: Handover, ended: Sequence[Ended]) -> Sequence[Ended]:
         """A session that is one unit completes as one: nothing is kept if any failed or was set aside."""
@@ -87,7 +107,7 @@ class Settling:
         unit = as_unit(e.settlement for e in ended)
         return [e if one is e.settlement else RELEASED for e, one in zip(ended, unit, strict=True)]
 
-    def commit(self, entries: list[tuple[ReceivedMessage, Ended]], token: int, following: int | None) -> None:
+    def commit(self, entries: Entries, token: int | None, following: int | None) -> None:
         """Settle messages of a hand-over, as they are; start on the following one."""
         entries = self._ask(entries)
         try:
@@ -120,7 +140,7 @@ class Settling:
                 tried = [(m.key, e.settlement.failure is not None) for m, e in entries if e is not RELEASED]
                 self._shared.stats.tried_for_ever(tried)
 
-    def _ask(self, entries: list[tuple[ReceivedMessage, Ended]]) -> list[tuple[ReceivedMessage, Ended]]:
+    def _ask(self, entries: Entries) -> Entries:
         """Tell the error handlers of each message that has had its last attempt; what they return counts."""
         hooks = self._shared.handler.options.on_poison
         failing = [(m, e) for m, e in entries if e.settlement.outcome in _FAILING and not e.told]
@@ -156,8 +176,8 @@ class Settling:
 
     def _one_by_one(
         self,
-        entries: list[tuple[ReceivedMessage, Ended]],
-        token: int,
+        entries: Entries,
+        token: int | None,
         following: int | None,
         error: Exception,
     ) -> None:
@@ -186,9 +206,7 @@ class Settling:
         failed = Ended(Settlement(Outcome.FAILED, failure_of(error)))
         self.commit([(message, failed)], token, following)
 
-    def _store_all(
-        self, entries: Sequence[tuple[ReceivedMessage, Ended]], token: int, following: int | None
-    ) -> Finished:
+    def _store_all(self, entries: Entries, token: int | None, following: int | None) -> Finished:
         asked = [e.effects for _, e in entries if e.effects is not None]
         sends = [(EntityPath.parse(path), sent) for effects in asked for path, sent in effects.sends]
         settled = [Settled(message, e.settlement) for message, e in entries]
@@ -240,16 +258,16 @@ class Settling:
 
     # -- breaker and report ---------------------------------------------------------------------
 
-    def _judge(self, handover: Handover, ended: Sequence[Ended]) -> list[Ended] | None:
+    def _judge(self, entries: Entries, outage: str | None) -> Entries | None:
         """Tell the breaker; return other ends, uncharged, for what an outage did to these messages."""
-        if handover.outage is not None:
-            return [_uncharged(e, handover.outage) for e in ended]
+        if outage is not None:
+            return [(m, _uncharged(e, outage)) for m, e in entries]
         window = self._shared.window
         if window is None:
             return None
         prints = [
             (m.key, None if e is COMPLETED else e.fingerprint)
-            for m, e in zip(handover.messages, ended, strict=True)
+            for m, e in entries
             if e.settlement is not RELEASE
         ]
         with self._shared.lock:
@@ -261,19 +279,19 @@ class Settling:
             # Not charged yet.
             if fingerprint == found:
                 charges[key] -= 1
-        failure = next(e.settlement.failure for e in ended if e.fingerprint == found)
-        return self._open(found, failure, {k: n for k, n in charges.items() if n}, ended)
+        failure = next(e.settlement.failure for _, e in entries if e.fingerprint == found)
+        return self._open(found, failure, {k: n for k, n in charges.items() if n}, entries)
 
     def _open(
-        self, fingerprint: str, failure: Failure | None, charges: dict[int, int], ended: Sequence[Ended]
-    ) -> list[Ended] | None:
+        self, fingerprint: str, failure: Failure | None, charges: dict[int, int], entries: Entries
+    ) -> Entries | None:
         assert failure is not None
         error = f"{failure.type}: {failure.message}" if failure.message else failure.type
         self._persist(lambda: self._store.run(OpenBreaker(self._path, fingerprint, error, charges)))
         queue = self._persist(lambda: self._store.read(lambda tx: tx.queues.by_path(self._path.key)))
         if queue is None or queue.breaker is None or BreakerStatus.HELD_CLOSED.value in queue.breaker:
             return None
-        return [_uncharged(e, fingerprint) for e in ended]
+        return [(m, _uncharged(e, fingerprint)) for m, e in entries]
 
     def _forget(self, fingerprint: str) -> None:
         """Forget failures that were not charged: another hand-over has found their outage."""

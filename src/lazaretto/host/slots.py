@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
@@ -34,6 +35,8 @@ class Held:
         self.handover = handover
         self.seconds = seconds
         self.renew_at = time.monotonic() + seconds / 2
+        #: The places of those of its messages that are settled while others are at work.
+        self.settled: set[int] = set()
         #: Whether all its handlers came back; whether somebody else has settled it, because one does not.
         self.collected = False
         self.given_up = False
@@ -214,7 +217,8 @@ class Slot:
         with self._shared.lock:
             held.collected, given_up = True, held.given_up
         if not given_up:
-            self._settling.finish(handover, ended, None if following is None else following.lock.token)
+            token = None if following is None else following.lock.token
+            self._settling.finish(handover, ended, token, held.settled)
         elif following is not None:
             self._settling.finish(following, [RELEASED] * len(following.messages), None)
             del self.held[following.lock.token]
@@ -235,12 +239,24 @@ class Slot:
                 if quick and ahead is not None and not self._stopping.is_set():
                     following = self._look_ahead(ahead)
             finally:
-                ended = runner.collect()
+                ended = runner.collect(partial(self._settle_some, handover))
             ran = sum(e is not RELEASED for e in ended)
             if ran:
                 # In a session that stops at a failure, those behind it took no time.
                 self._shared.pace.note(ran, time.monotonic() - begun)
         return following, ended
+
+    def _settle_some(self, handover: Handover, some: list[tuple[int, Ended]]) -> None:
+        """Settle those messages of a hand-over that have ended, while others of it are at work."""
+        if handover.outage is not None or self._sessions is not None:
+            # What a session, or a probe, comes to is seen when all of it has ended.
+            return
+        held = self.held[handover.lock.token]
+        with self._shared.lock:
+            if held.given_up:
+                return
+            held.settled.update(place for place, _ in some)
+        self._settling.finish_some([(handover.messages[place], ended) for place, ended in some])
 
     def _look_ahead(self, receiver: Receiver) -> Handover | None:
         try:
@@ -256,24 +272,23 @@ class Slot:
         expired, unless all is being stopped: then it is given back too.
         """
         runner = self._runner
-        ended = None if runner is None else runner.overdue()
-        if ended is None:
+        overdue = None if runner is None else runner.overdue()
+        if overdue is None:
             return
+        ended, place = overdue.ended, overdue.place
         for held in list(self.held.values()):
             messages = held.handover.messages
             with self._shared.lock:
-                if held.given_up or held.collected or len(messages) <= len(ended):
+                if held.given_up or held.collected or held.handover.lock.token != overdue.token:
                     continue
                 held.given_up = True
             # A session that is one unit does not complete without the one that hangs.
-            known = [RELEASED] * len(ended) if self._sessions is PoisonSession.WHOLE else ended
-            rest = [RELEASED] * (len(messages) - len(ended))
-            entries = list(zip(messages, [*known, *rest], strict=True))
-            if not self._stopping.is_set():
-                del entries[len(ended)]
+            known = {} if self._sessions is PoisonSession.WHOLE else ended
+            out = held.settled if self._stopping.is_set() else held.settled | {place}
+            entries = [(m, known.get(n, RELEASED)) for n, m in enumerate(messages) if n not in out]
             _log.warning(
                 "the handler of %r does not come back from message %d",
                 str(self._path),
-                messages[len(ended)].sequence_number,
+                messages[place].sequence_number,
             )
             self._settling.commit(entries, held.handover.lock.token, None)

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import inspect
 import os
 import pickle
 import resource
@@ -22,33 +23,38 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 
+from lazaretto.isolation.coroutines import Crew, DeadlineExceeded
 from lazaretto.isolation.memory import (
+    AT_ONCE,
     CURSOR,
     END,
     LEAVES,
     NEXT,
     OVER,
     ROUND,
+    STEPS,
     STOP,
+    THREADS,
     Record,
     Segment,
     get_items,
     put_record,
 )
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
-from lazaretto.model.failure import OUT_OF_MEMORY, Failure, failure_of
+from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, Failure, failure_of
 from lazaretto.tools.signals import ENDING
 
 Function = Callable[[bytes], bytes | None]
 
-#: Kinds of records.
-RESULT, ERROR, MEMORY = 1, 2, 3
+#: Kinds of records. NOTHING: it returned None, which is told only where items run at the same time.
+RESULT, ERROR, MEMORY, TIMEOUT, NOTHING = 1, 2, 3, 4, 5
 #: Notices of the template to the parent: a byte, then a number. READY: pid, negative if no fork replaces
 #: it. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
 #: The runner has no part in them, and tells by the control page alone: its pipe only wakes the parent.
@@ -82,6 +88,7 @@ class Start(msgspec.Struct):
     records_fd: int
     stack_fd: int
     memory: int | None
+    deadline: float | None
     max_result: int
     refork_every: int | None
     guard: bool
@@ -103,6 +110,7 @@ class Child:
         self._numbers = self._control.numbers()
         self._left: Iterator[tuple[int, bytes]] = iter(())
         self._forked = False
+        self._crew: Crew[bytes | None] | None = None
         #: Whether the fork at hand is our own, not the function's.
         self._forking = False
 
@@ -203,7 +211,8 @@ class Child:
 
     def _rounds(self, function: Function) -> int:
         me = os.getpid()
-        threads = threading.active_count()
+        threads = self._threads = threading.active_count()
+        run = self._round_at_once if inspect.iscoroutinefunction(function) else self._round
         self._most_descriptors = _descriptors() + _SPARE_DESCRIPTORS
         left, looked = self._start.refork_every, 0
         self._limit_memory()
@@ -223,11 +232,11 @@ class Child:
                 continue
             if self._items.reach(size):
                 self._limit_memory()
-            reached = self._round(function, size, left, bool(stop_on_failure))
+            reached = run(function, size, left, bool(stop_on_failure))
             if os.getpid() != me:
                 return 0
             looked += reached
-            leaves = threading.active_count() > threads
+            leaves = threading.active_count() > threads or (self._crew is not None and self._crew.stubborn)
             if looked >= _LOOK_EVERY or self._cut:
                 looked = 0
                 leaves = leaves or _descriptors() > self._most_descriptors
@@ -286,6 +295,64 @@ class Child:
         self._refuse_forked()
         return last
 
+    def _round_at_once(self, function: Any, size: int, most: int | None, stop_on_failure: bool) -> int:
+        """Run items at the same time, or in order up to a failure; return how many were started."""
+        numbers, end, failed = self._numbers, 0, False
+        self._cut = False
+        crew = self._crew
+        if crew is None:
+            crew = self._crew = Crew(self._at, self._start.deadline)
+        numbers[AT_ONCE] = 1
+        self._at(crew.current)
+
+        def may_start(index: int) -> bool:
+            if numbers[STOP] or failed or end > ROUND:
+                return False
+            numbers[NEXT] = index + 1
+            return True
+
+        def on_end(index: int, result: object, error: BaseException | None) -> None:
+            nonlocal end, failed
+            self._refuse_forked()
+            try:
+                if error is not None:
+                    raise error
+                record = Record(index, NOTHING, b"") if result is None else self._result(index, result)
+            except BaseException as caught:
+                record = _error(index, caught)
+            failed = failed or (stop_on_failure and record.kind not in (RESULT, NOTHING))
+            if end + len(record.payload) <= ROUND + self._start.max_result:
+                numbers[END] = end = put_record(self._records, end, record)
+            else:
+                # What does not fit counts as not run, as those that are not started any more.
+                failed = True
+
+        async def on_tick() -> None:
+            # The loop goes round.
+            numbers[STEPS] += 1
+
+        def call(item: bytes) -> Callable[[], Coroutine[Any, Any, bytes | None]]:
+            return lambda: function(item)
+
+        items = get_items(self._items, size)[:most]
+        crew.run(
+            [call(item) for item in items],
+            on_end,
+            may_start=may_start,
+            on_tick=on_tick,
+            at_once=1 if stop_on_failure else None,
+        )
+        self._refuse_forked()
+        return numbers[NEXT]
+
+    def _at(self, index: int) -> None:
+        """Tell whose step runs."""
+        self._refuse_forked()
+        numbers = self._numbers
+        numbers[CURSOR] = index
+        numbers[STEPS] += 1
+        numbers[THREADS] = threading.active_count() > self._threads
+
     def _on_fork(self) -> None:
         """Take the items that are left from a child that the function forks, and let it be ended."""
         if not self._forking:
@@ -333,6 +400,10 @@ def _error(index: int, error: BaseException) -> Record:
                     OUT_OF_MEMORY, found.message or "the memory limit was exceeded", found.stack, found.site
                 )
             ),
+        )
+    if isinstance(error, DeadlineExceeded):
+        return Record(
+            index, TIMEOUT, _encode(Failure(HANDLER_TIMEOUT, found.message, found.stack, found.site))
         )
     return Record(index, ERROR, _encode(found))
 

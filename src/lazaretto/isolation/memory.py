@@ -17,7 +17,9 @@ from typing import NamedTuple
 #: NEXT: the first item that a round which is over did not come to.
 #: STOP: not 0 when no further item may be started.
 #: OVER: the number of the latest round that is over. LEAVES: not 0 when its runner leaves with it.
-CURSOR, END, NEXT, STOP, OVER, LEAVES = range(6)
+#: Of a round whose items run at the same time: AT_ONCE is not 0, NEXT counts what was started, CURSOR is
+#: the item whose step runs, STEPS counts the steps, THREADS is not 0 when other threads ran then.
+CURSOR, END, NEXT, STOP, OVER, LEAVES, AT_ONCE, STEPS, THREADS = range(9)
 PAGE = 4096
 #: Bytes of items, or of records, that are exchanged at once.
 ROUND = 67_108_864
@@ -167,9 +169,10 @@ def put_record(segment: Segment, offset: int, record: Record) -> int:
     return segment.put(offset, _RECORD.pack(record.item, record.kind, len(record.payload)) + record.payload)
 
 
-def get_records(segment: Segment, end: int, count: int) -> Iterator[Record]:
+def get_records(segment: Segment, end: int, count: int, *, in_order: bool = True) -> Iterator[Record]:
     """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for what is none."""
     start, last = 0, -1
+    seen: set[int] = set()
     if not 0 <= end <= len(segment.map):
         raise Corrupt("the records end outside the shared memory")
     while start < end:
@@ -177,8 +180,11 @@ def get_records(segment: Segment, end: int, count: int) -> Iterator[Record]:
             raise Corrupt("a record is cut short")
         item, kind, size = _RECORD.unpack(segment.get(start, start + _RECORD.size))
         start += _RECORD.size
-        if not last < item < count or size > end - start:
+        if not last < item < count or item in seen or size > end - start:
             raise Corrupt("a record belongs to no item, or is longer than all items")
-        last = item
+        if in_order:
+            last = item
+        else:
+            seen.add(item)
         yield Record(item, kind, segment.get(start, start + size))
         start += size

@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import cloudpickle
 import msgspec
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import child
+from lazaretto.isolation.coroutines import LEFT
 from lazaretto.isolation.memory import (
+    AT_ONCE,
     CURSOR,
     END,
     LEAVES,
@@ -24,7 +26,9 @@ from lazaretto.isolation.memory import (
     OVER,
     PAGE,
     ROUND,
+    STEPS,
     STOP,
+    THREADS,
     Corrupt,
     Record,
     Segment,
@@ -38,7 +42,9 @@ from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import WORKER_CRASHED, Failure
 
-Setup = Callable[[], Callable[[bytes], bytes | None]]
+Setup = Callable[[], Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]]
+#: Gets verdicts on items, by their places in the batch.
+OnSome = Callable[[list[tuple[int, Verdict]]], object]
 
 #: Items of one round at most.
 _MOST_ITEMS = 100_000
@@ -52,7 +58,10 @@ _MOST_BARREN = 3
 _SPIN = 0.0005
 #: How often deadlines are looked at, in seconds: at most, and as a share of the deadline.
 _LOOK, _SHARE = 0.05, 0.1
-
+#: How long after a deadline a process is given to cancel an item, while it is not at work on any, in seconds.
+_CANCEL = 1.0
+#: How often it is told which items have ended while others of their round go on, in seconds.
+_TELL = 0.2
 
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
@@ -61,7 +70,8 @@ class Sandbox:
     """Runs a function over batches of items in a process of its own. A context manager; one thread.
 
     cloudpickle sends `setup` to that process. It is called there once, and returns a function that takes
-    each item as bytes and returns bytes or None. An item that raises, hangs, crashes or uses too much
+    each item as bytes and returns bytes or None; if that is a coroutine function, the items of a batch run at
+    the same time, and each has the deadline for itself. An item that raises, hangs, crashes or uses too much
     memory gets a verdict with the reason; later items run in a new process. No item is run twice.
     `on_output` gets the output, up to a limit; by default it goes to standard error. `stopping` is called
     while processes start; once it returns True, the start is abandoned with a SandboxError.
@@ -107,6 +117,9 @@ class Sandbox:
         self._stop_at: float | None = None
         self._printed = 0
         self._seen_at = 0.0
+        self._on_some: OnSome | None = None
+        self._told: set[int] = set()
+        self._tell_at = 0.0
         #: How many processes have died at work.
         self.deaths = 0
         try:
@@ -140,9 +153,14 @@ class Sandbox:
         self._printed = 0
         self._next_round()
 
-    def collect(self) -> list[Verdict]:
-        """Wait for the batch, and return its verdicts."""
+    def collect(self, on_some: OnSome | None = None) -> list[Verdict]:
+        """Wait for the batch, and return its verdicts.
+
+        `on_some` gets the verdicts on items that have ended a few times a second, while others of the batch
+        that run at the same time go on.
+        """
         verdicts: list[Verdict] = []
+        self._on_some = on_some
         while self._count:
             found = self._round()
             verdicts += found
@@ -189,7 +207,7 @@ class Sandbox:
         self._count = end - first
         sent = put_items(self._items, items[first:end])
         numbers = self._numbers
-        numbers[END] = numbers[NEXT] = numbers[LEAVES] = numbers[STOP] = 0
+        numbers[END] = numbers[NEXT] = numbers[LEAVES] = numbers[STOP] = numbers[AT_ONCE] = numbers[STEPS] = 0
         numbers[CURSOR] = -1
         if self._stopped:
             # Said by another thread while this one wrote here.
@@ -210,8 +228,12 @@ class Sandbox:
 
     def _round(self) -> list[Verdict]:
         """Wait for a round; return the verdicts on the items that it came to."""
+        self._told.clear()
+        self._tell_at = time.monotonic() + _TELL
         death = self._wait()
         numbers, count = self._numbers, self._count
+        if numbers[AT_ONCE]:
+            return self._round_at_once(death)
         at, end = numbers[CURSOR], numbers[END]
         done = numbers[NEXT] if at == -1 else at
         verdicts = [DONE] * count
@@ -230,6 +252,11 @@ class Sandbox:
         if death is not None and at >= 0 and recorded < at:
             verdicts[at] = self._blame(death)
             known = at + 1
+        self._note_progress(known)
+        return verdicts[:known]
+
+    def _note_progress(self, known: int) -> None:
+        """Notice when processes end again and again before they run anything."""
         self._barren = 0 if known or self._stopped else self._barren + 1
         if self._barren == _MOST_BARREN:
             # Something is wrong with the processes that are copied.
@@ -237,7 +264,52 @@ class Sandbox:
         elif self._barren == 2 * _MOST_BARREN:
             self._barren = 0
             raise SandboxError("no process can run items: each one ends before its first item")
-        return verdicts[:known]
+
+    def _round_at_once(self, death: Death | None) -> list[Verdict]:
+        """Return the verdicts on the items that a round has started, which ran at the same time."""
+        numbers, count = self._numbers, self._count
+        at, end, started = numbers[CURSOR], numbers[END], numbers[NEXT]
+        try:
+            if not 0 <= started <= count or not LEFT <= at < count:
+                raise Corrupt("the control page cannot be")
+            found = self._ended(end)
+        except Corrupt:
+            self._give_back(end)
+            return self._without([])
+        self._give_back(end)
+        flying = [index for index in range(started) if index not in found]
+        if death is not None and flying:
+            # A thread may have done it while the step of another item ran.
+            known = at in flying and (len(flying) == 1 or not numbers[THREADS])
+            culprit = at if known else flying[0] if len(flying) == 1 and at != LEFT else None
+            verdict = self._blame(death)
+            if culprit is not None:
+                found[culprit] = verdict
+            elif verdict.status is not Status.NOT_RUN:
+                # Nobody knows which one it was. They will come again, each alone.
+                self._alone = max(self._alone, len(flying))
+        self._note_progress(started)
+        return [found.get(index, NOT_RUN) for index in range(started)]
+
+    def _ended(self, end: int) -> dict[int, Verdict]:
+        """Return the verdicts on the items of a round that have ended. Raises Corrupt."""
+        records = get_records(self._records, end, self._count, in_order=False)
+        return {record.item: _verdict(record) for record in records}
+
+    def _tell(self, now: float) -> None:
+        """Tell which items have ended meanwhile."""
+        self._tell_at = now + _TELL
+        if self._on_some is None or not self._numbers[AT_ONCE]:
+            return
+        try:
+            found = self._ended(self._numbers[END])
+        except Corrupt:
+            # To be seen when the round is over.
+            return
+        some = [(self._base + i, verdict) for i, verdict in found.items() if i not in self._told]
+        self._told.update(found)
+        if some:
+            self._on_some(some)
 
     def _without(self, verdicts: list[Verdict]) -> list[Verdict]:
         """Return verdicts on a whole round when nothing is known of all but these.
@@ -271,7 +343,7 @@ class Sandbox:
         deadline, numbers, worker, number = (
             self._options.deadline, self._numbers, self._worker, self._round_number,
         )  # fmt: skip
-        seen, self._seen_at = -1, time.monotonic()
+        seen, self._seen_at = (-1, 0), time.monotonic()
         # A short round is over before this thread would have been put to sleep and woken again.
         while numbers[OVER] != number and time.monotonic() - self._seen_at < _SPIN:
             _yield()
@@ -287,7 +359,7 @@ class Sandbox:
                 if numbers[OVER] == number and why is Death.OWN:
                     return None
                 self._status = status
-                self.deaths += numbers[CURSOR] >= 0
+                self.deaths += numbers[CURSOR] != -1
                 return why
             now = time.monotonic()
             if why is not Death.OWN:
@@ -301,20 +373,24 @@ class Sandbox:
             if why is not Death.OWN:
                 killed_at = now
                 worker.kill(stack=why is Death.DEADLINE)
-            elif numbers[CURSOR] != seen:
+                continue
+            if (numbers[CURSOR], numbers[STEPS]) != seen:
                 # Looked at here, so that the items need no clock.
-                seen, self._seen_at = numbers[CURSOR], now
+                seen, self._seen_at = (numbers[CURSOR], numbers[STEPS]), now
+            if now >= self._tell_at:
+                self._tell(now)
 
-    def _reason_to_kill(self, seen: int, now: float) -> Death:
+    def _reason_to_kill(self, seen: tuple[int, int], now: float) -> Death:
         """Return why the runner is to be killed, OWN if it is not."""
         deadline = self._options.deadline
         if self._stop_at is not None and now >= self._stop_at:
             return Death.STOP
-        if self._numbers[CURSOR] != seen:
+        at = self._numbers[CURSOR]
+        if (at, self._numbers[STEPS]) != seen:
             return Death.OWN
-        if seen == -1:
+        if at == -1:
             return Death.SILENT if now - self._seen_at > ANSWER else Death.OWN
-        late = deadline is not None and now - self._seen_at > deadline
+        late = deadline is not None and now - self._seen_at > deadline + (_CANCEL if at < 0 else 0.0)
         return Death.DEADLINE if late else Death.OWN
 
     def _finish_round(self) -> None:
@@ -356,6 +432,9 @@ class Sandbox:
         self.close()
 
 
+_STATUSES = {child.ERROR: Status.ERROR, child.MEMORY: Status.MEMORY, child.TIMEOUT: Status.TIMEOUT}
+
+
 def _page_up(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
@@ -363,14 +442,17 @@ def _page_up(size: int) -> int:
 def _verdict(record: Record) -> Verdict:
     if record.kind == child.RESULT:
         return Verdict(Status.DONE, record.payload)
-    if record.kind not in (child.ERROR, child.MEMORY):
+    if record.kind == child.NOTHING:
+        return DONE
+    if record.kind not in _STATUSES:
         raise Corrupt(f"unknown kind of record {record.kind}")
     try:
         failure = msgspec.msgpack.decode(record.payload, type=Failure)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a failure cannot be read: {error}") from error
-    status = Status.MEMORY if record.kind == child.MEMORY else Status.ERROR
-    return Verdict(status, None, failure.type, failure.message, failure.stack, site=failure.site)
+    return Verdict(
+        _STATUSES[record.kind], None, failure.type, failure.message, failure.stack, site=failure.site
+    )
 
 
 def _never() -> bool:

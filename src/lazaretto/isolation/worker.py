@@ -320,6 +320,7 @@ class Worker:
             records_fd=records,
             stack_fd=self._stack,
             memory=options.memory,
+            deadline=options.deadline,
             max_result=options.max_result,
             refork_every=options.refork_every,
             guard=CAN_FORK,

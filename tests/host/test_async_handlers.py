@@ -1,0 +1,188 @@
+"""Async handlers of one process run at the same time, and each is settled as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto.host import Handler, HandlerContext, ServiceHost
+
+from .serving import send, serve, wait_until
+from .test_deaths import Service, end
+
+
+async def act(message: ReceivedMessage) -> None:
+    import asyncio
+    import os
+    import time
+
+    what, _, rest = message.body.decode().partition(" ")
+    await asyncio.sleep(0)
+    if what == "nap":
+        await asyncio.sleep(float(rest))
+    if what == "raise":
+        raise ValueError(rest)
+    if what == "block":
+        time.sleep(float(rest))
+    if what == "die":
+        await asyncio.sleep(0.1)
+        os._exit(3)
+
+
+def test_forty_naps_take_little_longer_than_one(broker: Broker, isolation: str) -> None:
+    send(broker, "work", *[b"nap 0.5"] * 40)
+    begun = time.monotonic()
+    (report,) = serve(broker, Handler("work", act, isolation=isolation))
+    assert (report.completed, report.retried, report.dead) == (40, 0, 0)
+    # One after the other they take 20 s.
+    assert time.monotonic() - begun < 10
+
+
+def test_no_more_run_at_the_same_time_than_a_batch_has(broker: Broker) -> None:
+    at_work = most = 0
+
+    async def count(message: ReceivedMessage) -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.02)
+        at_work -= 1
+
+    send(broker, "work", *[b""] * 20)
+    serve(broker, Handler("work", count, isolation="inline", batch_size=5))
+    assert most == 5
+
+
+def test_those_that_have_ended_are_settled_while_another_goes_on(broker: Broker, isolation: str) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0))
+    long, *_ = send(broker, "work", b"nap 60", b"nap 0", b"raise a", b"nap 0.01")
+    host = ServiceHost(broker, Handler("work", act, isolation=isolation, deadline=None), grace=0.1)
+    with host:
+        wait_until(lambda: broker.queue("work").counts.total == 2)
+        (left,) = broker.peek("work", 9)
+        assert (left.sequence_number, left.state.value) == (long, "locked")
+    (left,) = broker.peek("work", 9)
+    assert (left.sequence_number, left.state.value, left.delivery_count) == (long, "active", 0)
+    (dead,) = broker.dead_letters("work")
+    assert dead.error_message == "a"
+
+
+def test_one_of_many_fails_or_is_late(broker: Broker, isolation: str) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0))
+    bodies = [b"nap 0.1", b"raise a", b"nap 60", b"nap 0.1"]
+    numbers = send(broker, "work", *bodies)
+    (report,) = serve(broker, Handler("work", act, isolation=isolation, deadline=1))
+    assert (report.completed, report.dead) == (2, 2)
+    found = {d.sequence_number: d.error_type for d in broker.dead_letters("work")}
+    assert found == {numbers[1]: "ValueError", numbers[2]: "HandlerTimeout"}
+
+
+@pytest.mark.parametrize(("body", "error"), [(b"block 60", "HandlerTimeout"), (b"die", "WorkerCrashed")])
+def test_one_that_blocks_or_dies_charges_no_other(broker: Broker, body: bytes, error: str) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0))
+    numbers = send(broker, "work", b"nap 1.5", b"nap 0", body, b"nap 1.5")
+    (report,) = serve(broker, Handler("work", act, deadline=2))
+    assert (report.completed, report.dead) == (3, 1)
+    (dead,) = broker.dead_letters("work")
+    assert (dead.sequence_number, dead.error_type) == (numbers[2], error)
+
+
+def test_one_that_blocks_the_hosts_own_process_expires_alone(broker: Broker) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0), lock_duration=1)
+    numbers = send(broker, "work", b"nap 0", b"nap 1", b"block 3", b"nap 1")
+    handler = Handler("work", act, isolation="inline", deadline=2, concurrency=2)
+    (report,) = serve(broker, handler)
+    assert report.completed == 3
+    (dead,) = broker.dead_letters("work")
+    assert dead.sequence_number == numbers[2]
+
+
+def test_a_killed_host_charges_nobody_where_several_were_at_work(
+    broker: Broker, store: Path, isolation: str
+) -> None:
+    broker.update_queue("work", policy=PoisonPolicy())
+    with broker.transaction() as tx:
+        tx.execute("CREATE TABLE done (n INTEGER PRIMARY KEY)")
+    send(broker, "work", *[b"nap 0.2 %d" % n for n in range(6)])
+    service = Service(store, isolation)
+    process = service.start(ASYNC="1")
+    wait_until(lambda: len(service.lines()) == 6)
+    assert end(process, signal.SIGKILL) == -signal.SIGKILL
+    wait_until(lambda: broker.queue("work").counts.locked == 0)
+    assert not [m for m in broker.peek("work", 99) if m.delivery_count]
+    assert end(service.start(ASYNC="1", ONCE="1")) == 0
+    assert broker.queue("work").counts.total == 0
+
+
+def test_control_c_gives_back_uncharged_what_is_not_finished(
+    broker: Broker, store: Path, isolation: str
+) -> None:
+    with broker.transaction() as tx:
+        tx.execute("CREATE TABLE done (n INTEGER PRIMARY KEY)")
+    numbers = send(broker, "work", b"nap 0.3", b"nap 60", b"nap 60")
+    service = Service(store, isolation, grace=1)
+    process = service.start(ASYNC="1")
+    wait_until(lambda: len(service.lines()) == 3)
+    assert end(process, signal.SIGINT) == 0
+    rest = broker.peek("work", 9)
+    assert [(m.sequence_number, m.state.value, m.delivery_count) for m in rest] == [
+        (n, "active", 0) for n in numbers[1:]
+    ]
+
+
+def test_messages_of_one_session_never_run_at_the_same_time(broker: Broker, isolation: str) -> None:
+    broker.create_queue("steps", QueueOptions(requires_session=True))
+    broker.create_queue("seen")
+    with broker.sender("steps") as sender:
+        sender.send([Message(b"%d" % n, session_id=s) for n in range(6) for s in ("a", "b", "c")])
+    busy: set[str | None] = set()
+
+    async def step(message: ReceivedMessage, context: HandlerContext) -> None:
+        import asyncio
+
+        assert message.session_id not in busy
+        busy.add(message.session_id)
+        await asyncio.sleep(0.01)
+        busy.remove(message.session_id)
+        context.send("seen", Message(message.body, subject=message.session_id))
+
+    (report,) = serve(broker, Handler("steps", step, isolation=isolation, concurrency=2))
+    assert (report.completed, report.dead) == (18, 0)
+    seen = [(m.subject, int(m.body)) for m in broker.peek("seen", 99)]
+    for session in ("a", "b", "c"):
+        assert [n for s, n in seen if s == session] == list(range(6))
+
+
+def test_async_middleware_is_awaited(broker: Broker, isolation: str) -> None:
+    async def around(message: Any, context: Any, call_next: Callable[[], Any]) -> None:
+        import asyncio
+
+        context.send("out", Message(b"before"))
+        await asyncio.sleep(0)
+        await call_next()
+        context.send("out", Message(b"after"))
+
+    send(broker, "work", b"nap 0", b"raise a")
+    (report,) = serve(broker, Handler("work", act, isolation=isolation, middleware=around))
+    assert (report.completed, report.dead) == (1, 1)
+    assert [m.body for m in broker.peek("out", 9)] == [b"before", b"after"]
+
+
+def test_what_a_handler_sends_is_committed_as_it_ends(broker: Broker, isolation: str) -> None:
+    async def copy(message: ReceivedMessage, context: HandlerContext) -> None:
+        import asyncio
+
+        await asyncio.sleep(int(message.body) / 1000)
+        context.send("out", Message(message.body))
+
+    send(broker, "work", *[b"%d" % n for n in range(50)])
+    (report,) = serve(broker, Handler("work", copy, isolation=isolation))
+    assert (report.completed, report.dead) == (50, 0)
+    assert sorted(int(m.body) for m in broker.peek("out", 99)) == list(range(50))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+
+import pytest
 
 import lazaretto
 from lazaretto import Message
+from lazaretto.broker import store_of
+from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sqlite import futex
 
 
 def test_each_message_is_taken_though_not_all_are_woken(place: str) -> None:
@@ -40,3 +46,31 @@ def test_each_message_is_taken_though_not_all_are_woken(place: str) -> None:
             thread.join(30)
             assert not thread.is_alive()
     assert sorted(filter(None, taken), key=int) == [b"%d" % each for each in range(messages)]
+
+
+@pytest.mark.skipif(not futex.is_there(), reason="without futexes a file is polled")
+def test_another_brokers_messages_are_heard_of_without_a_poll(place: str) -> None:
+    with lazaretto.connect(place) as broker, lazaretto.connect(place) as other:
+        broker.create_queue("q")
+        store = store_of(broker)
+        assert isinstance(store, SqlStore)
+        store.poll = 3600.0
+        got: list[bytes] = []
+
+        def wait() -> None:
+            with broker.receiver("q", mode="receive_and_delete") as receiver:
+                while len(got) < 10:
+                    got.extend(message.body for message in receiver.receive(max_wait=60))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        for number in range(10):
+            while not store.notifier.waiting:
+                time.sleep(0.001)
+            other.sender("q").send(Message(b"%d" % number))
+            end = time.monotonic() + 30
+            while len(got) == number:
+                assert time.monotonic() < end
+                time.sleep(0.001)
+        thread.join(30)
+    assert got == [b"%d" % number for number in range(10)]

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import time
+from contextlib import suppress
+from typing import Protocol
 
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection
 
 #: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
 _ASK_EVERY = 1.0
+#: How long nothing is listened for once only this process's own commits were heard of, in seconds.
+_OWN_PAUSE = 0.01
 
 
 def channel(schema: str) -> str:
     """Return the name under which the commits of a store are told."""
     return f"lazaretto_{schema}"
+
+
+class HasFileno(Protocol):
+    """What can be polled."""
+
+    def fileno(self) -> int: ...
 
 
 class ServerClock:
@@ -32,11 +44,42 @@ class ServerClock:
         return time.monotonic_ns() // 1000 + self._ahead
 
 
+class Bell:
+    """Ends a sleep of another thread of this process."""
+
+    def __init__(self) -> None:
+        self._hears, self._rings = socket.socketpair()
+        for end in (self._hears, self._rings):
+            end.setblocking(False)
+
+    def ring(self) -> None:
+        """End the `sleep` that is under way, or else the next one."""
+        # Full, it has been rung; closed, nobody sleeps.
+        with suppress(OSError):
+            self._rings.send(b".")
+
+    def sleep(self, seconds: float, other: HasFileno | None = None) -> None:
+        """Sleep until it is rung, something comes from `other`, or the time is over."""
+        poll = select.poll()
+        poll.register(self._hears, select.POLLIN)
+        if other is not None:
+            poll.register(other, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        with suppress(OSError):
+            self._hears.recv(4096)
+
+    def close(self) -> None:
+        self._hears.close()
+        self._rings.close()
+
+
 class Listener:
     """Hears of commits by the server's word, and asks now and then, should one have been missed."""
 
-    def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None) -> None:
+    def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None, bell: Bell) -> None:
         self._clock = clock
+        self._bell = bell
+        self._only_own = False
         self._conninfo = conninfo
         self._channel = channel(schema)
         self._query = query
@@ -51,7 +94,9 @@ class Listener:
             self._connection = PgConnection(self._conninfo)
             self._connection.script(f'LISTEN "{self._channel}"')
             self._asked_at = 0.0
-        self._heard += sum(told.pid != own for told in self._connection.raw.notifies(timeout=0))
+        told = [one.pid != own for one in self._connection.raw.notifies(timeout=0)]
+        self._heard += sum(told)
+        self._only_own = bool(told) and not any(told)
         now = time.monotonic()
         if now >= self._asked_at + _ASK_EVERY:
             self._asked_at = now
@@ -62,6 +107,15 @@ class Listener:
             self._heard += known > max(self._known, version)
             self._known = known
         return self._heard
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until something is heard, the bell is rung, or the time is over."""
+        if self._only_own:
+            # Each own commit would wake this thread, which takes turns with those that commit.
+            self._bell.sleep(min(seconds, _OWN_PAUSE))
+        else:
+            deaf = self._connection is None or self._connection.broken
+            self._bell.sleep(seconds, None if deaf or self._connection is None else self._connection.raw)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -13,13 +13,13 @@ from typing import Any, TypeVar, cast
 import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
-from lazaretto.model.clock import Clock, SystemClock
+from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.listener import Listener, ServerClock, channel
+from lazaretto.store.postgres.listener import Bell, Listener, ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
@@ -29,7 +29,7 @@ from lazaretto.store.postgres.user_sql import PgExclusive
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_store import Connection, SqlStore
+from lazaretto.store.sql.sql_store import Closable, Connection, SqlStore
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
@@ -59,6 +59,7 @@ class PostgresStore(SqlStore):
     server that is away before StoreUnavailable. Without a `clock`, time is the server's.
     """
 
+    poll = 0.25
     paramstyle = "format"
     errors = psycopg.Error
     _starts = True
@@ -91,6 +92,7 @@ class PostgresStore(SqlStore):
                 connection.close()
                 raise
         self._mark = DueMark()
+        self._bell = Bell()
         #: Whether messages are locked by ranges: no worker is left that knows none.
         self._ranges = found.oldest >= RANGE_LOCKS
         super().__init__(
@@ -107,6 +109,9 @@ class PostgresStore(SqlStore):
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
         self._tidy_at = time.monotonic() + _TIDY_EVERY
+        self._listener: Listener | None = None
+        #: Whether something that was written comes due soon.
+        self._comes_due = False
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
         self._number = zlib.crc32(schema.encode()) - (1 << 31)
@@ -363,7 +368,8 @@ class PostgresStore(SqlStore):
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
-        listener = Listener(self._conninfo, self.schema, self.dialect.text("select_now"), self._server_clock)
+        query = self.dialect.text("select_now")
+        listener = Listener(self._conninfo, self.schema, query, self._server_clock, self._bell)
         seen, looked_at = 0, 0.0
 
         def read() -> tuple[int, int]:
@@ -371,14 +377,32 @@ class PostgresStore(SqlStore):
             with translating(self._where):
                 heard = listener.listen(self._connection.pid, self._version) + self._others
             now = time.monotonic()
-            if now >= looked_at + _LOOK_EVERY:
-                seen, looked_at = self._changes, now
-            return heard, heard + seen
+            if now >= looked_at + _LOOK_EVERY or self._comes_due:
+                self._comes_due = False
+                seen, looked_at = self._changes + heard, now
+            return heard, seen
 
+        self._listener = listener
         try:
             yield read
         finally:
+            self._listener = None
             listener.close()
+
+    def sleep(self, seconds: float) -> None:
+        if self._listener is None or not self.notifier.waiting:
+            self._bell.sleep(seconds)
+        else:
+            self._listener.sleep(seconds)
+
+    def wake(self) -> None:
+        self._bell.ring()
+
+    def _tell(self, woken: Mapping[int, int], comes_due: int | None) -> None:
+        super()._tell(woken, comes_due)
+        if comes_due is not None and comes_due - self.clock.now() < self.poll * MICROSECONDS:
+            self._comes_due = True
+            self.wake()
 
     @contextmanager
     def tables(self) -> Iterator[Tables]:
@@ -458,8 +482,8 @@ class PostgresStore(SqlStore):
             "bytes": size,
         }
 
-    def _connections(self) -> list[PgConnection]:
-        return [*self._readers, *self._lent, self._connection]
+    def _connections(self) -> Sequence[Closable]:
+        return [*self._readers, *self._lent, self._connection, self._bell]
 
 
 def _begin_reading(connection: PgConnection) -> None:

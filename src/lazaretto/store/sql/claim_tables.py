@@ -15,10 +15,7 @@ from lazaretto.store.contract.claim_contract import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.sql.body_tables import BodyTables
-from lazaretto.store.sql.commit_context import CommitContext, Part
-from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.sequence_numbers import SequenceNumbers
+from lazaretto.store.sql.message_part import MessagePart
 
 
 def _shard(row: Sequence[Any]) -> ShardRecord:
@@ -30,16 +27,8 @@ def _claimable(rows: Iterable[Sequence[Any]]) -> list[ClaimableMessage]:
     return [ClaimableMessage(*row) for row in rows]
 
 
-class ClaimTables(Part):
+class ClaimTables(MessagePart):
     """What a transaction does with claims."""
-
-    def __init__(
-        self, context: CommitContext, queues: QueueTables, bodies: BodyTables, sequences: SequenceNumbers
-    ) -> None:
-        super().__init__(context)
-        self._queues = queues
-        self._bodies = bodies
-        self._sequences = sequences
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
         row = self._context.run("select_consumer", (queue_id, consumer)).fetchone()

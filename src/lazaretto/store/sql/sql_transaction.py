@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import random
@@ -55,7 +56,6 @@ class SqlTransaction:
         self.context = context
         self._prefix = prefix
         self._number = 0
-        self._random = random.Random()  # noqa: S311 - tokens fence off stale holders, they guard no secret
         self.sequences = SequenceNumbers(context)
         self.bodies = BodyTables(context)
         self.queues = QueueTables(context, self.bodies)
@@ -82,6 +82,11 @@ class SqlTransaction:
     def undone(self) -> None:
         """Forget what is known by something that was undone."""
         self.context.undone()
+
+    @functools.cached_property
+    def _random(self) -> random.Random:
+        # Not made where only something is read. Tokens fence off stale holders, they guard no secret.
+        return random.Random()  # noqa: S311
 
     def random_token(self, messages: int = 1) -> int:
         return self._random.getrandbits(63)

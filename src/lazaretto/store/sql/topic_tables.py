@@ -6,23 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
-from lazaretto.store.sql.body_tables import BodyTables
-from lazaretto.store.sql.commit_context import CommitContext, Part
-from lazaretto.store.sql.queue_tables import QueueTables
+from lazaretto.store.sql.message_part import MessagePart
 from lazaretto.store.sql.rows import INLINE_BODY, queue_record
-from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
 
-class TopicTables(Part):
+class TopicTables(MessagePart):
     """What a transaction does with topics."""
-
-    def __init__(
-        self, context: CommitContext, queues: QueueTables, bodies: BodyTables, sequences: SequenceNumbers
-    ) -> None:
-        super().__init__(context)
-        self._queues = queues
-        self._bodies = bodies
-        self._sequences = sequences
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
         known = self._context.memory.subscriptions

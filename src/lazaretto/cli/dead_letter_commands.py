@@ -98,7 +98,7 @@ def _facts(letter: DeadLetter) -> list[tuple[str, object]]:
     if message is not None:
         names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
         facts += [(name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")]
-        facts += [(f"property {output.safe(name)}", value) for name, value in message.properties.items()]
+        facts += [(f"property {name}", value) for name, value in message.properties.items()]
     return facts
 
 
@@ -113,7 +113,7 @@ def _print_attempt(attempt: Attempt) -> None:
     took = (
         "" if attempt.started is None else f" after {(attempt.ended - attempt.started).total_seconds():.3f} s"
     )
-    by = f" by {output.safe(attempt.worker)}" if attempt.worker else ""
+    by = f" by {attempt.worker}" if attempt.worker else ""
     output.line(f"  {attempt.number}. {output.shown_time(attempt.ended)} {attempt.outcome.value}{took}{by}")
     if attempt.error_type is not None or attempt.error_message is not None:
         _print_block(f"{attempt.error_type or 'Error'}: {attempt.error_message or ''}", "     ")

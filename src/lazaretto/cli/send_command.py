@@ -164,7 +164,7 @@ def _report(call: Call, queue: str, numbers: list[int]) -> None:
         output.json_object({"queue": queue, "sent": len(numbers), "sequence_numbers": numbers})
         return
     which = f": {numbers[0]}" if len(numbers) == 1 else f": {numbers[0]} to {numbers[-1]}" if numbers else ""
-    output.line(f"sent {output.plural(len(numbers), 'message')} to {output.safe(queue)}{which}")
+    output.line(f"sent {output.plural(len(numbers), 'message')} to {queue}{which}")
 
 
 def _size(lines: BinaryIO) -> int | None:

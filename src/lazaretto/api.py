@@ -85,6 +85,7 @@ from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outco
 from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.sender import Sender
 from lazaretto.transaction import BrokerTransaction
+from lazaretto.triage.answers import ComparedWith, Difference, Explanation
 
 __all__ = [
     "NEXT_SESSION",
@@ -100,6 +101,7 @@ __all__ = [
     "Claim",
     "ClaimFenced",
     "CommitUnknown",
+    "ComparedWith",
     "ConsumeReport",
     "ConversationError",
     "ConversationLocked",
@@ -110,12 +112,14 @@ __all__ = [
     "DeadLetterFilter",
     "DeadLetterGroup",
     "DefinitionError",
+    "Difference",
     "Disposition",
     "EntityError",
     "EntityExists",
     "EntityNotFound",
     "EntityPath",
     "Event",
+    "Explanation",
     "FalseFilter",
     "FilterError",
     "FilterSyntaxError",

@@ -27,6 +27,7 @@ PURE = {
     "enum",
     "functools",
     "hashlib",
+    "heapq",
     "itertools",
     "lark",
     "linecache",

@@ -151,7 +151,7 @@ def test_properties_and_system_fields_are_features() -> None:
         },
     )  # fmt: skip
     view = MessageView(headers, "m-1", size=3, body=lambda: b"abc")
-    assert features_of(view, ["sys.MessageId"]) == {
+    assert features_of(view) == {
         "sys.Label": "s", "sys.ContentType": "text/plain", "sys.Size": 3, "user.tenant": 5,
         "user.[odd name]": True,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lazaretto.filters.values import type_name
@@ -39,7 +39,7 @@ class Column:
     `lengths`: rows by length, of texts and of arrays.
     """
 
-    __slots__ = ("flags", "kinds", "lengths", "long", "numbers", "texts")
+    __slots__ = ("_like", "flags", "kinds", "lengths", "long", "numbers", "texts")
 
     def __init__(self) -> None:
         self.kinds: dict[str, list[int]] = {}
@@ -48,6 +48,16 @@ class Column:
         self.flags: dict[bool, list[int]] = {}
         self.lengths: dict[int, list[int]] = {}
         self.long: dict[LongText, list[int]] = {}
+        self._like: dict[str, int] = {}
+
+    def like(self, name: str, test: Callable[[str | LongText], bool]) -> int:
+        """Return the rows whose text passes a test, as bits; looked for once under the test's name."""
+        found = self._like.get(name)
+        if found is None:
+            rows = [row for text, rows in self.texts.items() if test(text) for row in rows]
+            rows += [row for text, rows in self.long.items() if test(text) for row in rows]
+            found = self._like[name] = mask_of(rows)
+        return found
 
     def add(self, row: int, value: Any) -> None:
         kind = type(value)

@@ -207,7 +207,7 @@ class _Field:
         if not any(side.texts or side.long for side in self._sides):
             return
         for text, test in _TRAITS:
-            rows = mask_of(_texts_that(self._sides[0], test)), mask_of(_texts_that(self._sides[1], test))
+            rows = self._sides[0].like(text, test), self._sides[1].like(text, test)
             yield text.format(self.name), self.bits + 4, rows, ""
 
     def _masks(self, part: Callable[[Column], Mapping[Any, list[int]]], key: Any) -> tuple[int, int]:
@@ -217,12 +217,6 @@ class _Field:
 def _alike(failing: Collection[Any], good: Collection[Any], left: Any, right: Any) -> bool:
     """Return whether two neighbouring values are both only failing, or both only good."""
     return (left in failing, left in good) == (right in failing, right in good) != (True, True)
-
-
-def _texts_that(side: Column, test: Callable[[Any], bool]) -> list[int]:
-    return [
-        row for texts in (side.texts, side.long) for text, rows in texts.items() if test(text) for row in rows
-    ]
 
 
 _TRAITS: Sequence[tuple[str, Callable[[Any], bool]]] = (

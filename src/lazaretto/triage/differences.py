@@ -101,17 +101,19 @@ def find_difference(failing: Group, good: Group, told: str = "") -> Found | None
     return Found(_text(conditions, best.ids), best.failing, best.good, best.gain, nothing - best.gain, also)
 
 
-def find_differences(failing: Group, good: Group, told: str = "") -> tuple[list[Found], list[int]]:
+def find_differences(
+    failing: Group, good: Group, told: str = "", first: Found | None = None
+) -> tuple[list[Found], list[int]]:
     """Return differences that together hold for what failed, and the rows that none of them holds for.
 
     The most telling is first, and is mostly the only one. The rows of the further ones are those that
-    were left over, by their place among all that failed.
+    were left over, by their place among all that failed. `first`: the first one, if it is known.
     """
     found: list[Found] = []
     left = list(range(failing.count))
     group = failing
     while left and len(found) < MOST_PARTS and (not found or len(left) >= max(8, _LEFT * failing.count)):
-        difference = find_difference(group, good, told)
+        difference = first if first and not found else find_difference(group, good, told)
         if difference is None:
             break
         held = set(rows_of(difference.failing, group.count))

@@ -1,0 +1,245 @@
+"""Explains the dead letters of a queue: their causes, each with what its letters have that good ones lack."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    holder,
+    list_dead_letters,
+)
+from lazaretto.errors import InvalidOption
+from lazaretto.filters.body import LazyBody
+from lazaretto.filters.view import MessageView
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.triage.answers import ComparedWith, Difference, Explanation
+from lazaretto.triage.columns import Group
+from lazaretto.triage.differences import find_difference, find_differences
+from lazaretto.triage.families import Cause, unite
+from lazaretto.triage.features import Features, features_of
+from lazaretto.triage.samples import Sample
+from lazaretto.triage.verify import Tally
+
+#: Letters of one cause, and good messages, that a difference is looked for among.
+_LETTERS = 500
+_GOOD = 2_000
+#: Causes that are explained, the largest first. What further ones have is only counted.
+_MOST_CAUSES = 50
+#: Reasons and error types that are told apart; a further one counts as none.
+_MOST_KINDS = 1_000
+_EXAMPLES = 3
+#: Letters that are read at once, and with their messages, whose bodies are in memory then.
+_PAGE = 1_000
+_MESSAGES = 200
+#: Bytes of the bodies of good messages.
+_GOOD_BYTES = 16 << 20
+
+_Kind = tuple[str | None, str | None]
+Decode = Callable[[bytes], Any]
+
+
+class _Letters:
+    """The letters of one reason and error type: how many, a sample of them, and what one of them says."""
+
+    def __init__(self, letter: DeadLetter) -> None:
+        self.sample = Sample(_LETTERS)
+        self.first = letter.sequence_number
+        self.text = letter.error_message or letter.description or ""
+
+
+def explain(
+    store: Store,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    good: Sequence[Message | StoredMessage] | None,
+    decode: Decode | None,
+    leave_out: Collection[str],
+) -> list[Explanation]:
+    """Return the causes of the dead letters of a subqueue that are meant, most letters first."""
+    return _Asked(store, path, which, decode, leave_out).answer(good)
+
+
+class _Asked:
+    """One call of `explain`."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: EntityPath,
+        which: DeadLetterFilter,
+        decode: Decode | None,
+        leave_out: Collection[str],
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._which = which
+        self._decode = decode
+        self._leave_out = leave_out
+
+    def answer(self, given: Sequence[Message | StoredMessage] | None) -> list[Explanation]:
+        kinds = self._count()
+        largest = sorted(kinds, key=lambda kind: (-kinds[kind].sample.count, kinds[kind].first))[
+            :_MOST_CAUSES
+        ]
+        samples = {kind: Group(self._sampled(kinds[kind].sample.numbers())) for kind in largest}
+        views, compared = self._good(given)
+        good = Group([self._features(view) for view in views])
+        if not good.count and len(samples) > 1:
+            compared = ComparedWith.OTHER_CAUSES
+
+        def against(kind: _Kind) -> Group:
+            return good if good.count else _others(samples, kind)
+
+        causes = []
+        for kind, sample in samples.items():
+            text = kinds[kind].text
+            difference = find_difference(sample, against(kind), text)
+            causes.append(Cause(kind, text, kinds[kind].sample.count, sample, (kind,), difference))
+        if good.count:
+            causes = unite(causes, good)
+        explained = [_Explained(cause, against(cause.members[0])) for cause in causes]
+        tallies = {kind: one.letters for one in explained for kind in one.cause.members}
+        for letter in self._letters(messages=True):
+            tally = tallies.get(_kind_of(letter, kinds))
+            if tally is not None and letter.message is not None:
+                tally.add(self._view(letter.message))
+        for one in explained:
+            for view in views:
+                one.good.add(view)
+        answers = [one.answer(kinds, compared) for one in explained]
+        return sorted(answers, key=lambda answer: (-answer.letters, answer.examples))
+
+    # -- letters --------------------------------------------------------------------------------
+
+    def _letters(self, *, messages: bool) -> Iterator[DeadLetter]:
+        after, size = 0, _MESSAGES if messages else _PAGE
+        while True:
+            query = functools.partial(
+                list_dead_letters,
+                path=self._path,
+                which=self._which,
+                limit=size,
+                after=after,
+                messages=messages,
+            )
+            page = look(self._store, query)
+            yield from page
+            if len(page) < size:
+                return
+            after = page[-1].sequence_number
+
+    def _count(self) -> dict[_Kind, _Letters]:
+        kinds: dict[_Kind, _Letters] = {}
+        for letter in self._letters(messages=False):
+            kind = _kind_of(letter, kinds)
+            known = kinds.get(kind)
+            if known is None:
+                known = kinds[kind] = _Letters(letter)
+            known.sample.add(letter.sequence_number)
+        return kinds
+
+    def _sampled(self, numbers: Sequence[int]) -> list[Features]:
+        found: list[Features] = []
+        for start in range(0, len(numbers), _MESSAGES):
+            which = DeadLetterFilter(sequence_numbers=tuple(numbers[start : start + _MESSAGES]))
+            query = functools.partial(
+                list_dead_letters, path=self._path, which=which, limit=_MESSAGES, after=0, messages=True
+            )
+            letters = look(self._store, query)
+            found += [self._features(self._view(letter.message)) for letter in letters if letter.message]
+        return found
+
+    # -- good messages --------------------------------------------------------------------------
+
+    def _good(
+        self, given: Sequence[Message | StoredMessage] | None
+    ) -> tuple[list[MessageView], ComparedWith]:
+        if given is not None:
+            return [self._view(message) for message in given], ComparedWith.GIVEN
+        waiting = list(self._waiting())
+        if waiting:
+            return [self._view(message) for message in waiting], ComparedWith.WAITING
+        return [], ComparedWith.NOTHING
+
+    def _waiting(self) -> Iterator[StoredMessage]:
+        queue = look(self._store, lambda tx: holder(tx, self._path))
+        after, last, found, size = lower_bound(queue.queue_id), upper_bound(queue.queue_id), 0, 0
+        while found < _GOOD and size < _GOOD_BYTES:
+            page = look(self._store, functools.partial(_peek, first=after, last=last))
+            for message in page:
+                # One that was tried before did not go well.
+                if not message.delivery_count:
+                    found, size = found + 1, size + len(message.body)
+                    yield message
+            if len(page) < _MESSAGES:
+                return
+            after = page[-1].key
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def _view(self, message: Message | StoredMessage) -> MessageView:
+        if isinstance(message, StoredMessage):
+            headers, message_id, body = message.headers, message.message_id, message.body
+        elif isinstance(message, Message):
+            made = prepare(message)
+            headers, message_id, body = decode_headers(made.headers), made.message_id or "", made.body
+        else:
+            raise InvalidOption(f"expected good to be messages, got {shown(message)}")
+        return MessageView(headers, message_id, size=len(body), body=LazyBody(lambda: body, self._decode))
+
+    def _features(self, view: MessageView) -> Features:
+        return features_of(view, self._leave_out)
+
+
+def _kind_of(letter: DeadLetter, known: Collection[_Kind]) -> _Kind:
+    kind = letter.reason, letter.error_type
+    return kind if len(known) < _MOST_KINDS or kind in known else (None, None)
+
+
+def _peek(tx: Transaction, first: int, last: int) -> Sequence[StoredMessage]:
+    return tx.peek(first, last, _MESSAGES, delayed=False)
+
+
+def _others(samples: Mapping[_Kind, Group], kind: _Kind) -> Group:
+    """Return letters of the other causes, where there is nothing better to compare with."""
+    return Group([row for other, group in samples.items() if other != kind for row in group.rows][:_GOOD])
+
+
+class _Explained:
+    """A cause with its differences, and for how many of all letters and good messages they hold."""
+
+    def __init__(self, cause: Cause, good: Group) -> None:
+        self.cause = cause
+        self._good = good
+        found = cause.difference
+        self._found = find_differences(cause.sample, good, cause.text, found)[0] if found else []
+        self.letters, self.good = (Tally([found.filter for found in self._found]) for _ in range(2))
+
+    def answer(self, kinds: Mapping[_Kind, _Letters], compared: ComparedWith) -> Explanation:
+        reason, error_type = self.cause.members[0]
+        # Letters of other causes were samples: what holds for these is what is known.
+        held = self.good.held if self.good.messages else [d.good.bit_count() for d in self._found]
+        return Explanation(
+            reason=reason,
+            error_type=error_type,
+            text=self.cause.text,
+            letters=self.letters.messages,
+            examples=tuple(sorted(kinds[kind].first for kind in self.cause.members)[:_EXAMPLES]),
+            differences=tuple(
+                Difference(found.filter, letters, good, found.also)
+                for found, letters, good in zip(self._found, self.letters.held, held, strict=True)
+            ),
+            unexplained=self.letters.left,
+            good=self._good.count,
+            compared_with=compared,
+        )

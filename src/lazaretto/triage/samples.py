@@ -1,0 +1,38 @@
+"""Samples by hash: the same of a whole whatever its order, and whatever parts it is looked at in."""
+
+from __future__ import annotations
+
+import heapq
+
+_MASK = (1 << 64) - 1
+
+
+def hashed(number: int) -> int:
+    """Return a number of 64 bits, as if by chance but always the same."""
+    x = (number + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+class Sample:
+    """The numbers with the lowest hashes of those that were added, at most so many."""
+
+    __slots__ = ("_heap", "_most", "count")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._heap: list[tuple[int, int]] = []
+        self.count = 0
+
+    def add(self, number: int) -> None:
+        self.count += 1
+        entry = -hashed(number), number
+        if len(self._heap) < self._most:
+            heapq.heappush(self._heap, entry)
+        elif entry > self._heap[0]:
+            heapq.heapreplace(self._heap, entry)
+
+    def numbers(self) -> list[int]:
+        """Return them, the lowest hash first."""
+        return [number for _, number in sorted(self._heap, reverse=True)]

@@ -1,0 +1,122 @@
+"""The causes of a queue's dead letters, and what their letters have that good messages lack."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from lazaretto import (
+    Broker,
+    ComparedWith,
+    DeadLetterFilter,
+    InvalidOption,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+)
+
+POLICY = PoisonPolicy(receive_retry_count=0)
+
+
+@pytest.fixture
+def queue(broker: Broker) -> str:
+    broker.create_queue("orders", QueueOptions(policy=POLICY, breaker=None))
+    return "orders"
+
+
+def order(r: random.Random, **fields: Any) -> dict[str, Any]:
+    made = {
+        "id": r.randrange(10**9),
+        "amount": r.randrange(1_000),
+        "to": r.choice("ABCDEFGHIJ"),
+        "tax": r.choice([1, 2]),
+    }
+    return {**made, **fields}
+
+
+def send(broker: Broker, queue: str, bodies: list[dict[str, Any]]) -> None:
+    with broker.sender(queue) as sender:
+        sender.send([Message(json.dumps(body).encode()) for body in bodies])
+
+
+def kill(broker: Broker, queue: str, bodies: list[dict[str, Any]], error: Exception) -> None:
+    """Let messages fail for good with an error."""
+    send(broker, queue, bodies)
+    with broker.receiver(queue) as receiver:
+        while messages := receiver.receive(500):
+            for message in messages:
+                receiver.abandon(message, error=error)
+
+
+def test_each_cause_has_its_difference_from_waiting_messages(broker: Broker, queue: str) -> None:
+    r = random.Random(1)
+    kill(broker, queue, [order(r, to=r.choice(["X", "Y"])) for _ in range(90)], KeyError("unknown"))
+    kill(broker, queue, [order(r, amount=None) for _ in range(60)], TypeError("amount"))
+    kill(broker, queue, [order(r) for _ in range(30)], TimeoutError("slow"))
+    send(broker, queue, [order(r) for _ in range(400)])
+    unknown, missing, slow = broker.explain(queue)
+    assert (unknown.error_type, unknown.letters, unknown.filter) == (
+        "KeyError",
+        90,
+        "body.to IN ('X', 'Y')",
+    )
+    assert (missing.error_type, missing.letters, missing.filter) == (
+        "TypeError",
+        60,
+        "body.amount IS NULL",
+    )
+    assert (slow.letters, slow.filter, slow.unexplained) == (30, None, 30)
+    assert unknown.differences[0].letters == 90
+    assert unknown.differences[0].good == unknown.unexplained == 0
+    assert {e.good for e in (unknown, missing, slow)} == {400}
+    assert {e.compared_with for e in (unknown, missing, slow)} == {ComparedWith.WAITING}
+    (only,) = broker.explain(queue, DeadLetterFilter(error_type="TypeError"))
+    assert only == missing
+
+
+def test_without_good_messages_the_other_causes_are_compared(broker: Broker, queue: str) -> None:
+    r = random.Random(2)
+    kill(broker, queue, [order(r, to="X") for _ in range(60)], KeyError("unknown"))
+    assert [(e.compared_with, e.good, e.filter) for e in broker.explain(queue)] == [
+        (ComparedWith.NOTHING, 0, None)
+    ]
+    kill(broker, queue, [order(r, tax=3) for _ in range(50)], ValueError("tax"))
+    first, second = broker.explain(queue)
+    assert (first.compared_with, first.good, first.letters) == (ComparedWith.OTHER_CAUSES, 50, 60)
+    # What one cause has, the other lacks: both ways to say it are true.
+    for cause, text in ((first, "body.to = 'X'"), (second, "body.tax = 3")):
+        (difference,) = cause.differences
+        assert text in (difference.filter, *difference.also)
+        assert (difference.letters, difference.good) == (cause.letters, 0)
+    assert broker.explain("orders", DeadLetterFilter(reason="none")) == []
+
+
+def test_good_messages_can_be_given_bodies_decoded_and_fields_left_out(broker: Broker, queue: str) -> None:
+    r = random.Random(3)
+    kill(broker, queue, [order(r, to="X", tax=5) for _ in range(40)], KeyError("unknown"))
+    bodies = [order(r) for _ in range(200)]
+    good = [Message(json.dumps(body).encode(), subject="well") for body in bodies]
+    (plain,) = broker.explain(queue, good=good, leave_out=["sys.Label"])
+    assert plain.filter in ("body.to = 'X'", "body.tax >= 3", "body.tax = 5")
+    assert plain.compared_with is ComparedWith.GIVEN
+    (left,) = broker.explain(queue, good=good, leave_out=["sys.Label", "body.tax", "body.to"])
+    assert left.filter is None
+    upper = [Message(json.dumps(body).upper().encode()) for body in bodies]
+    (decoded,) = broker.explain(queue, good=upper, decode=lambda body: {"k": json.loads(body.lower())})
+    assert decoded.filter in ("body.k.to = 'X'", "body.k.to = 'x'", "body.k.tax >= 3", "body.k.tax = 5")
+
+
+def test_wrong_options_are_refused(broker: Broker, queue: str) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"which": 5},
+        {"decode": 5},
+        {"leave_out": "body"},
+        {"leave_out": [5]},
+        {"good": ["x"]},
+    ]
+    for options in wrong:
+        with pytest.raises(InvalidOption):
+            broker.explain(queue, **options)

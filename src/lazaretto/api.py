@@ -5,6 +5,7 @@ from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
+from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
@@ -57,6 +58,7 @@ from lazaretto.errors import (
 )
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
+from lazaretto.model.causes import CauseState
 from lazaretto.model.clock import ManualClock, SystemClock
 from lazaretto.model.entities import (
     BreakerDescription,
@@ -89,6 +91,7 @@ from lazaretto.triage.answers import ComparedWith, Difference, Explanation
 
 __all__ = [
     "NEXT_SESSION",
+    "Alike",
     "Attempt",
     "AuditEntry",
     "Backoff",
@@ -98,6 +101,8 @@ __all__ = [
     "Broker",
     "BrokerClosed",
     "BrokerTransaction",
+    "Cause",
+    "CauseState",
     "Claim",
     "ClaimFenced",
     "CommitUnknown",
@@ -185,6 +190,7 @@ __all__ = [
     "TopicDescription",
     "TopicOptions",
     "TransactionError",
+    "Triage",
     "TrueFilter",
     "connect",
     "format_dead_letter_path",

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lazaretto.administration import Administration
+from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
@@ -91,7 +92,7 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk):
+class Broker(Administration, DeadLetterDesk, CauseDesk):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or

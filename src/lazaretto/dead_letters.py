@@ -11,11 +11,9 @@ from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
-    DeadLetterGroup,
     Purge,
     check_numbers,
     dead_letter_path,
-    group_dead_letters,
     list_dead_letters,
     match_dead_letters,
     show_dead_letter,
@@ -104,11 +102,6 @@ class DeadLetterDesk:
         parsed = dead_letter_path(EntityPath.parse(path))
         number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
         return look(self._store, lambda tx: show_dead_letter(tx, parsed, number))
-
-    def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
-        """Count a queue's pending dead letters by reason and error type."""
-        parsed = dead_letter_path(EntityPath.parse(path))
-        return look(self._store, lambda tx: group_dead_letters(tx, parsed))
 
     def explain(
         self,

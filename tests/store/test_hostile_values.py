@@ -163,7 +163,8 @@ RIGHT: dict[str, Any] = {
     "properties": None, "reason": None, "description": None, "state": b"x", "options": None,
     "status": "active",    "verb": "auto", "topic": "t", "name": "a", "rules": None, "rule": Rule("r"),
     "sql": "SELECT 1",
-    "parameters": (), "started": True, "paths": ["made"],
+    "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
+    "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {

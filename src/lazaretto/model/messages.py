@@ -259,6 +259,8 @@ class Attempt:
     error_type: str | None = None
     error_message: str | None = None
     stack: str | None = None
+    site: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -269,7 +271,8 @@ class DeadLetter:
     receiver of the dead-letter subqueue), with `resolved`, the time; `message` is None then.
     `resubmitted_as` is the sequence number of the live message, in the queue `moved_to` if it was moved.
     `attempts` is the whole history,
-    earlier generations included, oldest first; listings leave it empty.
+    earlier generations included, oldest first; listings leave it empty. `fingerprint`: the same for all that
+    are alike; None of those that an older version has set aside, until causes are asked for.
     """
 
     queue: str
@@ -289,3 +292,4 @@ class DeadLetter:
     resubmitted_as: int | None = None
     attempts: tuple[Attempt, ...] = ()
     moved_to: str | None = None
+    fingerprint: str | None = None

@@ -12,6 +12,7 @@ from lazaretto.model.entities import QueueStatus
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import main_key, queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
+from lazaretto.model.site import site_in
 from lazaretto.store.contract.records import (
     DEFERRED,
     DELAYED,
@@ -66,6 +67,7 @@ def record_attempt(
             error_type=failure.type if failure else None,
             error_message=failure.message if failure else None,
             stack=failure.stack if failure else None,
+            site=(failure.site or site_in(failure.stack)) if failure else None,
         ),
     )
     if row.deliveries > HISTORY_LIMIT:

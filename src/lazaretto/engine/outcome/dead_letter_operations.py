@@ -14,9 +14,12 @@ from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption, MessageNotFound
-from lazaretto.model.checks import shown, text
+from lazaretto.model.causes import LAST_CAUSE
+from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.failure import Failure
+from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
@@ -31,8 +34,10 @@ from lazaretto.model.keys import (
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.options import option_set
 from lazaretto.model.policy import Counters, Outcome
+from lazaretto.store.contract.cause_contract import CauseRecord
 from lazaretto.store.contract.records import (
     LOCKED,
+    AttemptRecord,
     DeadLetterCriteria,
     DeadLetterRecord,
     MessageRow,
@@ -51,9 +56,9 @@ _MOST_RUNS = 20
 class DeadLetterFilter:
     """Which dead letters of a queue are meant: those that meet every part that is given.
 
-    `reason` and `error_type` are compared whole. `since` (included) and `until` (not included) are
-    aware datetimes of when the message was set aside. `text` is sought in the body (as UTF-8), the
-    description and the error's message. An empty filter means all.
+    `cause` is a number that `triage` tells. `reason` and `error_type` are compared whole. `since`
+    (included) and `until` (not included) are aware datetimes of when the message was set aside. `text` is
+    sought in the body (as UTF-8), the description and the error's message. An empty filter means all.
     """
 
     reason: str | None = None
@@ -62,6 +67,7 @@ class DeadLetterFilter:
     until: datetime | None = None
     text: str | None = None
     sequence_numbers: tuple[int, ...] | None = None
+    cause: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("reason", "error_type", "text"):
@@ -72,6 +78,8 @@ class DeadLetterFilter:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
                 raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
+        if self.cause is not None:
+            whole("cause", self.cause, 1, LAST_CAUSE)
         if self.sequence_numbers is not None:
             object.__setattr__(self, "sequence_numbers", tuple(check_numbers(self.sequence_numbers)))
 
@@ -84,7 +92,9 @@ class DeadLetterFilter:
         parts = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return {name: value for name, value in parts if value is not None}
 
-    def criteria(self, queue: QueueRecord, subqueue: Subqueue, after: int = 0) -> DeadLetterCriteria:
+    def criteria(
+        self, tx: Transaction, queue: QueueRecord, subqueue: Subqueue, after: int = 0
+    ) -> DeadLetterCriteria:
         """Return this filter as the store takes it, for sequence numbers above `after`."""
         first = lower_bound(queue.queue_id)
         numbers = self.sequence_numbers
@@ -98,7 +108,24 @@ class DeadLetterFilter:
             until=None if self.until is None else to_micros(self.until),
             keys=None if numbers is None else [first + n for n in numbers],
             text=self.text,
+            fingerprints=None if self.cause is None else self._fingerprints(tx, queue, subqueue),
         )
+
+    def _fingerprints(self, tx: Transaction, queue: QueueRecord, subqueue: Subqueue) -> Sequence[int]:
+        place = lower_bound(queue.queue_id, subqueue) >> SEQUENCE_BITS
+        cause = known_cause(tx, place, self.cause or 0, queue.path)
+        return [p.fingerprint for p in tx.causes.fingerprints(place) if p.cause == cause.number]
+
+
+def known_cause(tx: Transaction, place: int, number: int, path: str) -> CauseRecord:
+    """Return a cause, or the one it was merged into. Raises MessageNotFound."""
+    causes = {cause.number: cause for cause in tx.causes.all(place)}
+    found = causes.get(number)
+    while found is not None and found.merged_into is not None:
+        found = causes.get(found.merged_into)
+    if found is None:
+        raise MessageNotFound(f"no cause {number} in {path!r}; triage lists them")
+    return found
 
 
 def check_numbers(numbers: object) -> list[int]:
@@ -147,6 +174,8 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
                 error_type=a.error_type,
                 error_message=a.error_message,
                 stack=a.stack,
+                site=a.site,
+                fingerprint=_fingerprint_of(a),
             )
             for a in tx.history.attempts(current)
         ]
@@ -154,6 +183,14 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
         row, record = tx.row(current), tx.history.dead_letter(current)
         current = row.resubmitted_from if row else record.resubmitted_from if record else None
     return tuple(found)
+
+
+def _fingerprint_of(attempt: AttemptRecord) -> str | None:
+    """Return what is the same for all attempts that failed alike, by what is stored of one."""
+    if attempt.error_type is None:
+        return None
+    failure = Failure(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
+    return shown_fingerprint(fingerprint_of(None, None, failure).number)
 
 
 def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
@@ -180,6 +217,7 @@ def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessa
         resolution=record.resolution,
         resolved=None if record.resolved is None else to_datetime(record.resolved),
         resubmitted_as=None if record.resubmitted_as is None else sequence_of(record.resubmitted_as),
+        fingerprint=None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
     )
 
 
@@ -195,7 +233,7 @@ def list_dead_letters(
 ) -> list[DeadLetter]:
     """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
     queue = holder(tx, path)
-    records = tx.history.dead_letters(which.criteria(queue, path.subqueue, after), limit)
+    records = tx.history.dead_letters(which.criteria(tx, queue, path.subqueue, after), limit)
     found = messages_of(tx, records) if messages else {}
     return [letter_of(queue, record, found.get(record.key)) for record in records]
 
@@ -213,19 +251,6 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
 
 
-def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup]:
-    """Return the dead letters that wait in a queue, counted by reason and error type."""
-    queue = holder(tx, path)
-    bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
-    groups = tx.history.dead_letter_groups(*bounds, place_of(path.subqueue))
-    return [
-        DeadLetterGroup(
-            g.reason, g.error_type, g.count, to_datetime(g.first), to_datetime(g.last), sequence_of(g.key)
-        )
-        for g in groups
-    ]
-
-
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
     """Return the sequence numbers of all dead letters that the filter means."""
     queue = holder(tx, path)
@@ -233,7 +258,7 @@ def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilte
     found = array("q")
     while True:
         after = found[-1] if found else 0
-        keys = tx.history.dead_letter_keys(which.criteria(queue, path.subqueue, after), _PAGE)
+        keys = tx.history.dead_letter_keys(which.criteria(tx, queue, path.subqueue, after), _PAGE)
         found.extend(map(sequence_of, keys))
         if len(keys) < _PAGE:
             return found

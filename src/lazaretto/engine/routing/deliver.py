@@ -12,6 +12,7 @@ from lazaretto.engine.routing.router import Router, with_hops
 from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.failure import LONGEST_TEXT, Failure, short_error, shorten
+from lazaretto.model.fingerprint import fingerprint_of
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -64,13 +65,13 @@ def dead_letter(
 
     From there it goes on if the queue forwards its dead letters.
     """
-    error_type, error_message, stack = (
-        (failure.type, failure.message, failure.stack) if failure else (None, None, None)
-    )
     if failure is None:
         latest = tx.history.last_error(main_key(row.key))
         if latest is not None:
-            error_type, error_message, stack = latest.type, latest.message, latest.stack
+            failure = Failure(latest.type, latest.message, latest.stack, latest.site)
+    error_type, error_message, stack = (
+        (failure.type, failure.message, failure.stack) if failure else (None, None, None)
+    )
     record = DeadLetterRecord(
         key=main_key(row.key),
         message_id=row.message_id,
@@ -85,7 +86,8 @@ def dead_letter(
         resubmitted_from=row.resubmitted_from,
         subqueue=place_of(subqueue),
     )
-    tx.history.insert_dead_letter(record)
+    print_ = fingerprint_of(record.reason, record.description, failure)
+    tx.history.insert_dead_letter(record, print_)
     # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
     # within it are counted anew, by its own policy.
     moved = _replace(
@@ -137,9 +139,11 @@ def _forward_dead_letter(
         text = f"{undeliverable.text} It was a dead letter before: {record.reason}: {record.description}"
         place = place_of(undeliverable.subqueue)
         text = shorten(text, LONGEST_TEXT)
-        tx.history.insert_dead_letter(
-            _replace(record, reason=undeliverable.reason, description=text, subqueue=place)
-        )
+        # Where it was counted it is no longer.
+        tx.history.resolve_dead_letters([record.key], "forwarded")
+        print_ = fingerprint_of(undeliverable.reason, text, undeliverable.failure)
+        instead = _replace(record, reason=undeliverable.reason, description=text, subqueue=place)
+        tx.history.insert_dead_letter(instead, print_)
         tx.save_row(_replace(row, headers=encoded), dead_key(row.key, undeliverable.subqueue))
         note(tx, "dead_lettered", queue, sequence_of(row.key), reason=undeliverable.reason, error_type=None,
              subqueue=undeliverable.subqueue.value)  # fmt: skip

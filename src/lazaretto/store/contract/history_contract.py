@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.store.contract.records import (
     AttemptRecord,
     AuditRecord,
     DeadLetterCriteria,
-    DeadLetterGroupRecord,
     DeadLetterRecord,
     ErrorRecord,
     EventRecord,
@@ -47,8 +47,8 @@ class StoredHistory(Protocol):
         """Return a message's latest error."""
         ...
 
-    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        """Record why a message was set aside."""
+    def insert_dead_letter(self, record: DeadLetterRecord, print_: Fingerprint) -> None:
+        """Record why a message was set aside, and count it by its fingerprint."""
         ...
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
@@ -67,12 +67,8 @@ class StoredHistory(Protocol):
         """Return the keys of these alone."""
         ...
 
-    def dead_letter_groups(self, first: int, last: int, subqueue: int) -> list[DeadLetterGroupRecord]:
-        """Return the dead letters that wait between two keys in groups, the largest first."""
-        ...
-
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
-        """Record what became of dead letters."""
+        """Record what became of dead letters, and count them no longer."""
         ...
 
     def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:

@@ -170,6 +170,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     error_type: str | None
     error_message: str | None
     stack: str | None
+    site: str | None = None
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True):
@@ -191,6 +192,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True):
     resubmitted_as: int | None = None
     #: The number of the dead-letter subqueue, as in keys.
     subqueue: int = 1
+    fingerprint: int | None = None
 
 
 class DeadLetterCriteria(msgspec.Struct, frozen=True):
@@ -205,17 +207,7 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True):
     until: int | None = None
     keys: Sequence[int] | None = None
     text: str | None = None
-
-
-class DeadLetterGroupRecord(msgspec.Struct, frozen=True):
-    """Dead letters that share reason and error type. `key`: of the first. Times in microseconds."""
-
-    reason: str | None
-    error_type: str | None
-    count: int
-    first: int
-    last: int
-    key: int
+    fingerprints: Sequence[int] | None = None
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -224,6 +216,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
     type: str
     message: str | None
     stack: str | None
+    site: str | None = None
 
 
 class NewEvent(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.store.contract.cause_contract import StoredCauses
 from lazaretto.store.contract.claim_contract import StoredClaims
 from lazaretto.store.contract.dialog_contract import StoredDialogs
 from lazaretto.store.contract.history_contract import StoredHistory
@@ -73,6 +74,11 @@ class Transaction(Protocol):
     @property
     def history(self) -> StoredHistory:
         """What may be done with attempts, dead letters, events and the audit log."""
+        ...
+
+    @property
+    def causes(self) -> StoredCauses:
+        """What may be done with causes of dead letters."""
         ...
 
     @property

@@ -70,6 +70,7 @@ def queries_in(schema: str) -> dict[str, Query]:
         ("lazaretto.store.postgres", "queries.sql"),
         ("lazaretto.store.sql", "queries.sql"),
         ("lazaretto.store.sql", "dialogs.sql"),
+        ("lazaretto.store.sql", "causes.sql"),
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

@@ -222,8 +222,7 @@ LEFT JOIN LATERAL (
 -- part: that_wait
 -- Dead letters that wait, by a filter whose parts are null when not asked for.
 -- Differs because texts and bodies are searched by functions of their own.
-FROM lazaretto_dead_letters d
-WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
+d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
   AND (CAST(:reason AS TEXT) IS NULL OR d.reason = :reason)
   AND (CAST(:error_type AS TEXT) IS NULL OR d.error_type = :error_type)
   AND (CAST(:since AS BIGINT) IS NULL OR d.dead_lettered >= :since)
@@ -245,7 +244,8 @@ COPY lazaretto_events (time, kind, queue, sequence_number, detail) FROM STDIN (F
 -- == the store ==
 
 -- name: select_problems
--- What cannot be: messages without their body, dead letters without a message, messages that lie in a topic.
+-- What cannot be: messages without their body, dead letters without a message, messages that lie in a topic, and
+-- wrong counts.
 -- Differs because only here is it asked whether tables agree, and whether ranges do.
 SELECT what, count FROM (
     SELECT 'messages whose body is missing' AS what, count(*) AS count FROM lazaretto_messages m
@@ -263,6 +263,8 @@ SELECT what, count FROM (
                        AND (m.expires IS NULL OR m.expires > r.locked_at))
     UNION ALL
     [misplaced]
+    UNION ALL
+    [miscounted]
 ) AS problems WHERE count > 0
 
 -- name: select_now

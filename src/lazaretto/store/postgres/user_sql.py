@@ -93,6 +93,7 @@ class PgExclusive:
             self._refuse_ended()
             while isinstance(answer := operation.run(self._tx), Again):
                 pass
+            self._tx.causes.save_counts()
             self._save(self._connection)
         except BaseException as error:
             self.rollback()

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.store.contract.records import FRESH, Notice
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect, Statements
 
 #: How many notices of one commit are kept: a log of more helps nobody.
 _MOST_NOTICES = 1_000
+
+
+class Tally(NamedTuple):
+    """How many dead letters of a fingerprint came in a commit, and how many were resolved."""
+
+    came: int = 0
+    #: When the first and the last were set aside; those without a fingerprint were so before this commit.
+    first: int = 0
+    last: int = 0
+    resolved: int = 0
+    print_: Fingerprint | None = None
+    #: How many came in each hour since 1970.
+    hours: Mapping[int, int] = {}
 
 
 class CommitContext(Statements):
@@ -28,6 +43,8 @@ class CommitContext(Statements):
         self.cursors: dict[int, int] = {}
         #: What is logged once this commit is done.
         self.notices: list[Notice] = []
+        #: Dead letters that this commit has counted and not written, by place and fingerprint.
+        self.counted: dict[tuple[int, int], Tally] = {}
         #: Whether this commit makes the process known as a worker.
         self.registers = False
 
@@ -42,6 +59,8 @@ class CommitContext(Statements):
             self.cursors = {}
         if self.notices:
             self.notices = []
+        if self.counted:
+            self.counted = {}
 
     def undone(self) -> None:
         """Forget what is known by something that was undone."""

@@ -7,21 +7,27 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.model.fingerprint import Fingerprint
+from lazaretto.model.keys import SEQUENCE_BITS
 from lazaretto.store.contract.records import (
     AttemptRecord,
     AuditRecord,
     DeadLetterCriteria,
-    DeadLetterGroupRecord,
     DeadLetterRecord,
     ErrorRecord,
     EventRecord,
     NewEvent,
 )
-from lazaretto.store.sql.commit_context import Part
+from lazaretto.store.sql.cause_tables import HOUR, CauseTables
+from lazaretto.store.sql.commit_context import CommitContext, Part
 
 
 class HistoryTables(Part):
     """What a transaction does with attempts, dead letters, events and audit."""
+
+    def __init__(self, context: CommitContext, causes: CauseTables) -> None:
+        super().__init__(context)
+        self._causes = causes
 
     # -- attempts and dead letters --------------------------------------------------------------
 
@@ -44,10 +50,10 @@ class HistoryTables(Part):
         row = self._context.run("select_last_error", (key,)).fetchone()
         return ErrorRecord(*row) if row else None
 
-    def insert_dead_letter(self, record: DeadLetterRecord) -> None:
-        self._context.run(
-            "insert_dead_letter", {**msgspec.structs.asdict(record), "now": record.dead_lettered}
-        )
+    def insert_dead_letter(self, record: DeadLetterRecord, print_: Fingerprint) -> None:
+        number = self._causes.count_letter((record.key >> SEQUENCE_BITS) | record.subqueue, print_)
+        values = {**msgspec.structs.asdict(record), "fingerprint": number, "now": record.dead_lettered}
+        self._context.run("insert_dead_letter", values)
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
         row = self._context.run("select_dead_letter", (key,)).fetchone()
@@ -58,26 +64,27 @@ class HistoryTables(Part):
         return {row[0]: DeadLetterRecord(*row) for row in rows}
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        rows = self._context.run("select_dead_letters", self._criteria_values(criteria, limit))
+        name = "select_dead_letters" if criteria.fingerprints is None else "select_alike"
+        rows = self._context.run(name, self._criteria_values(criteria, limit))
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
-        rows = self._context.run("select_dead_letter_keys", self._criteria_values(criteria, limit))
+        name = "select_dead_letter_keys" if criteria.fingerprints is None else "select_alike_keys"
+        rows = self._context.run(name, self._criteria_values(criteria, limit))
         return [key for (key,) in rows]
 
     def _criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
         keys = None if criteria.keys is None else self._context.ids(criteria.keys)
-        return {**msgspec.structs.asdict(criteria), "keys": keys, "limit": limit}
-
-    def dead_letter_groups(self, first: int, last: int, subqueue: int) -> list[DeadLetterGroupRecord]:
-        rows = self._context.run("group_dead_letters", (first, last, subqueue))
-        return [DeadLetterGroupRecord(*row) for row in rows]
+        prints = self._context.ids(criteria.fingerprints or ())
+        return {**msgspec.structs.asdict(criteria), "keys": keys, "fingerprints": prints, "limit": limit}
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
+        self._causes.uncount_letters(keys)
         values = {"keys": self._context.ids(keys), "resolution": resolution, "now": self._context.now}
         self._context.run("resolve_dead_letters", values)
 
     def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
+        self._causes.uncount_letters(list(sent))
         values = [value for pair in sent.items() for value in (*pair, self._context.now, resolution)]
         self._context.insert("send_dead_letters", values, len(sent))
 
@@ -85,6 +92,7 @@ class HistoryTables(Part):
         events = self._context.run("delete_old_events", (before, limit)).rowcount
         self._context.run("delete_old_workers", (before,))
         self._context.run("delete_old_outbox", (before,))
+        self._context.run("delete_old_hours", (before // HOUR,))
         known = self._context.run("delete_old_message_ids", (self._context.now, limit)).rowcount
         old = [key for (key,) in self._context.run("select_resolved", (before, limit))]
         if old:

@@ -23,7 +23,13 @@ key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_a
 -- part: dead_letter_columns
 -- A dead letter, in the order of DeadLetterRecord.
 key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
-       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue
+       generation, resubmitted_from, resolution, resolved, resubmitted_as, subqueue, fingerprint
+
+-- part: letter_columns
+-- The same where other tables may be asked, too.
+d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered, d.enqueued,
+       d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as, d.subqueue,
+       d.fingerprint
 
 -- part: claim_columns
 -- A claim, in the order of ClaimRecord.
@@ -723,17 +729,17 @@ DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN
 -- name: insert_attempt
 -- An attempt that did not complete.
 INSERT INTO lazaretto_attempts
-    (key, number, started, ended, worker, outcome, error_type, error_message, stack)
-VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack)
+    (key, number, started, ended, worker, outcome, error_type, error_message, stack, site)
+VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack, :site)
 
 -- name: select_attempts
 -- The history of a message.
-SELECT number, started, ended, worker, outcome, error_type, error_message, stack
+SELECT number, started, ended, worker, outcome, error_type, error_message, stack, site
 FROM lazaretto_attempts WHERE key = :key ORDER BY number, [rowid]
 
 -- name: select_last_error
 -- The latest attempt of a message that had an error.
-SELECT error_type, error_message, stack FROM lazaretto_attempts
+SELECT error_type, error_message, stack, site FROM lazaretto_attempts
 WHERE key = :key AND error_type IS NOT NULL ORDER BY number DESC, [rowid] DESC LIMIT 1
 
 -- name: trim_attempts
@@ -752,14 +758,14 @@ DELETE FROM lazaretto_attempts WHERE key [among keys]
 -- Why a message was set aside.
 INSERT INTO lazaretto_dead_letters
     (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
-     counters, resubmitted_from, subqueue)
+     counters, resubmitted_from, subqueue, fingerprint)
 VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
-        :counters, :resubmitted_from, :subqueue)
+        :counters, :resubmitted_from, :subqueue, :fingerprint)
 ON CONFLICT (key) DO UPDATE SET message_id = excluded.message_id, reason = excluded.reason, description =
     excluded.description, error_type = excluded.error_type, error_message = excluded.error_message,
     dead_lettered = excluded.dead_lettered, enqueued = excluded.enqueued, generation = excluded.generation,
     counters = excluded.counters, resubmitted_from = excluded.resubmitted_from, subqueue = excluded.subqueue,
-    resolution = NULL, resolved = NULL, resubmitted_as = NULL
+    fingerprint = excluded.fingerprint, resolution = NULL, resolved = NULL, resubmitted_as = NULL
 
 -- name: resolve_dead_letters
 -- Dead letters that were dealt with.
@@ -787,23 +793,22 @@ FROM lazaretto_dead_letters WHERE key [among keys]
 -- name: select_dead_letters
 -- What is known of such dead letters.
 -- locks: not looked at
-SELECT d.key, d.message_id, d.reason, d.description, d.error_type, d.error_message, d.dead_lettered,
-       d.enqueued, d.counters, d.generation, d.resubmitted_from, d.resolution, d.resolved, d.resubmitted_as,
-       d.subqueue
-[that_wait]
+SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE [that_wait]
 
 -- name: select_dead_letter_keys
 -- Which these are.
 -- locks: not looked at
-SELECT d.key
-[that_wait]
+SELECT d.key FROM lazaretto_dead_letters d WHERE [that_wait]
 
--- name: group_dead_letters
--- Dead letters that wait, counted by reason and error type.
-SELECT reason, error_type, count(*), min(dead_lettered), max(dead_lettered), min(key)
-FROM lazaretto_dead_letters
-WHERE key > :first AND key <= :last AND resolution IS NULL AND subqueue = :subqueue
-GROUP BY reason, error_type ORDER BY count(*) DESC, reason NULLS FIRST, error_type NULLS FIRST
+-- name: select_alike
+-- What is known of such dead letters with some fingerprints.
+-- locks: not looked at
+SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
+
+-- name: select_alike_keys
+-- Which these are.
+-- locks: not looked at
+SELECT d.key FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
 -- name: select_resolved
 -- Dead letters that were dealt with long ago.

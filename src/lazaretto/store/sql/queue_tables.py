@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
-from lazaretto.model.keys import LAST_QUEUE, lower_bound, queue_of
+from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_of
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
@@ -21,6 +21,9 @@ _CONSUMERS = (
     "delete_consumers_claims",
     "delete_consumers",
 )
+
+#: What forgets the causes of a queue's dead letters.
+_CAUSES = ("delete_fingerprints_of", "delete_hours_of", "delete_causes_of")
 
 
 class QueueTables(Part):
@@ -139,6 +142,9 @@ class QueueTables(Part):
         else:
             self._context.run("delete_attempts_range", (first, last))
             self._context.run("delete_dead_letters_range", (first, last))
+            places = {"first": queue_id << SUBQUEUE_BITS, "last": (queue_id + 1) << SUBQUEUE_BITS}
+            for name in _CAUSES:
+                self._context.run(name, places)
             self._context.run("delete_sessions_of", (queue_id,))
             self._context.run("delete_message_ids_of", (queue_id,))
             self._context.run("delete_deleted_queue", (queue_id,))

@@ -91,6 +91,10 @@ class Memory:
         self.levels: dict[int, set[int]] = {}
         #: Whether messages may be locked by ranges.
         self.ranges = True
+        #: Fingerprints of dead letters that are in the store, by place and number.
+        self.fingerprints: set[tuple[int, int]] = set()
+        #: How many a place has, and a family of them.
+        self.fingerprint_amounts: dict[tuple[int, int | None], int] = {}
         #: Whether this process stands among the workers.
         self.registered = False
 
@@ -108,4 +112,5 @@ class Memory:
         self.definitions = None
         self.levels.clear()
         self.conversations.clear()
+        self.fingerprint_amounts.clear()
         self.ranges = True

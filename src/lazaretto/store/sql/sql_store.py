@@ -220,6 +220,7 @@ class SqlStore(ABC):
             group[0].error = group[0].later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
             self._run_one(group[0])
+            tx.causes.save_counts()
             return True
         for ticket in group:
             ticket.error = ticket.later = None
@@ -252,6 +253,7 @@ class SqlStore(ABC):
                     ticket.error = error
                     # Numbers it may have taken are not in the store, and must not count as the last ones.
                     tx.undone()
+        tx.causes.save_counts()
         return True
 
     def _run_one(self, ticket: Ticket, *, starts: bool = True) -> None:
@@ -267,6 +269,7 @@ class SqlStore(ABC):
             ticket.error = ticket.later = None
             execute("SAVEPOINT operation")
             cursors, notices = dict(tx.context.cursors), len(tx.context.notices)
+            counted = dict(tx.context.counted)
             try:
                 ticket.answer = ticket.operation.run(tx)
             except Exception as error:
@@ -274,10 +277,11 @@ class SqlStore(ABC):
                     raise
                 execute("ROLLBACK TO operation")
                 tx.undone()
-                tx.context.cursors = cursors
+                tx.context.cursors, tx.context.counted = cursors, counted
                 del tx.context.notices[notices:]
                 ticket.error = self._translated(error) if isinstance(error, self.errors) else error
             execute("RELEASE operation")
+        tx.causes.save_counts()
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from lazaretto.store.contract.records import (
     QueueRecord,
 )
 from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
@@ -65,7 +66,8 @@ class SqlTransaction:
         self.dialogs = DialogTables(context)
         self.claims = ClaimTables(context, self.queues, self.bodies, self.sequences)
         self.workers = WorkerTables(context)
-        self.history = HistoryTables(context)
+        self.causes = CauseTables(context)
+        self.history = HistoryTables(context, self.causes)
 
     @property
     def now(self) -> int:

@@ -39,6 +39,7 @@ QUERIES = {
         ("lazaretto.store.sqlite", "queries.sql"),
         ("lazaretto.store.sql", "queries.sql"),
         ("lazaretto.store.sql", "dialogs.sql"),
+        ("lazaretto.store.sql", "causes.sql"),
         words=_WORDS,
     ).items()
 }

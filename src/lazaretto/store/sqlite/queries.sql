@@ -19,9 +19,11 @@ WHERE queue_id = :queue_id AND high_water < :sequence_number
 DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: select_problems
--- What cannot be: messages that lie in a topic and do not wait for their time.
+-- What cannot be: messages that lie in a topic and do not wait for their time, and wrong counts.
 -- Differs because SQLite's own check finds what is damaged.
 [misplaced]
+UNION ALL
+[miscounted]
 
 -- name: select_standings
 -- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
@@ -86,8 +88,7 @@ FROM lazaretto_messages m
 -- part: that_wait
 -- Dead letters that wait, by a filter whose parts are null when not asked for.
 -- Differs because SQLite finds texts in texts and in bodies alike.
-FROM lazaretto_dead_letters d
-WHERE d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
+d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
   AND (:reason IS NULL OR d.reason = :reason)
   AND (:error_type IS NULL OR d.error_type = :error_type)
   AND (:since IS NULL OR d.dead_lettered >= :since)

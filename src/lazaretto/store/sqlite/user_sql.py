@@ -120,6 +120,7 @@ class SqliteExclusive:
             self._refuse_ended()
             while isinstance(answer := operation.run(self._tx), Again):
                 pass
+            self._tx.causes.save_counts()
             self._file.refuse_gone()
             self._connection.execute("COMMIT")
         except BaseException as error:

@@ -1,0 +1,117 @@
+"""Tells the causes of a queue's dead letters, and lets operators merge, split and note them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TypeVar
+
+from lazaretto.engine.log import acting
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.causes import (
+    AcknowledgeCause,
+    Cause,
+    GroupCauses,
+    MergeCauses,
+    NoteCause,
+    RecountCauses,
+    SplitCause,
+    Triage,
+    group_dead_letters,
+    read_causes,
+)
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, dead_letter_path
+from lazaretto.errors import InvalidOption, MessageNotFound
+from lazaretto.model.causes import LAST_CAUSE
+from lazaretto.model.checks import flag, shown, text, whole
+from lazaretto.model.clock import to_micros
+from lazaretto.model.entities import EntityPath
+from lazaretto.store.contract.transaction_contract import Store, Transaction
+
+T = TypeVar("T")
+
+_LONGEST_NOTE = 4096
+
+
+def _moment(name: str, value: datetime | None) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
+    return to_micros(value)
+
+
+def _listed(name: str, values: Iterable[T]) -> Iterable[T]:
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise InvalidOption(f"expected {name} to be a list, got {shown(values)}")
+    return values
+
+
+class CauseDesk:
+    """Tells causes of dead letters. Paths are of a queue, or of its dead-letter subqueue."""
+
+    _store: Store
+
+    def triage(self, path: str, *, since: datetime | None = None, over: bool = False) -> Triage:
+        """Return the causes of a queue's dead letters, the largest first.
+
+        A cause is new if its first letter came after `since`: the time of a release, or of the last look; by
+        default 24 hours ago. `over`: also causes of which no letter waits any more.
+        """
+        parsed, mark = dead_letter_path(EntityPath.parse(path)), _moment("since", since)
+        flag("over", over)
+        return self._grouped(parsed, lambda tx: read_causes(tx, parsed, mark, over=over))
+
+    def cause(self, path: str, number: int, *, since: datetime | None = None) -> Cause:
+        """Return one cause by its number. Raises MessageNotFound."""
+        wanted = whole("number", number, 1, LAST_CAUSE)
+        for cause in self.triage(path, since=since, over=True).causes:
+            if cause.number == wanted:
+                return cause
+        raise MessageNotFound(f"no cause {wanted} in {path!r}")
+
+    def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
+        """Count a queue's pending dead letters by reason and error type."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._grouped(parsed, lambda tx: group_dead_letters(tx, parsed))
+
+    def merge_causes(self, path: str, numbers: Iterable[int], *, actor: str | None = None) -> int:
+        """Make several causes one, and return its number, the lowest of theirs. It stays one."""
+        wanted = [whole("numbers", number, 1, LAST_CAUSE) for number in _listed("numbers", numbers)]
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._store.run(MergeCauses(parsed, wanted, acting(actor)))
+
+    def split_cause(
+        self, path: str, number: int, fingerprints: Iterable[str], *, actor: str | None = None
+    ) -> int:
+        """Make some of a cause's fingerprints a cause of their own; return its number. It stays apart."""
+        wanted = whole("number", number, 1, LAST_CAUSE)
+        names = [text("fingerprints", name, 16) for name in _listed("fingerprints", fingerprints)]
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._store.run(SplitCause(parsed, wanted, names, acting(actor)))
+
+    def note_cause(self, path: str, number: int, note: str | None, *, actor: str | None = None) -> None:
+        """Keep a note with a cause; None removes it."""
+        wanted = whole("number", number, 1, LAST_CAUSE)
+        kept = None if note is None else text("note", note, _LONGEST_NOTE)
+        self._store.run(NoteCause(dead_letter_path(EntityPath.parse(path)), wanted, kept, acting(actor)))
+
+    def acknowledge_cause(
+        self, path: str, number: int, until: datetime | None, *, actor: str | None = None
+    ) -> None:
+        """Note until when a cause is known and needs no attention; None withdraws that."""
+        wanted, end = whole("number", number, 1, LAST_CAUSE), _moment("until", until)
+        self._store.run(
+            AcknowledgeCause(dead_letter_path(EntityPath.parse(path)), wanted, end, acting(actor))
+        )
+
+    def recount_causes(self, path: str, *, actor: str | None = None) -> None:
+        """Count the letters of all causes anew, which `check()` may ask for after an upgrade."""
+        self._store.run(RecountCauses(dead_letter_path(EntityPath.parse(path)), acting(actor)))
+
+    def _grouped(self, path: EntityPath, read: Callable[[Transaction], T | None]) -> T:
+        """Return what is read of causes, once each dead letter has one."""
+        while (found := look(self._store, read)) is None:
+            while self._store.run(GroupCauses(path)):
+                pass
+        return found

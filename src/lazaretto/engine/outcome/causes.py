@@ -1,0 +1,386 @@
+"""Groups dead letters into causes, reads these, and does what operators do with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.log import audit
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
+from lazaretto.errors import InvalidOption
+from lazaretto.model.causes import HOURS, CauseState, state_of
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
+from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint
+from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
+from lazaretto.model.shape import templates
+from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+_replace = msgspec.structs.replace
+
+HOUR = 3_600_000_000
+#: Dead letters without a fingerprint that get one in one commit.
+_ADOPTED = 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alike:
+    """Dead letters of a cause with one fingerprint: what they share, and how many wait."""
+
+    fingerprint: str
+    reason: str | None
+    error_type: str | None
+    site: str | None
+    shape: str | None
+    letters: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cause:
+    """Dead letters that have one cause, under its number within the queue.
+
+    `letters`: how many wait; `total`: how many there ever were. Reason, error type and site are those of most
+    of them. `template`: their text, with a hole (✱) for what differs. `first`, `last`: when they came;
+    `hours`: how many in each of the last 24 hours, the present one last. `example`: the sequence number of
+    one that waits. `difference`: what they have that others lack, once that is known.
+    """
+
+    number: int
+    state: CauseState
+    letters: int
+    total: int
+    reason: str | None
+    error_type: str | None
+    site: str | None
+    template: str | None
+    first: datetime
+    last: datetime
+    hours: tuple[int, ...]
+    example: int | None
+    fingerprints: tuple[Alike, ...]
+    note: str | None = None
+    acknowledged_until: datetime | None = None
+    split_from: int | None = None
+    difference: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Triage:
+    """The causes of a queue's dead letters, the largest first. `time`: when they were read."""
+
+    queue: str
+    time: datetime
+    letters: int
+    causes: tuple[Cause, ...]
+
+
+def place_at(tx: Transaction, path: EntityPath) -> int:
+    """Return the place of a queue's dead letters. Raises EntityNotFound, NotAllowed."""
+    return lower_bound(holder(tx, path).queue_id, path.subqueue) >> SEQUENCE_BITS
+
+
+def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup] | None:
+    """Return the dead letters that wait, by reason and error type; None if GroupCauses is to run before."""
+    place = place_at(tx, path)
+    if tx.causes.unknown_letters(place, 1):
+        return None
+    groups: dict[tuple[str | None, str | None], list[FingerprintRecord]] = defaultdict(list)
+    for print_ in tx.causes.fingerprints(place):
+        if print_.waiting > 0:
+            groups[print_.reason, print_.error_type].append(print_)
+    found = [
+        DeadLetterGroup(
+            reason,
+            error_type,
+            sum(p.waiting for p in prints),
+            to_datetime(min(p.since for p in prints)),
+            to_datetime(max(p.last for p in prints)),
+            min(sequence_of(p.key) for p in prints if p.key is not None),
+        )
+        for (reason, error_type), prints in groups.items()
+    ]
+    return sorted(found, key=lambda g: (-g.count, g.reason or "", g.error_type or ""))
+
+
+def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: bool) -> Triage | None:
+    """Return the causes of a queue's dead letters; None if GroupCauses is to run before.
+
+    `since`: from when on a cause is new, by default 24 hours ago. `over`: also those without letters.
+    """
+    place = place_at(tx, path)
+    prints = tx.causes.fingerprints(place)
+    if any(p.cause is None for p in prints) or tx.causes.unknown_letters(place, 1):
+        return None
+    this_hour = tx.now // HOUR
+    mark = tx.now - HOURS * HOUR if since is None else since
+    hours: dict[int, list[int]] = defaultdict(lambda: [0] * (HOURS + 1))
+    for number, hour, letters in tx.causes.hours(place, this_hour - HOURS):
+        if hour <= this_hour:
+            hours[number][hour - this_hour - 1] += letters
+    members: dict[int, list[FingerprintRecord]] = defaultdict(list)
+    for print_ in prints:
+        assert print_.cause is not None
+        members[print_.cause].append(print_)
+    found = [
+        _cause_of(record, members[record.number], hours[record.number], mark)
+        for record in tx.causes.all(place)
+        if record.number in members
+    ]
+    shown_ = [cause for cause in found if over or cause.letters]
+    shown_.sort(key=lambda cause: (-cause.letters, cause.number))
+    return Triage(str(path), to_datetime(tx.now), sum(cause.letters for cause in found), tuple(shown_))
+
+
+def _cause_of(
+    record: CauseRecord, prints: Sequence[FingerprintRecord], hours: Sequence[int], mark: int
+) -> Cause:
+    waiting = [p for p in prints if p.waiting > 0]
+    first = min(p.first for p in prints)
+    began = min((p.since for p in waiting), default=first)
+    before = [p for p in prints if p.first < began]
+    was_over = bool(before) and all(p.emptied is not None and p.emptied <= began for p in before)
+    letters = sum(p.waiting for p in waiting)
+    chief = max(prints, key=lambda p: (p.waiting, p.total))
+    keys = [p.key for p in prints if p.key is not None]
+    until = record.acknowledged_until
+    return Cause(
+        number=record.number,
+        state=state_of(letters, first, began, hours, mark, was_over=was_over),
+        letters=letters,
+        total=sum(p.total for p in prints),
+        reason=chief.reason,
+        error_type=chief.error_type,
+        site=chief.site,
+        template=record.template,
+        first=to_datetime(first),
+        last=to_datetime(max(p.last for p in prints)),
+        hours=tuple(hours[1:]),
+        example=sequence_of(min(keys)) if keys else None,
+        fingerprints=tuple(
+            Alike(
+                shown_fingerprint(p.fingerprint), p.reason, p.error_type, p.site, p.shape, max(0, p.waiting)
+            )
+            for p in sorted(prints, key=lambda p: (-p.waiting, -p.total, p.fingerprint))
+        ),
+        note=record.note,
+        acknowledged_until=None if until is None else to_datetime(until),
+        split_from=record.split_from,
+        difference=None if record.difference is None else msgspec.json.decode(record.difference),
+    )
+
+
+# -- grouping ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class GroupCauses(Operation[bool]):
+    """Give each fingerprint a cause, and each dead letter of an older version a fingerprint.
+
+    The answer is whether there is more to do.
+    """
+
+    path: EntityPath
+
+    durable = False
+
+    def run(self, tx: Transaction) -> bool:
+        place = place_at(tx, self.path)
+        letters = tx.causes.unknown_letters(place, _ADOPTED)
+        for letter in letters:
+            failure = None
+            if letter.error_type is not None:
+                # Its latest error may be of a later generation's; then it tells nothing of this one's site.
+                latest = tx.history.last_error(letter.key)
+                same = latest is not None and (latest.type, latest.message) == (
+                    letter.error_type,
+                    letter.error_message,
+                )
+                stack = latest.stack if same and latest is not None else None
+                failure = Failure(letter.error_type, letter.error_message, stack)
+            tx.causes.set_fingerprint(
+                place, letter, fingerprint_of(letter.reason, letter.description, failure)
+            )
+        tx.causes.save_counts()
+        _group(tx, place)
+        return len(letters) == _ADOPTED
+
+
+def _group(tx: Transaction, place: int) -> None:
+    prints = tx.causes.fingerprints(place)
+    families: dict[int, list[FingerprintRecord]] = defaultdict(list)
+    for print_ in prints:
+        families[print_.family].append(print_)
+    causes = {cause.number: cause for cause in tx.causes.all(place)}
+    sizes = Counter(p.cause for p in prints)
+    for family in families.values():
+        if any(p.cause is None for p in family):
+            _group_family(tx, place, family, causes, sizes)
+
+
+def _group_family(
+    tx: Transaction,
+    place: int,
+    family: Sequence[FingerprintRecord],
+    causes: dict[int, CauseRecord],
+    sizes: Counter[int | None],
+) -> None:
+    """Put fingerprints that share a template into one cause, the oldest of theirs if they have any.
+
+    What an operator has put somewhere stays there. `sizes`: how many fingerprints each cause has.
+    """
+    texts = templates({p.shape or "": max(1, p.total) for p in family if p.shape != OTHER_TEXTS})
+    groups: dict[str, list[FingerprintRecord]] = defaultdict(list)
+    for print_ in family:
+        groups[texts.get(print_.shape or "", OTHER_TEXTS)].append(print_)
+    for template, prints in groups.items():
+        theirs = sorted({p.cause for p in prints if p.cause is not None and not p.kept})
+        kept = sorted({p.cause for p in prints if p.cause is not None and p.kept})
+        number = (theirs or kept or [max(causes, default=0) + 1])[0]
+        moved = [p for p in prints if p.cause != number and not p.kept]
+        if not moved:
+            continue
+        known = causes.get(number) or CauseRecord(number, None, tx.now)
+        if number not in kept:
+            known = _replace(known, template=template or None)
+        tx.causes.assign(place, [p.fingerprint for p in moved], number, kept=False)
+        for other in theirs[1:]:
+            sizes[other] -= sum(p.cause == other for p in moved)
+            known = _replace(known, note=known.note or causes[other].note)
+            if not sizes[other]:
+                _save(tx, place, causes, _replace(causes[other], merged_into=number))
+        _save(tx, place, causes, known)
+
+
+def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: CauseRecord) -> None:
+    causes[cause.number] = cause
+    tx.causes.save(place, cause)
+
+
+# -- what operators do ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class MergeCauses(Operation[int]):
+    """Make several causes one, under the lowest number of them; the answer is that."""
+
+    path: EntityPath
+    numbers: Sequence[int]
+    actor: str
+
+    def run(self, tx: Transaction) -> int:
+        place = place_at(tx, self.path)
+        known = [known_cause(tx, place, number, str(self.path)) for number in self.numbers]
+        found = {cause.number: cause for cause in known}
+        if len(found) < 2:
+            raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(self.numbers))}")
+        first, *others = sorted(found)
+        prints = [p.fingerprint for p in tx.causes.fingerprints(place) if p.cause in others]
+        tx.causes.assign(place, prints, first, kept=True)
+        for number in others:
+            tx.causes.save(place, _replace(found[number], merged_into=first))
+        audit(tx, self.actor, "merge_causes", str(self.path), into=first, merged=others)
+        return first
+
+
+@dataclasses.dataclass(slots=True)
+class SplitCause(Operation[int]):
+    """Make a cause of its own of some fingerprints of another one; the answer is its number."""
+
+    path: EntityPath
+    number: int
+    fingerprints: Iterable[str]
+    actor: str
+
+    def run(self, tx: Transaction) -> int:
+        place = place_at(tx, self.path)
+        cause = known_cause(tx, place, self.number, str(self.path))
+        theirs = {
+            shown_fingerprint(p.fingerprint): p
+            for p in tx.causes.fingerprints(place)
+            if p.cause == cause.number
+        }
+        wanted = list(dict.fromkeys(self.fingerprints))
+        unknown = [name for name in wanted if name not in theirs]
+        if unknown or not wanted or len(wanted) == len(theirs):
+            raise InvalidOption(
+                f"expected some, but not all, of the fingerprints of cause {cause.number} "
+                f"({', '.join(sorted(theirs))}), got {shown(wanted)}"
+            )
+        number = max(c.number for c in tx.causes.all(place)) + 1
+        chief = max((theirs[name] for name in wanted), key=lambda p: (p.waiting, p.total))
+        tx.causes.save(place, CauseRecord(number, chief.shape, tx.now, split_from=cause.number))
+        tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
+        audit(
+            tx, self.actor, "split_cause", str(self.path),
+            cause=cause.number, into=number, fingerprints=wanted,
+        )  # fmt: skip
+        return number
+
+
+@dataclasses.dataclass(slots=True)
+class NoteCause(Operation[None]):
+    """Keep a text with a cause, or none."""
+
+    path: EntityPath
+    number: int
+    note: str | None
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        place = place_at(tx, self.path)
+        cause = known_cause(tx, place, self.number, str(self.path))
+        tx.causes.save(place, _replace(cause, note=self.note))
+        audit(tx, self.actor, "note_cause", str(self.path), cause=cause.number, note=self.note)
+
+
+@dataclasses.dataclass(slots=True)
+class AcknowledgeCause(Operation[None]):
+    """Say that somebody knows of a cause, until a time or for good; None: nobody does."""
+
+    path: EntityPath
+    number: int
+    until: int | None
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        place = place_at(tx, self.path)
+        cause = known_cause(tx, place, self.number, str(self.path))
+        tx.causes.save(place, _replace(cause, acknowledged_until=self.until))
+        until = None if self.until is None else to_datetime(self.until)
+        audit(tx, self.actor, "acknowledge_cause", str(self.path), cause=cause.number, until=until)
+
+
+@dataclasses.dataclass(slots=True)
+class ExplainCause(Operation[None]):
+    """Keep what explains a cause: anything that JSON can say."""
+
+    path: EntityPath
+    number: int
+    difference: Any
+
+    def run(self, tx: Transaction) -> None:
+        place = place_at(tx, self.path)
+        cause = known_cause(tx, place, self.number, str(self.path))
+        encoded = None if self.difference is None else msgspec.json.encode(self.difference).decode()
+        tx.causes.save(place, _replace(cause, difference=encoded, explained=tx.now))
+
+
+@dataclasses.dataclass(slots=True)
+class RecountCauses(Operation[None]):
+    """Count the dead letters of all causes anew, as after workers of an older version."""
+
+    path: EntityPath
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        tx.causes.save_counts()
+        tx.causes.recount(place_at(tx, self.path))
+        audit(tx, self.actor, "recount_causes", str(self.path))

@@ -1,0 +1,69 @@
+"""How a cause of dead letters stands: new, rising, steady, regressed or over. Pure functions."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+#: The highest number of a cause.
+LAST_CAUSE = (1 << 31) - 1
+#: Hours whose mean an hour is compared with.
+HOURS = 24
+#: A cause is rising if an hour has at least so many letters, so many times the mean, and that is so unlikely.
+_FEWEST, _TIMES, _CHANCE = 10, 2, 1e-6
+#: Terms of a sum of which each is at most half the one before.
+_TERMS = 64
+
+
+class CauseState(enum.Enum):
+    """How a cause stands."""
+
+    #: First seen of late.
+    NEW = "new"
+    #: More letters in this hour than chance explains.
+    RISING = "rising"
+    #: None of the others.
+    STEADY = "steady"
+    #: It was over, and is back.
+    REGRESSED = "regressed"
+    #: No letter of it waits.
+    OVER = "over"
+
+
+def poisson_tail(count: int, mean: float) -> float:
+    """Return how likely `count` or more are where `mean` are expected. Good above the mean; below it, 1."""
+    if count <= mean:
+        return 1.0
+    if mean <= 0:
+        return 0.0
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    total = 0.0
+    for step in range(1, _TERMS + 1):
+        total += term
+        term *= mean / (count + step)
+    # What is left is less than a geometric series.
+    return min(1.0, total + term / (1 - mean / (count + _TERMS + 1)))
+
+
+def is_rising(count: int, before: Sequence[int]) -> bool:
+    """Return whether an hour's count is more than chance makes of the counts of the hours before."""
+    mean = sum(before) / HOURS
+    return count >= _FEWEST and count >= _TIMES * mean and poisson_tail(count, mean) < _CHANCE
+
+
+def state_of(
+    waiting: int, first: int, began: int, hours: Sequence[int], mark: int, *, was_over: bool
+) -> CauseState:
+    """Return how a cause stands.
+
+    `first`: when its first letter ever came; `began`: the first of those that wait. `hours`: how many came in
+    each of the 24 hours before, and in this one. `mark`: from when on it counts as new, or as back.
+    """
+    if not waiting:
+        return CauseState.OVER
+    if was_over and began >= mark:
+        return CauseState.REGRESSED
+    if not was_over and first >= mark:
+        return CauseState.NEW
+    return CauseState.RISING if is_rising(hours[-1], hours[:-1]) else CauseState.STEADY

@@ -82,8 +82,8 @@ class DeadlyConnection:
     def script(self, sql: str) -> Any:
         return self._fuse.run(self._connection.script, sql)
 
-    def send(self, sql: str) -> Any:
-        return self._fuse.run(self._connection.send, sql)
+    def send(self, sql: str, *values: Any) -> Any:
+        return self._fuse.run(self._connection.send, sql, *values)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -97,7 +97,7 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
         if not isinstance(owner._connection, DeadlyConnection):
             # One that comes back from a pool is deadly already.
             owner._connection = DeadlyConnection(owner._connection, fuse)
-        owner._tx._x = owner._connection.execute
+        owner._tx.context._execute = owner._connection.execute
 
     def exclusive() -> Any:
         found = begin()

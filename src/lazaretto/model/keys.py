@@ -14,8 +14,9 @@ SUBQUEUE_BITS = 2
 QUEUE_BITS = SEQUENCE_BITS + SUBQUEUE_BITS
 #: The highest sequence number: at 10,000 messages a second it is reached after 14 years.
 LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
-#: The highest queue id: what is left of a signed 64-bit integer.
-LAST_QUEUE = (1 << (63 - QUEUE_BITS)) - 1
+#: What is left for a queue's id in a signed 64-bit integer.
+QUEUE_ID_BITS = 63 - QUEUE_BITS
+LAST_QUEUE = (1 << QUEUE_ID_BITS) - 1
 
 # Messages that wait in ";retry" stay in the main part: it is a state, not a place.
 _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}

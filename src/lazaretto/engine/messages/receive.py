@@ -53,6 +53,7 @@ class Receive(Operation[Found]):
 
     # An attempt that is recorded but not synced yet survives every death of a process.
     durable = False
+    foreseeable: ClassVar[bool] = True
     rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> Found | Again:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
@@ -14,7 +15,14 @@ from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.deliver import deliver
 from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.engine.routing.router import remember_id
-from lazaretto.errors import EntityNotFound, InvalidMessage, MessageNotFound, NotAllowed, QuotaExceeded
+from lazaretto.errors import (
+    EntityNotFound,
+    InvalidMessage,
+    LazarettoError,
+    MessageNotFound,
+    NotAllowed,
+    QuotaExceeded,
+)
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound, sequence_of
@@ -35,6 +43,7 @@ class Send(Operation[list[int]]):
     messages: Sequence[NewMessage]
     destination: str | None = None
 
+    foreseeable: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
     rank: ClassVar[int] = 0
 
@@ -45,6 +54,42 @@ class Send(Operation[list[int]]):
         if queue.options.requires_duplicate_detection:
             return _send_new(tx, queue, self.messages, self.destination)
         return _insert(tx, queue, self.messages, self.destination)
+
+    def start(self, tx: Transaction) -> Callable[[], list[int]] | None:
+        return self.start_all(tx, [self])[0]
+
+    @classmethod
+    def start_all(
+        cls, tx: Transaction, operations: Sequence[Any]
+    ) -> Sequence[Callable[[], list[int]] | None]:
+        """Start several callers' sends: those to one queue are one insertion."""
+        if not tx.plans:
+            return [None] * len(operations)
+        started: dict[int, Callable[[], list[int]]] = {}
+        together: dict[int, tuple[QueueRecord, list[int]]] = {}
+        for index, operation in enumerate(operations):
+            queue = operation._find_plain(tx)
+            if queue is not None:
+                together.setdefault(queue.queue_id, (queue, []))[1].append(index)
+        for queue, places in together.values():
+            sent = tx.start_sending(queue, [m for place in places for m in operations[place].messages])
+            if sent is not None:
+                end = 0
+                for place in places:
+                    start, end = end, end + len(operations[place].messages)
+                    started[place] = functools.partial(_numbers, sent, start, end)
+        return [started.get(index) for index in range(len(operations))]
+
+    def _find_plain(self, tx: Transaction) -> QueueRecord | None:
+        """Return the queue if the messages just come to stand in it; errors are left to `run`."""
+        if self.destination is not None:
+            return None
+        try:
+            queue = check_send(tx, self.path, self.messages)
+        except LazarettoError:
+            return None
+        detects = queue.options.requires_duplicate_detection
+        return None if detects or queue.kind is EntityKind.TOPIC or forwards(queue) else queue
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
@@ -63,6 +108,10 @@ class Send(Operation[list[int]]):
         keys = tx.insert_messages(first, [m for operation in operations for m in operation.messages])
         numbers = iter([sequence_of(key) for key in keys])
         return [[next(numbers) for _ in operation.messages] for operation in operations]
+
+
+def _numbers(keys: Callable[[], Sequence[int]], start: int, end: int) -> list[int]:
+    return [sequence_of(key) for key in keys()[start:end]]
 
 
 def _insert(

@@ -95,6 +95,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
     entries: Sequence[Settled]
 
+    foreseeable: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
 
     @classmethod
@@ -293,6 +294,7 @@ class RenewLocks(Operation[list[int]]):
     messages: Sequence[ReceivedMessage]
 
     durable = False
+    foreseeable: ClassVar[bool] = True
 
     def run(self, tx: Transaction) -> list[int]:
         untils, lost = [], []

@@ -106,6 +106,11 @@ class Transaction(Protocol):
         """The name under which this process's locks are recorded."""
         ...
 
+    @property
+    def plans(self) -> bool:
+        """Whether the commit is only planned yet: nothing of the store but settings can be read."""
+        ...
+
     def random_token(self, messages: int = 1) -> int:
         """Return a new token for a lock on so many messages at most."""
         ...
@@ -131,6 +136,15 @@ class Transaction(Protocol):
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
         """Add messages at the queue's end; return their keys."""
+        ...
+
+    def start_sending(
+        self, queue: QueueRecord, messages: Sequence[NewMessage]
+    ) -> Callable[[], list[int]] | None:
+        """Do what `insert_messages` does without knowing their keys.
+
+        Return what gives the keys once the commit is done; None if that is not possible.
+        """
         ...
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
@@ -286,6 +300,8 @@ class Operation(Generic[T]):
 
     #: Whether the answer waits until the commit is on disk, or only until it survives a kill.
     durable: ClassVar[bool] = True
+    #: Whether it often needs nothing but the settings of queues to be read before its commit.
+    foreseeable: ClassVar[bool] = False
 
     def run(self, tx: Transaction) -> T | Again:
         """Do it and return the answer.

@@ -169,9 +169,9 @@ class PgConnection:
         """
         self._pipeline.open()
 
-    def send(self, sql: str) -> Sent:
-        """Send a statement that changes nothing by itself."""
-        return self._pipeline.send(sql)
+    def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
+        """Send a statement without counting it as a change."""
+        return self._pipeline.send(sql, parameters)
 
     def settle(self) -> None:
         """Wait for what became of everything that was sent. Raises the first error."""

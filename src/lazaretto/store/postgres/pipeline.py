@@ -13,6 +13,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
+from lazaretto.store.postgres.arrays import Column
 from lazaretto.store.postgres.watch import Watch
 
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
@@ -45,8 +46,9 @@ _ENCODERS: dict[type, Callable[[Any], bytes | None]] = {
     list: lambda value: b"{%b}" % b",".join(map(_number, value)),
     bytearray: bytes,
     memoryview: bytes,
+    Column: lambda value: value.encoded,
 }
-_BINARY = frozenset((bytes, bytearray, memoryview))
+_BINARY = frozenset((bytes, bytearray, memoryview, Column))
 
 
 class _Kinds(dict[type, type]):

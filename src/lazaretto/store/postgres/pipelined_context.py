@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
-from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.sql.commit_context import CommitContext
-from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect
 
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
@@ -30,12 +30,34 @@ _TRANSIT_DUE = 2
 AHEAD = 1_000_000
 
 
+class Taker(Protocol):
+    """What takes the statements of a commit."""
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether it goes on before what became of them is known."""
+        ...
+
+    @property
+    def total_changes(self) -> int:
+        """A number that grows when something is changed."""
+        ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Cursor:
+        """Take a statement."""
+        ...
+
+    def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Take rows to be copied."""
+        ...
+
+
 class PgContext(CommitContext):
     """One connection's commits on PostgreSQL. `reads`: it only reads, and nothing is written."""
 
     def __init__(
         self,
-        connection: PgConnection,
+        connection: Taker,
         dialect: Dialect,
         memory: Memory,
         worker: str,

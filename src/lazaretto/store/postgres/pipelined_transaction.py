@@ -16,7 +16,7 @@ from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
 
 #: The bit of a lock's token that says whether it may be on a range.
-_RANGED = 1
+RANGED = 1
 
 _KEY = operator.itemgetter(2)
 
@@ -61,7 +61,7 @@ class PgTransaction(SqlTransaction):
 
     def random_token(self, messages: int = 1) -> int:
         token = super().random_token()
-        return token | _RANGED if self._ranges and messages > 1 else token & ~_RANGED
+        return token | RANGED if self._ranges and messages > 1 else token & ~RANGED
 
     def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         if queue_id not in self.context.memory.unclear or not self._connection.sends_ahead:
@@ -107,11 +107,11 @@ class PgTransaction(SqlTransaction):
         # Whoever is handed a message must be known as a worker, which is asked for before.
         if not self.context.memory.registered or queue_id in self.context.memory.unclear:
             return None
-        single = [token for limit, token in wanted for _ in range(limit) if not token & _RANGED]
+        single = [token for limit, token in wanted for _ in range(limit) if not token & RANGED]
         together = self._take(queue_id, len(single), single, until) if single else None
         taking = []
         for limit, token in wanted:
-            of = together if not token & _RANGED else self._take(queue_id, limit, [token], until)
+            of = together if not token & RANGED else self._take(queue_id, limit, [token], until)
             assert of is not None
             taking.append(functools.partial(of, token))
         return taking
@@ -125,7 +125,7 @@ class PgTransaction(SqlTransaction):
         if something does.
         """
         first, times, memory = lower_bound(queue_id), self.context.by_now(), self.context.memory
-        ranged = bool(tokens[0] & _RANGED)
+        ranged = bool(tokens[0] & RANGED)
         memory.ranges |= ranged
         sent = self.context.run(
             "take_range" if ranged else "take_rows",
@@ -181,7 +181,7 @@ class PgTransaction(SqlTransaction):
         self.queues.count_bytes(keys, -1)
         own: list[tuple[int, int]] = []
         for token, some in held.items():
-            if token & _RANGED:
+            if token & RANGED:
                 values = {
                     "keys": self.context.ids(some),
                     "token": token,

@@ -234,6 +234,112 @@ d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :sub
            FROM lazaretto_messages m WHERE m.key = [dead_key d.key, d.subqueue])) > 0)
 ORDER BY d.key LIMIT nullif(:limit::bigint, -1)
 
+-- == commits that go out whole ==
+
+-- name: send_next
+-- New messages at a queue's end, wherever that is: their columns. What is below `floor` was seen before; many that
+-- are gone may stand there. The answer is the number before their first.
+-- Differs because the server finds the numbers, whoever has sent meanwhile.
+-- locks: not looked at
+WITH last AS (
+    SELECT greatest(
+        :floor::bigint,
+        (SELECT sequence_number FROM lazaretto_high_water
+         WHERE queue_id = :queue_id::bigint ORDER BY sequence_number DESC LIMIT 1),
+        (SELECT key FROM lazaretto_messages WHERE key > :main::bigint + :floor AND key <= :main + :most::bigint
+         ORDER BY key DESC LIMIT 1) - :main,
+        (SELECT key FROM lazaretto_messages WHERE key > :dead::bigint + :floor AND key <= :dead + :most
+         ORDER BY key DESC LIMIT 1) - :dead,
+        (SELECT key FROM lazaretto_messages WHERE key > :transfer::bigint + :floor AND key <= :transfer + :most
+         ORDER BY key DESC LIMIT 1) - :transfer
+    ) AS number
+), put AS (
+    INSERT INTO lazaretto_messages
+        (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+    SELECT :main + last.number + n, state, due, expires, :now::bigint, message_id, session_id, headers, body_id, body
+    FROM last, unnest(
+        :states::bigint[], :dues::bigint[], :lives::bigint[], :ids::text[], :sessions::text[], :headers::bytea[],
+        :body_ids::bigint[], :bodies::bytea[]
+    ) WITH ORDINALITY AS m (state, due, expires, message_id, session_id, headers, body_id, body, n)
+)
+SELECT number / (number + :count::bigint <= :most)::int FROM last
+
+-- name: put_bodies
+-- Bodies that stand by themselves: their columns.
+-- Differs because one text takes any number of them.
+INSERT INTO lazaretto_bodies (body_id, body)
+SELECT b.body_id, b.body FROM unnest(:body_ids::bigint[], :bodies::bytea[]) AS b (body_id, body)
+
+-- name: keep_high_water
+-- Keep a queue's highest sequence number if a message that goes has it. The answer is the highest number above it.
+-- Differs because the server finds out whether it is the highest.
+-- locks: not looked at
+WITH above AS (
+    SELECT greatest(
+        (SELECT sequence_number FROM lazaretto_high_water
+         WHERE queue_id = :queue_id::bigint AND sequence_number >= :number::bigint
+         ORDER BY sequence_number DESC LIMIT 1),
+        (SELECT key FROM lazaretto_messages WHERE key > :main::bigint + :number AND key <= :main + :most::bigint
+         ORDER BY key DESC LIMIT 1) - :main,
+        (SELECT key FROM lazaretto_messages WHERE key > :dead::bigint + :number AND key <= :dead + :most
+         ORDER BY key DESC LIMIT 1) - :dead,
+        (SELECT key FROM lazaretto_messages WHERE key > :transfer::bigint + :number AND key <= :transfer + :most
+         ORDER BY key DESC LIMIT 1) - :transfer
+    ) AS number
+), lower AS (
+    DELETE FROM lazaretto_high_water
+    WHERE (SELECT number FROM above) IS NULL AND queue_id = :queue_id AND sequence_number = (
+        SELECT sequence_number FROM lazaretto_high_water
+        WHERE queue_id = :queue_id ORDER BY sequence_number DESC LIMIT 1)
+), kept AS (
+    INSERT INTO lazaretto_high_water (queue_id, sequence_number)
+    SELECT :queue_id, :number WHERE (SELECT number FROM above) IS NULL
+)
+SELECT number FROM above
+
+-- name: prolong_lock
+-- Prolong the lock on a message. Fails if it is not held any more.
+-- Differs because the answer is not waited for: a failure must be an error.
+-- locks: not looked at
+WITH held AS (
+    UPDATE lazaretto_messages SET due = :until
+    WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
+    RETURNING 1
+)
+SELECT 1 / count(*) FROM held
+
+-- name: select_settings
+-- A queue as it is set, and what tells whether its row has changed since.
+-- Differs because only the server is asked again within a commit.
+SELECT [queue_columns], xmin::text::bigint FROM lazaretto_queues WHERE path_key = :path_key
+
+-- name: select_settings_by_id
+-- The same by a queue's number.
+-- Differs because only the server is asked again within a commit.
+SELECT [queue_columns], xmin::text::bigint FROM lazaretto_queues WHERE queue_id = :queue_id
+
+-- name: open_lanes
+-- Wait until nobody else is at work on some queues, in the order of their numbers, or on the store as a whole. Fails
+-- if a timer that this commit sets has come by now. The answer is the server's time.
+-- Differs because the file has BEGIN IMMEDIATE.
+SELECT pg_advisory_xact_lock_shared(:writing, :store),
+       (SELECT count(pg_advisory_xact_lock(:lanes::bigint + lane)::text) FROM unnest(:queues::bigint[]) AS lane),
+       CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
+       1 / (:due::bigint IS NULL OR :due > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::int,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: close_lanes
+-- Fails if queues are not set as they were known to be; else the next version of what is stored, if anything was
+-- changed, told to all who listen if there may be something to receive.
+-- Differs because the file has PRAGMA data_version.
+SELECT 1 / (cardinality(:queues::bigint[]) = (
+           SELECT count(*) FROM unnest(:queues::bigint[], :marks::bigint[]) AS known (queue_id, mark)
+           WHERE mark = (SELECT q.xmin::text::bigint FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
+       )::int,
+       CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
+            THEN nextval('lazaretto_version'::regclass) END,
+       CASE WHEN :tells AND pg_current_xact_id_if_assigned() IS NOT NULL THEN pg_notify(:channel, '')::text END
+
 -- == events and audit ==
 
 -- name: copy_events

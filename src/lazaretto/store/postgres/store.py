@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
+from lazaretto.model.keys import QUEUE_ID_BITS
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
@@ -26,6 +28,7 @@ from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.user_sql import PgExclusive
+from lazaretto.store.postgres.whole_transaction import Settings, Unforeseen, WholeContext, WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -47,6 +50,8 @@ _MOST_IDLE = 8
 _TIDYING = 0x4C5A0003
 _TIDY_EVERY = 2.0
 _TIDY_IN_VAIN = 20.0
+#: After how many commits in a row a process assumes that it is the only one that writes.
+_LONE_COMMITS = 50
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
 
@@ -101,9 +106,11 @@ class PostgresStore(SqlStore):
             clock or self._server_clock or SystemClock(),
             durable_attempts=durable_attempts,
         )
+        self._settings = Settings(connection, self.dialect)
+        self._whole = self._whole_transaction()
         self._begun_at = 0
-        #: Whether nobody else wrote between the last two commits of this process.
-        self._alone = False
+        #: How many commits of this process have followed on each other, nobody else having written.
+        self._lone_commits = 0
         #: How often others were found to have written, and how often this process has changed something.
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
@@ -121,25 +128,132 @@ class PostgresStore(SqlStore):
         context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)
         return PgTransaction(context, self._prefix, ranges=self._ranges)
 
+    def _whole_transaction(self) -> WholeTransaction:
+        memory = Memory()
+        # What holds for ever, and what is no more than a hint.
+        memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
+        context = WholeContext(self._settings, self.dialect, memory, self.worker, self._mark)
+        return WholeTransaction(context, self._prefix, ranges=self._ranges)
+
     # -- writing --------------------------------------------------------------------------------
 
-    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
-        if self._alone and not self._connection.broken and not self._connection.heard:
-            try:
-                self._begin_as_expected(durable)
-                if self._run_together(group):
-                    self._save()
-                    self._answer(group)
-                    return True
-            except psycopg.Error:
-                # Either others have written meanwhile, or it fails again below, where that is known.
-                pass
-            except LazarettoError as error:
-                # What an operation found wrong may be so only by what was remembered.
-                if isinstance(error, CommitUnknown) or self._was_as_expected():
-                    raise
-            self._alone = False
+    def _commit(self, group: list[Ticket]) -> None:
+        durable = self._always_durable or any(ticket.operation.durable for ticket in group)
+        done = self._alone and self._commit_as_expected(group, durable)
+        if not done and not self._commit_whole(group, durable):
+            super()._commit(group)
+
+    def _commit_whole(self, group: list[Ticket], durable: bool) -> bool:
+        """Commit in one round trip, whatever others do meanwhile; return False if that is not possible."""
+        connection, tx = self._connection, self._whole
+        foreseeable = all(ticket.operation.foreseeable for ticket in group)
+        if not foreseeable or connection.broken or connection.heard:
+            return False
+        try:
+            tx.whole.memory.registered = self._memory.registered
+            tx.begin(self.clock.now())
+            plan_operations(group, tx)
+            tx.whole.finish()
+        except (Unforeseen, LazarettoError, psycopg.Error):
+            # What an operation found wrong may be so only by what was remembered.
+            return False
+        try:
+            version = self._send_whole(tx.whole, durable)
+        except psycopg.Error:
+            connection.roll_back()
+            self._settings.forget()
+            return False
+        except BaseException:
+            connection.roll_back()
+            raise
+        if version is not None:
+            self._note_whole(tx.whole, version)
+        tx.whole.committed()
+        self._answer(group)
+        self._committed(tx.whole)
+        return True
+
+    def _send_whole(self, whole: WholeContext, durable: bool) -> int | None:
+        """Send a commit that is planned, and wait until it is done; return the store's new version."""
+        connection, clock = self._connection, self._server_clock
+        flush = durable and not self._alone
+        queues, marks = whole.marks()
+        opening = {
+            "writing": _WRITING,
+            "store": self._number,
+            "lanes": self._number << QUEUE_ID_BITS,
+            "queues": sorted(whole.lanes),
+            "relaxed": flush or not durable,
+            "due": None if clock is None else whole.first_due,
+        }
+        closing = {
+            "queues": queues,
+            "marks": marks,
+            "tells": bool(whole.woken),
+            "channel": channel(self.schema),
+        }
+        connection.send_ahead()
+        connection.send("BEGIN")
+        opened = connection.execute(*self._statement("open_lanes", opening))
+        for planned in whole.plan.statements:
+            planned.sent = connection.send(planned.sql, planned.parameters)
+        closed = self._finish(connection, self._statement("close_lanes", closing), flush=flush)
+        assert closed is not None
+        if clock is not None:
+            clock.set(opened.fetchone()[-1])
+        version = closed.fetchone()[1]
+        return None if version is None else int(version)
+
+    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+        statement = self.dialect.statements[name]
+        return statement.sql, statement.pick(values)
+
+    def _note_whole(self, whole: WholeContext, version: int) -> None:
+        """Note what a commit that went out whole has changed, and whether others have written too."""
+        memory = self._memory
+        if version == self._version + 1:
+            self._lone_commits += 1
+            memory.ranges = True
+            for queue_id in whole.lanes:
+                memory.last_sequences.pop(queue_id, None)
+        else:
+            self._lone_commits = 0
+            memory.forget()
+        self._version = version
+        self._changes += 1
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody else seems to write to the store."""
+        return self._lone_commits >= _LONE_COMMITS
+
+    def _commit_as_expected(self, group: list[Ticket], durable: bool) -> bool:
+        """Commit by what is remembered; return False if others have written since, or it fails."""
+        if self._connection.broken or self._connection.heard:
+            return False
+        try:
+            self._begin_as_expected(durable)
+            if self._run_together(group):
+                self._save()
+                self._answer(group)
+                self._committed(self._tx.context)
+                return True
+        except psycopg.Error:
+            # Either others have written meanwhile, or it fails again below, where that is known.
+            pass
+        except LazarettoError as error:
+            # What an operation found wrong may be so only by what was remembered.
+            if isinstance(error, CommitUnknown) or self._was_as_expected():
+                self._start_over()
+                raise
+        except BaseException:
             self._start_over()
+            raise
+        self._lone_commits = 0
+        self._start_over()
+        return False
+
+    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
         self._begin(durable)
         self._connection.send_ahead()
         try:
@@ -184,8 +298,9 @@ class PostgresStore(SqlStore):
         self._flushes = durable and not self._alone
         version, now = self._patiently(lambda: self._begin_writing(durable and not self._flushes))
         self._begun_at = self._connection.total_changes
-        self._alone = version == self._version
-        self._others += not self._alone
+        others = version != self._version
+        self._lone_commits = 0 if others else self._lone_commits + 1
+        self._others += others
         self._begun(version, now)
 
     def _roll_back(self) -> None:
@@ -198,6 +313,8 @@ class PostgresStore(SqlStore):
             self._version = -1
             self._memory.cursors.clear()
             self._memory.registered = False
+            self._whole = self._whole_transaction()
+            self._settings.forget()
         try:
             return self._start(self._connection, durable)
         except psycopg.Error as error:
@@ -250,18 +367,27 @@ class PostgresStore(SqlStore):
         `tells`: other processes hear of it, because there may be something to receive. `flush`: the commit
         is not on disk, and is to be before this returns.
         """
-        changed = connection.total_changes != begun_at
-        move = self.dialect.text("tell" if tells else "move_on")
+        move: tuple[str, Sequence[Any]] | None = None
+        if connection.total_changes != begun_at:
+            move = self.dialect.text("tell" if tells else "move_on"), (channel(self.schema),) if tells else ()
+        moved = self._finish(connection, move, flush=flush)
+        row = None if moved is None else moved.fetchone()
+        return None if row is None else int(row[0])
+
+    def _finish(
+        self, connection: PgConnection, move: tuple[str, Sequence[Any]] | None, *, flush: bool
+    ) -> Cursor | None:
+        """Run what stands at the end of a commit that changes something, and commit."""
         committed: Sent | None = None
         try:
-            moved = connection.execute(move, (channel(self.schema),) if tells else ()) if changed else None
+            moved = None if move is None else connection.execute(*move)
             if connection.sends_ahead:
                 committed = connection.send("COMMIT")
-                if changed and flush:
+                if move is not None and flush:
                     connection.send(self.dialect.text("flush"))
                 connection.settle()
             else:
-                flushed = f"; {self.dialect.text('flush')}" if changed and flush else ""
+                flushed = f"; {self.dialect.text('flush')}" if move is not None and flush else ""
                 connection.script(f"COMMIT{flushed}")
         except psycopg.Error as error:
             # What was committed must not be done again, even if it could not be made sure that it is on disk.
@@ -269,14 +395,13 @@ class PostgresStore(SqlStore):
                 done = flush and not connection.in_transaction
             else:
                 done = committed.result is not None
-            if not changed or not (connection.broken or done):
+            if move is None or not (connection.broken or done):
                 raise
             raise CommitUnknown(
                 f"{self._where}: the connection was lost during the commit, or it may not be on disk: "
                 "whether it takes effect is not known; look before you do it again"
             ) from error
-        row = None if moved is None else moved.fetchone()
-        return None if row is None else int(row[0])
+        return moved
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)
@@ -484,6 +609,23 @@ class PostgresStore(SqlStore):
 
     def _connections(self) -> Sequence[Closable]:
         return [*self._readers, *self._lent, self._connection, self._bell]
+
+
+def plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> None:
+    """Do all operations as far as that is possible before the commit. Raises what stands against it."""
+    for ticket in group:
+        ticket.error = ticket.later = None
+    ordered = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
+    for kind, tickets in itertools.groupby(ordered, key=lambda t: type(t.operation)):
+        some = list(tickets)
+        for ticket, later in zip(some, kind.start_all(tx, [t.operation for t in some]), strict=True):
+            ticket.later = later
+        some = [ticket for ticket in some if ticket.later is None]
+        if len(some) == 1:
+            some[0].answer = some[0].operation.run(tx)
+        elif some:
+            for ticket, answer in zip(some, kind.run_all(tx, [t.operation for t in some]), strict=True):
+                ticket.answer = answer
 
 
 def _begin_reading(connection: PgConnection) -> None:

@@ -185,7 +185,10 @@ class SqlStore(ABC):
                 raise
         except self.errors as error:
             raise self._translated(error) from error
-        done = self._tx.context
+        self._committed(self._tx.context)
+
+    def _committed(self, done: CommitContext) -> None:
+        """Note and tell what a commit that is done has brought."""
         if done.cursors:
             self._memory.cursors.update(done.cursors)
         if done.registers:

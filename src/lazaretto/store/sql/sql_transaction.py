@@ -53,6 +53,8 @@ class SqlTransaction:
     Messages themselves are dealt with here; each other subject has a part of its own.
     """
 
+    plans = False
+
     def __init__(self, context: CommitContext, prefix: str) -> None:
         self.context = context
         self._prefix = prefix
@@ -146,6 +148,11 @@ class SqlTransaction:
             self.queues.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
         self.context.wake(keys[0], count)
         return keys
+
+    def start_sending(
+        self, queue: QueueRecord, messages: Sequence[NewMessage]
+    ) -> Callable[[], list[int]] | None:
+        return None
 
     def new_message_id(self) -> str:
         self._number += 1

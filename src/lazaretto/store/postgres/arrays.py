@@ -1,0 +1,39 @@
+"""Arrays as PostgreSQL takes them in binary: the columns of several rows, each as one parameter."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+_HEAD = struct.Struct(">iiIii")
+_LENGTH = struct.Struct(">i")
+_NUMBER = struct.Struct(">iq")
+_NULL = _LENGTH.pack(-1)
+
+
+class Column:
+    """The values of one column, encoded."""
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, oid: int, parts: list[bytes]) -> None:
+        self.encoded = _HEAD.pack(1, 1, oid, len(parts), 1) + b"".join(parts)
+
+
+def numbers(values: Iterable[int | None]) -> Column:
+    """Return a column of BIGINT."""
+    return Column(20, [_NULL if value is None else _NUMBER.pack(8, value) for value in values])
+
+
+def blobs(values: Iterable[bytes | None]) -> Column:
+    """Return a column of BYTEA."""
+    return Column(17, _sized(values))
+
+
+def texts(values: Iterable[str | None], encode: Callable[[str], bytes]) -> Column:
+    """Return a column of TEXT."""
+    return Column(25, _sized(None if value is None else encode(value) for value in values))
+
+
+def _sized(values: Iterable[bytes | None]) -> list[bytes]:
+    return [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]

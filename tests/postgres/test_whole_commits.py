@@ -1,0 +1,212 @@
+"""No lock is held while the network is waited for: a commit goes out whole, whatever others do meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from servers import Server
+
+import lazaretto
+from lazaretto import Broker, ManualClock, Message, MessageLockLost, QueueDisabled, QueueOptions, QueueStatus
+from lazaretto.model.keys import QUEUE_ID_BITS
+from lazaretto.store.postgres.store import PostgresStore
+
+#: What the server says last when it waits for a client that has no transaction open, and so no lock.
+_IDLE = b"Z\x00\x00\x00\x05I"
+
+
+class Witness:
+    """Forwards connections to a server, and notes how they take turns."""
+
+    def __init__(self, server: Server) -> None:
+        parts = conninfo_to_dict(server.url)
+        self._target = (str(parts["host"]), int(str(parts["port"])))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        #: What was said in turns, from whom and what, by the connection's port.
+        self.said: dict[int, list[tuple[str, bytes]]] = {}
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def url(self, url: str) -> str:
+        """Return the address of a store behind this."""
+        return url.replace(f":{self._target[1]}/", f":{self.port}/")
+
+    def writing(self, broker: Broker) -> list[tuple[str, bytes]]:
+        """Return what is said on the connection that a host writes on."""
+        with socket.socket(fileno=os.dup(store_of(broker)._connection.raw.fileno())) as own:
+            return self.said[own.getsockname()[1]]
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            if select.select([self._listener], [], [], 0.05)[0]:
+                client, (_, port) = self._listener.accept()
+                turns = self.said[port] = []
+                self._threads.append(threading.Thread(target=self._forward, args=(client, turns)))
+                self._threads[-1].start()
+
+    def _forward(self, client: socket.socket, turns: list[tuple[str, bytes]]) -> None:
+        with client, socket.create_connection(self._target) as server:
+            names = {client: ("client", server), server: ("server", client)}
+            while not self._stopping.is_set():
+                for one in select.select([client, server], [], [], 0.05)[0]:
+                    who, other = names[one]
+                    with contextlib.suppress(OSError):
+                        piece = one.recv(1 << 20)
+                        if not piece:
+                            return
+                        if turns and turns[-1][0] == who:
+                            turns[-1] = who, turns[-1][1] + piece
+                        else:
+                            turns.append((who, piece))
+                        other.sendall(piece)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+
+@pytest.fixture
+def witness(postgres: Server) -> Iterator[Witness]:
+    found = Witness(postgres)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def hosts(url: str, witness: Witness) -> Iterator[tuple[Broker, Broker]]:
+    """Two processes' brokers on one store; the first one is watched."""
+    clock = ManualClock()
+    with (
+        lazaretto.connect(witness.url(url), clock=clock) as one,
+        lazaretto.connect(url, clock=clock) as other,
+    ):
+        one.create_queue("work", QueueOptions(lock_duration=30))
+        one.create_queue("other")
+        yield one, other
+
+
+def store_of(broker: Broker) -> PostgresStore:
+    """Return the store of a broker that is on the server."""
+    assert isinstance(broker._store, PostgresStore)
+    return broker._store
+
+
+def use(broker: Broker) -> None:
+    """Send, receive and complete, as another host does between two calls of the one that is watched."""
+    broker.sender("work").send(Message(b"theirs"))
+    (message,) = broker.receiver("work").receive(1)
+    broker.receiver("work").complete(message)
+
+
+@pytest.mark.parametrize("size", [10, 5_000])
+def test_no_answer_is_waited_for_between_lock_and_commit(
+    hosts: tuple[Broker, Broker], witness: Witness, size: int
+) -> None:
+    one, other = hosts
+    sender, receiver = one.sender("work"), one.receiver("work")
+    for _ in range(3):
+        # What is asked once, as how the queue is set, is known from then on.
+        use(other)
+        sender.send(Message(b"x" * size))
+        receiver.complete(receiver.receive(1))
+
+    def send() -> None:
+        sender.send([Message(b"x" * size), Message(b"y")])
+
+    said = witness.writing(one)
+    held: list[lazaretto.ReceivedMessage] = []
+    calls: dict[str, Callable[[], object]] = {
+        "send": send,
+        "receive": lambda: held.extend(receiver.receive(1)),
+        "renew": lambda: receiver.renew_lock(held[0]),
+        "complete": lambda: receiver.complete(held.pop()),
+    }
+    for name, call in calls.items():
+        use(other) if name == "send" else other.sender("work").send(Message(b"theirs"))
+        said.clear()
+        call()
+        assert [who for who, _ in said] == ["client", "server"], name
+        assert said[-1][1].endswith(_IDLE), name
+    assert one.check() == []
+
+
+def test_a_commit_beside_a_change_of_settings_is_undone_and_done_again(
+    hosts: tuple[Broker, Broker],
+) -> None:
+    one, other = hosts
+    sender = one.sender("work")
+    sender.send(Message(b"1"))
+    other.set_status("work", QueueStatus.SEND_DISABLED)
+    with pytest.raises(QueueDisabled):
+        sender.send(Message(b"2"))
+    other.set_status("work", QueueStatus.ACTIVE)
+    assert sender.send(Message(b"3")) == 2
+    other.delete_queue("work")
+    with pytest.raises(lazaretto.EntityNotFound):
+        sender.send(Message(b"4"))
+    other.create_queue("work", QueueOptions(default_time_to_live=60))
+    assert sender.send(Message(b"5")) == 1
+    (message,) = one.receiver("work").receive(1)
+    assert message.expires_at is not None
+
+
+def test_numbers_go_on_whoever_sends_and_whatever_is_gone(hosts: tuple[Broker, Broker]) -> None:
+    numbers = []
+    for _ in range(3):
+        for host in hosts:
+            numbers.append(host.sender("work").send(Message(b"x")))
+            receiver = host.receiver("work")
+            receiver.complete(receiver.receive(1))
+    assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_message_that_another_host_has_settled_is_not_settled_again(hosts: tuple[Broker, Broker]) -> None:
+    one, other = hosts
+    one.sender("work").send(Message(b"x"))
+    (message,) = one.receiver("work").receive(1)
+    other.receiver("work").complete(message)
+    with pytest.raises(MessageLockLost):
+        one.receiver("work").complete(message)
+    with pytest.raises(MessageLockLost):
+        one.receiver("work").renew_lock(message)
+    assert one.check() == []
+
+
+def test_what_others_do_on_other_queues_is_not_waited_for(
+    hosts: tuple[Broker, Broker], url: str, postgres: Server
+) -> None:
+    one, _ = hosts
+    sender = one.sender("other")
+    sender.send(Message(b"known"))
+    store = store_of(one)
+    queue = store.read(lambda tx: tx.queues.by_path("work"))
+    assert queue is not None
+    with psycopg.connect(postgres.url) as connection:
+        # As a commit on another queue, that is not done yet.
+        lane = (store._number << QUEUE_ID_BITS) + queue.queue_id
+        connection.execute(
+            "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(%s::bigint)",
+            (0x4C5A0002, store._number, lane),
+        )
+        assert sender.send(Message(b"beside it")) == 2
+
+
+def test_a_timer_that_is_past_when_it_comes_is_not_overlooked(url: str) -> None:
+    with lazaretto.connect(url) as broker:
+        broker.create_queue("work", QueueOptions(default_time_to_live=0.001))
+        sender = broker.sender("work")
+        for _ in range(20):
+            sender.send(Message(b"x"))
+        assert broker.receiver("work").receive(1, 0.2) == []

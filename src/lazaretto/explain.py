@@ -18,16 +18,17 @@ from lazaretto.filters.body import LazyBody
 from lazaretto.filters.view import MessageView
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.headers import decode_headers
+from lazaretto.model.headers import Headers, decode_headers
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.store.contract.sample_contract import SampleRecord
 from lazaretto.store.contract.transaction_contract import Store, Transaction
 from lazaretto.triage.answers import ComparedWith, Difference, Explanation
 from lazaretto.triage.columns import Group
 from lazaretto.triage.differences import find_difference, find_differences
 from lazaretto.triage.families import Cause, unite
 from lazaretto.triage.features import Features, features_of
-from lazaretto.triage.samples import Sample
+from lazaretto.triage.samples import Sample, hashed
 from lazaretto.triage.verify import Tally
 
 #: Letters of one cause, and good messages, that a difference is looked for among.
@@ -43,6 +44,8 @@ _PAGE = 1_000
 _MESSAGES = 200
 #: Bytes of the bodies of good messages.
 _GOOD_BYTES = 16 << 20
+#: So many completed messages are preferred to more that wait, which may yet fail.
+_ENOUGH = 200
 
 _Kind = tuple[str | None, str | None]
 Decode = Callable[[bytes], Any]
@@ -166,10 +169,23 @@ class _Asked:
     ) -> tuple[list[MessageView], ComparedWith]:
         if given is not None:
             return [self._view(message) for message in given], ComparedWith.GIVEN
-        waiting = list(self._waiting())
-        if waiting:
-            return [self._view(message) for message in waiting], ComparedWith.WAITING
-        return [], ComparedWith.NOTHING
+        kept = self._kept()
+        if len(kept) >= _ENOUGH:
+            return kept, ComparedWith.COMPLETED
+        waiting = [self._view(message) for message in self._waiting()]
+        if max(len(kept), len(waiting)) == 0:
+            return [], ComparedWith.NOTHING
+        more = len(waiting) > len(kept)
+        return (waiting, ComparedWith.WAITING) if more else (kept, ComparedWith.COMPLETED)
+
+    def _kept(self) -> list[MessageView]:
+        def read(tx: Transaction) -> list[SampleRecord]:
+            queue = holder(tx, self._path)
+            return tx.samples.of_queue(queue.queue_id) if queue.options.kept_samples else []
+
+        # They are as evenly spread by hash as by number.
+        found = sorted(look(self._store, read), key=lambda sample: hashed(sample.key))[:_GOOD]
+        return [self._seen(decode_headers(one.headers), one.message_id, one.body) for one in found]
 
     def _waiting(self) -> Iterator[StoredMessage]:
         queue = look(self._store, lambda tx: holder(tx, self._path))
@@ -195,6 +211,9 @@ class _Asked:
             headers, message_id, body = decode_headers(made.headers), made.message_id or "", made.body
         else:
             raise InvalidOption(f"expected good to be messages, got {shown(message)}")
+        return self._seen(headers, message_id, body)
+
+    def _seen(self, headers: Headers, message_id: str, body: bytes) -> MessageView:
         return MessageView(headers, message_id, size=len(body), body=LazyBody(lambda: body, self._decode))
 
     def _features(self, view: MessageView) -> Features:

@@ -18,6 +18,8 @@ from lazaretto import (
     QueueOptions,
 )
 
+from .actions import stored
+
 POLICY = PoisonPolicy(receive_retry_count=0)
 
 
@@ -120,3 +122,53 @@ def test_wrong_options_are_refused(broker: Broker, queue: str) -> None:
     for options in wrong:
         with pytest.raises(InvalidOption):
             broker.explain(queue, **options)
+
+
+def samples(broker: Broker) -> list[Any]:
+    return stored(broker, "SELECT key, body FROM lazaretto_samples ORDER BY key")
+
+
+def complete(broker: Broker, queue: str, bodies: list[dict[str, Any]], size: int = 100) -> None:
+    send(broker, queue, bodies)
+    with broker.receiver(queue) as receiver:
+        while messages := receiver.receive(size):
+            receiver.complete(messages)
+
+
+def test_some_completed_messages_are_kept_and_compared(broker: Broker, queue: str) -> None:
+    r = random.Random(4)
+    for size in (1, 100, 1_000):
+        complete(broker, queue, [order(r) for _ in range(250 if size == 1 else 2_000)], size)
+    kept = samples(broker)
+    assert 55 <= len(kept) <= 70
+    assert all(json.loads(bytes(body))["tax"] in (1, 2) for _, body in kept)
+    kill(broker, queue, [order(r, to="X") for _ in range(60)], KeyError("unknown"))
+    (cause,) = broker.explain(queue)
+    assert (cause.compared_with, cause.good, cause.filter) == (
+        ComparedWith.COMPLETED,
+        len(kept),
+        "body.to = 'X'",
+    )
+    assert samples(broker) == kept, "what failed is not kept"
+
+
+def test_what_is_kept_is_bounded_goes_with_the_option_and_with_the_queue(broker: Broker) -> None:
+    r = random.Random(5)
+    broker.create_queue("few", QueueOptions(kept_samples=20))
+    broker.create_queue("none", QueueOptions(kept_samples=0))
+    for path in ("few", "none"):
+        complete(broker, path, [{"n": n} for n in range(12_000)], 4_000)
+    assert 0 < len(samples(broker)) <= 20 + 64
+    broker.update_queue("few", kept_samples=0)
+    assert samples(broker) == []
+    broker.update_queue("few", kept_samples=10)
+    complete(broker, "few", [order(r) for _ in range(500)])
+    assert samples(broker)
+    broker.delete_queue("few")
+    broker.create_queue("few")
+    assert broker.explain("few") == []
+
+
+def test_long_bodies_are_not_kept(broker: Broker, queue: str) -> None:
+    complete(broker, queue, [{"text": "x" * 70_000} for _ in range(200)])
+    assert samples(broker) == []

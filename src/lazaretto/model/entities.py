@@ -19,6 +19,7 @@ from lazaretto.model.options import (
     duration,
     flag,
     instance,
+    integer,
     option,
     option_set,
     optional,
@@ -255,6 +256,8 @@ class QueueOptions:
             does not have it; its topic counts all subscriptions.
         auto_delete_on_idle: Delete it after this time without a send or receive, unless it holds
             dead letters or scheduled messages.
+        kept_samples: Completed messages that are kept as examples of good ones, at most about this
+            many, bodies included, for `explain` to compare dead letters with; 0 keeps none.
         dialogs: It is the queue of a service; only dialogs send to it and receive from it.
         retention: Of dialogs: keep processed messages until the conversation ends.
     """
@@ -283,6 +286,7 @@ class QueueOptions:
     auto_delete_on_idle: OptionalDuration = option(
         None, optional(duration(SHORTEST_IDLE)), page="forwarding.md#delete-idle-queues-automatically"
     )
+    kept_samples: int = option(2_048, integer(0, 100_000))
     dialogs: bool = option(False, flag(), fixed=True, page="dialogs.md")
     retention: bool = option(False, flag())
 

@@ -19,6 +19,7 @@ from lazaretto.engine.claims.end_claims import (
     summary_of,
 )
 from lazaretto.engine.log import audit, note
+from lazaretto.engine.messages.samples import keep_samples
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.messages.settle import Settlement, settle_row
 from lazaretto.engine.outcome.attempts import note_commit
@@ -208,6 +209,7 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
     if not keys:
         return 0
     held = tx.claims.shard_keys(shard, len(keys) + 1)
+    keep_samples(tx, queue, keys)
     if held == sorted(keys):
         return tx.claims.delete_shard(shard)
     still = set(held) if len(held) <= len(keys) else set(tx.claims.shard_keys(shard, shard.rows))

@@ -199,6 +199,8 @@ def change_options(
     check_destinations(tx, EntityPath(record.path), options)
     if changed:
         record = tx.queues.save(dataclasses.replace(record, options=options))
+        if options.kept_samples == 0:
+            tx.samples.remove_all(record.queue_id)
         if "max_size" in changed:
             tx.queues.count_size(record.queue_id)
         if "auto_delete_on_idle" in changed:

@@ -10,6 +10,7 @@ import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.receive import delete_completed
+from lazaretto.engine.messages.samples import keep_samples
 from lazaretto.engine.messages.sessions import require_session
 from lazaretto.engine.outcome.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import reject, remove, set_aside
@@ -143,6 +144,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 require_session(tx, queue, lock)
         entries = [entry for of_lock in locks.values() for entry in of_lock]
         completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+        if completed and path.subqueue is Subqueue.MAIN:
+            keep_samples(tx, queue, [m.key for m in completed])
         if completed and not delete_completed(tx, queue, completed):
             raise _lost(path, [m.key for m in completed])
         if len(completed) < len(entries):

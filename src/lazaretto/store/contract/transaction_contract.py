@@ -25,6 +25,7 @@ from lazaretto.store.contract.records import (
     Notice,
     QueueRecord,
 )
+from lazaretto.store.contract.sample_contract import StoredSamples
 from lazaretto.store.contract.session_contract import StoredSessions
 from lazaretto.store.contract.topic_contract import StoredTopics
 from lazaretto.store.contract.worker_contract import StoredWorkers
@@ -89,6 +90,11 @@ class Transaction(Protocol):
     @property
     def bodies(self) -> StoredBodies:
         """What may be done with bodies that stand by themselves."""
+        ...
+
+    @property
+    def samples(self) -> StoredSamples:
+        """What may be done with completed messages that are kept as examples."""
         ...
 
     @property

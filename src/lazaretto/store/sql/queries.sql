@@ -513,6 +513,34 @@ FROM lazaretto_messages m WHERE key = :key
 -- A body that stands by itself.
 SELECT body FROM lazaretto_bodies WHERE body_id = :body_id
 
+-- name: keep_samples
+-- Keep messages that are about to go as examples of good ones, unless their body is long.
+-- locks: not looked at
+INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body)
+SELECT x.key, :now, x.message_id, x.enqueued, x.headers, x.body
+FROM (SELECT m.key, m.message_id, m.enqueued, m.headers, [body] AS body
+      FROM lazaretto_messages m WHERE m.key [among keys]) x
+WHERE length(x.body) <= :longest
+ON CONFLICT (key) DO NOTHING
+
+-- name: select_sample_sizes
+-- What is known of a queue's kept messages without reading them.
+SELECT key, kept, coalesce(length(headers), 0) + length(body)
+FROM lazaretto_samples WHERE key > :first AND key <= :last ORDER BY key
+
+-- name: select_samples
+-- A queue's kept messages.
+SELECT key, message_id, enqueued, headers, body
+FROM lazaretto_samples WHERE key > :first AND key <= :last ORDER BY key
+
+-- name: delete_samples
+-- Keep some no longer.
+DELETE FROM lazaretto_samples WHERE key [among keys]
+
+-- name: delete_samples_of
+-- Keep none of a queue.
+DELETE FROM lazaretto_samples WHERE key > :first AND key <= :last
+
 -- name: peek
 -- Messages of a subqueue as they stand, from a sequence number on.
 [as_it_stands]

@@ -145,6 +145,7 @@ class QueueTables(Part):
             places = {"first": queue_id << SUBQUEUE_BITS, "last": (queue_id + 1) << SUBQUEUE_BITS}
             for name in _CAUSES:
                 self._context.run(name, places)
+            self._context.run("delete_samples_of", (first, last))
             self._context.run("delete_sessions_of", (queue_id,))
             self._context.run("delete_message_ids_of", (queue_id,))
             self._context.run("delete_deleted_queue", (queue_id,))

@@ -34,6 +34,7 @@ from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
+from lazaretto.store.sql.sample_tables import SampleTables
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.topic_tables import TopicTables
@@ -61,6 +62,7 @@ class SqlTransaction:
         self._number = 0
         self.sequences = SequenceNumbers(context)
         self.bodies = BodyTables(context)
+        self.samples = SampleTables(context)
         self.queues = QueueTables(context, self.bodies)
         self.sessions = SessionTables(context)
         self.topics = TopicTables(context, self.queues, self.bodies, self.sequences)

@@ -1,0 +1,96 @@
+"""Which completed messages a queue keeps as examples of good ones: their sequence numbers decide."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lazaretto.model.keys import sequence_of
+
+#: One message of each block of 2^level sequence numbers is kept; the level grows with the numbers.
+_LOWEST_LEVEL, _HIGHEST_LEVEL = 6, 12
+#: Sequence numbers of one level, in blocks: after so many the next level begins.
+_BLOCKS_BITS = 11
+#: How many times rarer than what is kept is what looks whether too much is.
+_LOOKS = 6
+#: A longer body is not kept, in bytes; and how many bytes there are for each message.
+LONGEST_BODY = 65_536
+BYTES_EACH = 2_048
+_LEFT = 0.75
+_DAY = 86_400_000_000
+_MASK = (1 << 64) - 1
+
+
+def _level_of(number: int) -> int:
+    return min(_HIGHEST_LEVEL, max(_LOWEST_LEVEL, number.bit_length() - _BLOCKS_BITS))
+
+
+@functools.lru_cache(4096)
+def _chosen(block: int, level: int) -> int:
+    """Return the number chosen of a block: one of those that are chosen of its halves, by a hash."""
+    for step in range(level - 1, -1, -1):
+        x = (block * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & _MASK
+        x = ((x ^ (x >> 31)) * 0xD6E8FEB86659FD93) & _MASK
+        block = block << 1 | (x >> 60 & 1)
+    return block
+
+
+def _is_chosen(number: int, level: int) -> bool:
+    return _chosen(number >> level, level) == number
+
+
+def choose(keys: Sequence[int]) -> list[int]:
+    """Return those of the keys of one queue whose messages are kept."""
+    if len(keys) == 1:
+        number = sequence_of(keys[0])
+        return [keys[0]] if _is_chosen(number, _level_of(number)) else []
+    lowest, highest = min(keys), max(keys)
+    first, last = sequence_of(lowest), sequence_of(highest)
+    level = _level_of(first)
+    if level != _level_of(last) or last - first >> level > len(keys):
+        return [key for key in keys if _is_chosen(n := sequence_of(key), _level_of(n))]
+    base = lowest - first
+    candidates = [base + _chosen(block, level) for block in range(first >> level, (last >> level) + 1)]
+    given = keys if len(candidates) < 4 else set(keys)
+    return [key for key in candidates if key in given]
+
+
+def is_time_to_look(chosen: Iterable[int]) -> bool:
+    """Return whether what a queue keeps is to be looked at, now that it keeps these too."""
+    return any(_is_chosen(n := sequence_of(key), _level_of(n) + _LOOKS) for key in chosen)
+
+
+class Kept(NamedTuple):
+    """A message that is kept: since when, in microseconds, and how many bytes it has."""
+
+    key: int
+    kept: int
+    size: int
+
+
+def superfluous(kept: Sequence[Kept], most: int, now: int) -> list[int]:
+    """Return the keys of those that are too many: a quarter of all, once there are more than `most`.
+
+    Those go that are chosen at the fewest levels, and each day of age counts as a level: so what is left is
+    as if fewer had been chosen from the first, and half as many of each earlier day.
+    """
+    most_bytes = most * BYTES_EACH
+    if len(kept) <= most and sum(one.size for one in kept) <= most_bytes:
+        return []
+
+    def worth(one: Kept) -> tuple[float, int]:
+        number = sequence_of(one.key)
+        level = _LOWEST_LEVEL
+        while level < 40 and _is_chosen(number, level + 1):
+            level += 1
+        return level - (now - one.kept) / _DAY, _chosen(number, 3)
+
+    left = sorted(kept, key=worth, reverse=True)
+    number = size = 0
+    for one in left:
+        size += one.size
+        if number >= _LEFT * most or size > _LEFT * most_bytes:
+            break
+        number += 1
+    return [one.key for one in left[number:]]

@@ -1,0 +1,44 @@
+"""Completed messages in the store that are kept as examples of good ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from lazaretto.model.reservoir import Kept
+
+
+class SampleRecord(msgspec.Struct, frozen=True):
+    """A completed message that is kept. Times in microseconds."""
+
+    key: int
+    message_id: str
+    enqueued: int
+    headers: bytes | None
+    body: bytes
+
+
+class StoredSamples(Protocol):
+    """What an operation may do with kept messages within one commit."""
+
+    def keep(self, keys: Sequence[int], longest: int) -> None:
+        """Keep messages that are about to be removed, but those whose body is longer than so many bytes."""
+        ...
+
+    def standing(self, queue_id: int) -> list[Kept]:
+        """Return what is known of a queue's kept messages, without these."""
+        ...
+
+    def of_queue(self, queue_id: int) -> list[SampleRecord]:
+        """Return a queue's kept messages."""
+        ...
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """Remove kept messages."""
+        ...
+
+    def remove_all(self, queue_id: int) -> None:
+        """Remove all kept messages of a queue."""
+        ...

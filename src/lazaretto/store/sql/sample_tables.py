@@ -1,0 +1,39 @@
+"""Completed messages in SQL that are kept as examples of good ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lazaretto.model.keys import lower_bound
+from lazaretto.model.reservoir import Kept
+from lazaretto.store.contract.sample_contract import SampleRecord
+from lazaretto.store.sql.commit_context import Part
+
+
+class SampleTables(Part):
+    """What a transaction does with kept messages."""
+
+    def keep(self, keys: Sequence[int], longest: int) -> None:
+        now = self._context.now
+        self._context.run("keep_samples", {"now": now, "keys": self._context.ids(keys), "longest": longest})
+
+    def standing(self, queue_id: int) -> list[Kept]:
+        return [Kept(*row) for row in self._context.run("select_sample_sizes", _bounds(queue_id))]
+
+    def of_queue(self, queue_id: int) -> list[SampleRecord]:
+        return [
+            SampleRecord(key, message_id, enqueued, headers and bytes(headers), bytes(body))
+            for key, message_id, enqueued, headers, body in self._context.run(
+                "select_samples", _bounds(queue_id)
+            )
+        ]
+
+    def remove(self, keys: Sequence[int]) -> None:
+        self._context.run("delete_samples", (self._context.ids(keys),))
+
+    def remove_all(self, queue_id: int) -> None:
+        self._context.run("delete_samples_of", _bounds(queue_id))
+
+
+def _bounds(queue_id: int) -> tuple[int, int]:
+    return lower_bound(queue_id), lower_bound(queue_id + 1)

@@ -237,7 +237,7 @@ def test_blocks_left_out_are_rare() -> None:
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
-    kinds = {"python", "output", "console", "sh", "text", "mermaid"}
+    kinds = {"python", "output", "console", "sh", "text", "mermaid", "ini", "dockerfile", "yaml"}
     unknown = [
         f"{named(page)}:{b.line} {b.language!r}"
         for page in PAGES

@@ -58,12 +58,12 @@ def check_error(error: object) -> DialogError:
 class DialogTransaction(SettleVerbs[DialogMessage]):
     """The verbs of dialogs and your own SQL, all or nothing. A context manager.
 
-    Leaving the block commits: what was received and not settled otherwise is processed, and conversation
-    groups are given up. An exception rolls back: each message received is charged a failure, and the
-    service's way with poison decides. What is sent, begun, ended, moved or timed takes effect by the
-    commit, in the order of the calls, after what was received is settled. A message type or direction that
-    the contract does not allow is said at once; a conversation that is over, by the commit
-    (ConversationError). One thread.
+    Leaving the block commits. Received messages that were not settled otherwise are processed, and the
+    conversation groups are released. An exception rolls back. Each received message counts a failure, and
+    the service's `poison` option decides. The other verbs take effect on commit, in the order of the calls,
+    after received messages are settled. A message type or direction that the contract does not allow
+    raises at once. A conversation that has ended raises ConversationError on commit. Use a transaction in
+    one thread only.
     """
 
     def __init__(self, store: Store, directory: Directory, queue: str | None = None) -> None:
@@ -93,11 +93,11 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     ) -> list[DialogMessage]:
         """Return messages of one conversation group, which is locked until the transaction ends.
 
-        `queue`: the service's; may be left out where a reader was started for it. `conversation`, `group`:
-        of this one alone, else of the next group that nobody has locked. Within a group timers come first,
-        then errors, then messages, by their conversation's priority and in order. Waits up to `max_wait`
-        seconds (None: forever); then returns an empty list. Raises ConversationLocked,
-        ConversationNotFound, QueueDisabled, NotAllowed.
+        `queue` is the service's; a reader that was started for it may leave it out. `conversation` or `group`
+        selects one; otherwise the next unlocked group is used. Within a group timers come first, then errors,
+        then messages by their conversation's priority and in order. It waits up to `max_wait` seconds (None:
+        forever), then returns an empty list. Raises ConversationLocked, ConversationNotFound, QueueDisabled,
+        NotAllowed.
         """
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         found = self._receive(queue, max_messages, max_wait, conversation, group)
@@ -115,8 +115,8 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     ) -> tuple[str, bytes | None] | None:
         """Lock the next conversation group that has messages; return its id and its state, None if none came.
 
-        So a program knows what it is about before it receives (`receive(…, group=…)`). May be called again,
-        for several groups.
+        A program can then read the state before it receives with `receive(…, group=…)`. Call it again to lock
+        several groups.
         """
         found = self._receive(queue, 0, max_wait, None, None)
         return None if found is None else (found.group, found.state)
@@ -127,7 +127,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         return None if found is None else found.state
 
     def group_state(self, group: str, queue: str | None = None) -> bytes | None:
-        """Return the state of a group that this transaction has locked, as it will be by the commit."""
+        """Return the state of a group that this transaction has locked, with its own changes."""
         lock = self._held(group, queue)
         for operation in reversed(self._work.enlisted):
             if isinstance(operation, SetGroupState) and operation.group == group:
@@ -135,9 +135,9 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         return self._store.read(lambda tx: session_state(tx, lock.path, lock))
 
     def set_group_state(self, group: str, state: bytes | None, queue: str | None = None) -> None:
-        """Store the state of a group that this transaction has locked, by the commit; at most 256 KiB.
+        """Store the state of a group that this transaction has locked, on commit; at most 256 KiB.
 
-        It is forgotten when the group's last conversation has ended.
+        The state is deleted when the group's last conversation has ended.
         """
         lock = self._held(group, queue)
         self._work.enlist(SetGroupState(group, lock, state))
@@ -217,8 +217,8 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     ) -> str:
         """Begin a dialog between two services, under a contract; return the handle of this side.
 
-        `group`: the conversation group it belongs to, else a new one. `lifetime`: seconds after which both
-        ends receive an error (None: none). The far end learns of it by the first message.
+        The conversation joins `group`, or a new group. After `lifetime` seconds both sides receive an error
+        (None: never). The other side learns of the dialog from the first message.
         """
         handle = new_handle()
         for name, value in (("service", service), ("far_service", far_service), ("contract", contract)):
@@ -232,9 +232,9 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
     def send(self, conversation: str, message_type: str = DEFAULT, body: bytes = b"") -> None:
         """Send a message on a conversation on commit: exactly once, in order.
 
-        Raises DefinitionError if the contract does not have the message type or does not let this end send
-        it. A body that its type does not allow is set aside by the commit, and both ends of the dialog
-        receive what comes of that: an error at this one, nothing at the other.
+        Raises DefinitionError if the contract does not have the message type or does not let this side send
+        it. A body that its type does not allow is dead-lettered on commit. This side then receives an error;
+        the other side receives nothing.
         """
         handle = check_handle(conversation)
         if not isinstance(body, bytes | bytearray | memoryview):
@@ -260,9 +260,9 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         self._work.enlist(MoveConversation(check_handle(conversation), check_group(group), self._token))
 
     def set_timer(self, conversation: str, delay: float | None) -> None:
-        """Let a DialogTimer message come to this end after `delay` seconds, in place of one set before.
+        """Send a DialogTimer message to this side after `delay` seconds; it replaces an earlier timer.
 
-        None cancels the timer. A timer message is received before all others of its group.
+        None cancels the timer. Timer messages are received before all others of their group.
         """
         handle = check_handle(conversation)
         micros = None if delay is None else round(seconds("delay", delay) * 1_000_000)

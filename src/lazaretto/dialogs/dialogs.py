@@ -117,11 +117,11 @@ class Dialogs:
     ) -> None:
         """Create a service on a queue of its own, which is made with it; or change its options.
 
-        `contracts_`: those it can be the target of. `poison`: what becomes of a conversation with a message
-        that failed `failures` times, each `retry_delay` seconds apart: "hold" it until an operator decides,
-        "end" it with an error, "set_aside" the message and go on, or "disable" the queue after five
-        rollbacks in a row. `retention`: keep what was received and sent until the conversation ends.
-        `handler`, `max_readers`: see `run`.
+        `contracts_` are those it can be the target of. `poison` applies to a conversation when one of its
+        messages has failed `failures` times, `retry_delay` seconds apart. "hold" holds the conversation until
+        an operator decides. "end" ends it with an error. "set_aside" dead-letters the message and continues.
+        "disable" disables the queue after five rollbacks in a row. `retention` keeps received and sent
+        messages until the conversation ends. `handler` and `max_readers` are for `activate`.
         """
         definition = contracts.service(
             name,
@@ -147,11 +147,11 @@ class Dialogs:
         far_service: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Give conversations begun from now on a priority from 1 to 10 (5 if none fits).
+        """Give new conversations a priority from 1 to 10 (5 if none fits).
 
-        The most specific one that fits counts: a contract for more than the near service, that for more
-        than the far one. The most urgent are received first, but for every eighth receive, which goes to
-        all in turn.
+        The most specific priority that fits applies: the contract outweighs the near service, and the near
+        service outweighs the far one. The most urgent conversations are received first. Every eighth receive
+        serves all in turn.
         """
         definition: Priority = contracts.priority(
             name, level, contract=contract, service=service, far_service=far_service
@@ -180,10 +180,10 @@ class Dialogs:
         compare: bool = False,
         actor: str | None = None,
     ) -> list[Change]:
-        """Make the store have what a TOML file, or a list of definitions, says; return what was changed.
+        """Apply the definitions of a TOML file or a list to the store; return the changes.
 
-        `drop_others`: drop what it does not name. `compare`: change nothing, return what would be. All or
-        nothing.
+        `drop_others` drops definitions that are not named. `compare` changes nothing and returns what would
+        change. It is all or nothing.
         """
         given = read_declaration(declaration) if isinstance(declaration, str | Path) else list(declaration)
         return self._apply(given, actor, drop_others=drop_others, compare=compare)
@@ -206,19 +206,19 @@ class Dialogs:
     # -- conversations --------------------------------------------------------------------------
 
     def transaction(self, queue: str | None = None) -> DialogTransaction:
-        """Begin a unit of work, to be used in a `with`. `queue`: what it receives from."""
+        """Begin a unit of work for a `with` block. It receives from `queue`."""
         return DialogTransaction(self._store, self._directory, queue)
 
     @contextlib.contextmanager
     def activate(
         self, *services: str, procedure: Procedure | None = None, grace: float = 30.0
     ) -> Iterator[list[QueueMonitor]]:
-        """Start and stop readers of services by load, as long as the `with` block lasts; yield the monitors.
+        """Start and stop readers of services by load during a `with` block; yield the monitors.
 
-        `services`: by name; all that have a handler, if none is named. `procedure`: what a reader runs,
-        instead of the service's handler; it is given a Reader, receives until nothing comes, and returns.
-        `by_type` makes one of functions for message types. `grace`: seconds that readers have to return in
-        the end. Raises DefinitionError, HandlerError.
+        `services` are names; without names, all services that have a handler. A reader runs `procedure`
+        instead of the service's handler. The procedure takes a Reader, receives until no message comes, and
+        returns. `by_type` makes one from functions for message types. `grace` is the number of seconds that
+        readers have to return at the end. Raises DefinitionError, HandlerError.
         """
         known = self.definitions()
         wanted = [known.service(name) for name in services]
@@ -315,9 +315,9 @@ class Dialogs:
     ) -> None:
         """Resume a conversation with a verdict on the poison message that holds it.
 
-        "retry": its attempts start again. "move": to the dead letters, and the conversation goes on without
-        it. "drop", "reject": as a disposition. "end": the conversation is ended with `error`, its messages
-        set aside.
+        "retry" starts its attempts again. "move" dead-letters it, and the conversation continues without it.
+        "drop" and "reject" are the dispositions. "end" ends the conversation with `error` and dead-letters
+        its messages.
         """
         if verdict not in VERDICTS:
             raise InvalidOption(f"expected a verdict of {', '.join(VERDICTS)}, got {shown(verdict)}")

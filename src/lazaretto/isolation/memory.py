@@ -32,7 +32,7 @@ _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
 
 
 class Corrupt(Exception):
-    """What the other side has written cannot be: an item has overwritten it."""
+    """The other side's data is invalid: an item has overwritten it."""
 
 
 class Record(NamedTuple):
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 
 def create_file() -> int:
-    """Return a new file in memory, by its descriptor."""
+    """Return the descriptor of a new file in memory."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fd, path = tempfile.mkstemp(prefix=f"{_NAME}-")
@@ -53,7 +53,7 @@ def create_file() -> int:
 
 
 def create_constant(data: bytes) -> int:
-    """Return a new file in memory that nobody can change."""
+    """Return the descriptor of a new file in memory that nobody can change."""
     fd = create_file()
     try:
         with os.fdopen(fd, "wb", closefd=False) as file:
@@ -75,7 +75,7 @@ def _seal(fd: int, seals: int) -> None:
 class Segment:
     """A shared file in memory, by its descriptor.
 
-    Nobody can make it smaller: touching what is gone would kill the process that does.
+    Nobody can shrink it: a process that touches a removed page would be killed.
     """
 
     def __init__(self, fd: int, size: int) -> None:
@@ -86,7 +86,7 @@ class Segment:
 
     @classmethod
     def create(cls, size: int, *, grows: bool = False) -> Segment:
-        """Return a new one. What is not written to takes no memory."""
+        """Return a new segment. Pages that are never written take no memory."""
         fd = create_file()
         try:
             os.ftruncate(fd, size)
@@ -98,9 +98,9 @@ class Segment:
 
     @classmethod
     def adopt(cls, fd: int) -> Segment:
-        """Return one that does not grow, without any descriptor by which it could be written to.
+        """Return a segment that cannot grow, with no descriptor that could write to it.
 
-        No other thread may open anything meanwhile.
+        No other thread may open a file during the call.
         """
         size = os.fstat(fd).st_size
         # The map has a descriptor of its own: the lowest that is free.
@@ -112,7 +112,7 @@ class Segment:
         return segment
 
     def reach(self, size: int) -> bool:
-        """See at least `size` bytes, which another process may have added; return whether that is news."""
+        """Map at least `size` bytes, which another process may have added; return whether the size changed."""
         if size <= len(self.map):
             return False
         found = os.fstat(self.fd)
@@ -125,7 +125,7 @@ class Segment:
         return True
 
     def put(self, offset: int, data: bytes) -> int:
-        """Write, growing as needed; return the offset behind it."""
+        """Write data, growing as needed; return the offset behind it."""
         end = offset + len(data)
         if end > len(self.map):
             self.reach(max(end, 2 * len(self.map)))
@@ -133,7 +133,7 @@ class Segment:
         return end
 
     def get(self, start: int, end: int) -> bytes:
-        """Read."""
+        """Return data at an offset."""
         return self.map[start:end]
 
     def numbers(self) -> memoryview:
@@ -141,18 +141,18 @@ class Segment:
         return memoryview(self.map)[:PAGE].cast("q")
 
     def free(self, start: int) -> None:
-        """Give back the memory behind `start`, a multiple of a page."""
+        """Return the memory behind `start`, a multiple of the page size, to the system."""
         if len(self.map) > start and hasattr(mmap, "MADV_REMOVE"):
             with contextlib.suppress(OSError):
                 self.map.madvise(mmap.MADV_REMOVE, start, len(self.map) - start)
 
     def close(self) -> None:
-        """Give it up."""
+        """Unmap the segment and close its descriptor."""
         os.close(self.fd)
 
 
 def put_items(segment: Segment, items: Sequence[bytes]) -> int:
-    """Write items; return how many bytes that takes."""
+    """Write items; return their size in bytes."""
     # Both sides are this very interpreter, and nothing else reads a list of bytes as fast. The older
     # format, because the newer one looks for items that are the same object.
     return segment.put(0, marshal.dumps(list(items), 2))
@@ -165,12 +165,12 @@ def get_items(segment: Segment, size: int) -> list[bytes]:
 
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:
-    """Write a record; return the offset behind it. The reader must be told only then."""
+    """Write a record; return the offset behind it. Tell the reader only after that."""
     return segment.put(offset, _RECORD.pack(record.item, record.kind, len(record.payload)) + record.payload)
 
 
 def get_records(segment: Segment, end: int, count: int, *, in_order: bool = True) -> Iterator[Record]:
-    """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for what is none."""
+    """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for an invalid record."""
     start, last = 0, -1
     seen: set[int] = set()
     if not 0 <= end <= len(segment.map):

@@ -59,7 +59,7 @@ MOST_READERS: Final = 32_767
 
 
 class MessageType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of message: its name, and what its body must be. `schema`: of JSON, for json_schema."""
+    """A kind of message: its name and how its body is validated. `schema` is for json_schema."""
 
     name: str
     validation: Validation = Validation.NONE
@@ -67,7 +67,7 @@ class MessageType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which message types a dialog may have, and who may send each. It does not change while it is used."""
+    """The message types of a dialog, and who may send each. It cannot change while it is used."""
 
     name: str
     messages: dict[str, SentBy]
@@ -76,10 +76,10 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Service(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One side of dialogs: the queue its messages arrive in, and the contracts it can be the target of.
 
-    `poison`: what becomes of a conversation with a poison message, after `failures` failures, each tried
-    again after `retry_delay` seconds. Services on one queue must agree on these. `retention`: what was
-    received and sent is kept until the conversation ends. `handler`: "module:function" that reads the
-    queue, in up to `max_readers` threads of a host, by load (Service Broker's activation).
+    `poison` decides about a conversation when a message has failed `failures` times, `retry_delay` seconds
+    apart. Services on one queue must agree on these three. `retention` keeps received and sent messages until
+    the conversation ends. `handler` is a "module:function" that reads the queue. A host runs it in up to
+    `max_readers` threads, by load (Service Broker's activation).
     """
 
     name: str
@@ -95,7 +95,7 @@ class Service(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Priority(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How urgent conversations are, from 1 to 10: by contract, near and far service, each or any (None)."""
+    """The priority of conversations, from 1 to 10, by contract, near service and far service (None: any)."""
 
     name: str
     level: int
@@ -227,7 +227,7 @@ _SESSIONS: Final = {
 
 
 def queue_options(service: Service) -> QueueOptions:
-    """Return the options of the queue that a service's messages arrive in: its way with poison among them."""
+    """Return the options of a service's queue, with its poison policy."""
     # With a delay each failure is a cycle of its own, so that the delay runs in the store.
     retries, delay = service.failures - 1, service.retry_delay
     counting = PoisonPolicy(
@@ -258,7 +258,7 @@ _DEFAULTS: Final[dict[str, dict[str, Definition]]] = {
 
 
 class Definitions:
-    """Every message type, contract, service and priority of a store, by name. It does not change."""
+    """Every message type, contract, service and priority of a store, by name. It is immutable."""
 
     def __init__(self, definitions: tuple[Definition, ...] = ()) -> None:
         self._by_kind = {kind: dict(defaults) for kind, defaults in _DEFAULTS.items()}
@@ -266,12 +266,12 @@ class Definitions:
             self._by_kind[kind_of(one)][one.name] = one
 
     def all(self, kind: str) -> list[Any]:
-        """Return those of a kind that were defined, by name."""
+        """Return the definitions of a kind, by name."""
         known = self._by_kind[kind]
         return [known[name] for name in sorted(known) if name not in _DEFAULTS[kind]]
 
     def every(self) -> list[Definition]:
-        """Return all that were defined, those first that others name."""
+        """Return all definitions, in order of dependency."""
         return [one for kind in KINDS for one in self.all(kind)]
 
     def _find(self, kind: str, name: str, by: str | None = None) -> Any:
@@ -284,11 +284,11 @@ class Definitions:
         return known[name]
 
     def get(self, kind: str, name: str) -> Definition | None:
-        """Return a definition, None if there is none of this name."""
+        """Return a definition, or None if there is none with this name."""
         return self._by_kind[kind].get(name)
 
     def message_type(self, name: str) -> MessageType:
-        """Return a message type. Raises DefinitionError, as those below."""
+        """Return a message type. Raises DefinitionError."""
         found: MessageType = self._find("message_type", name)
         return found
 
@@ -305,15 +305,15 @@ class Definitions:
         return [one for one in self.all("service") if one.queue.lower() == path_key]
 
     def changed(self, new: Definition) -> Definitions:
-        """Return these with one more, or with one of its name replaced."""
+        """Return a copy with one definition added or replaced."""
         return Definitions((*self.every(), new))
 
     def without(self, kind: str, name: str) -> Definitions:
-        """Return these with one less."""
+        """Return a copy without one definition."""
         return Definitions(tuple(d for d in self.every() if (kind_of(d), d.name) != (kind, name)))
 
     def check(self) -> None:
-        """Raise DefinitionError if one names another that is missing, or services on a queue do not agree."""
+        """Raise DefinitionError if a definition names a missing one, or services on a queue do not agree."""
         for one in self.all("contract"):
             for name in one.messages:
                 self._find("message_type", name, f"contract {one.name!r}")
@@ -332,9 +332,9 @@ class Definitions:
                 self._find("contract", one.contract, f"priority {one.name!r}")
 
     def priority_of(self, contract: str, service: str, far_service: str) -> int:
-        """Return the priority of a new conversation: of the most specific definition that fits, else 5.
+        """Return the priority of a new conversation: that of the most specific definition that fits, else 5.
 
-        A contract counts for more than the near service, and that for more than the far one.
+        The contract outweighs the near service, and the near service outweighs the far one.
         """
         wanted = (contract, service, far_service)
         best, level = (-1, -1, -1), DEFAULT_PRIORITY
@@ -348,7 +348,7 @@ class Definitions:
 
 
 def refuse_sending(contract: Contract, type_name: str, *, initiator: bool) -> None:
-    """Raise DefinitionError if this end of a dialog may not send a message type under its contract."""
+    """Raise DefinitionError if this side of a dialog may not send a message type under its contract."""
     by = contract.messages.get(type_name)
     if by is None:
         raise DefinitionError(

@@ -55,17 +55,17 @@ def process(
 ) -> StreamingQuery:
     """Start a query that runs a handler on each message of a queue and settles it.
 
-    `source`: a session; tasks then read the messages themselves. Or a stream of `format("lazaretto")` with
-    the same store, queue and consumer, for what Spark is to do with messages first. `handler`: a function
-    of a message, or of a message and its context, as for the service host; what it returns, a dict or
-    None, is a row of `results`. `checkpoint`: a folder of the query's own. `isolation`: "process", or
-    "inline" for trusted code, or "vectorised": the handler is a function of a RecordBatch of messages
-    that returns one of results, a row each, or None; a batch that fails is run again in parts, so it
-    must have no effects of its own. `results`: a folder, or URI, of Parquet files by claim, or a
-    ResultSink; `schema`: of its rows. `trigger`: of the query; default {"availableNow": True}. `breaker`:
-    when failures are an outage, which ends the query. `options`: of HandlerOptions (deadline, memory,
-    validator, middleware, refork_every), and with a session those of the stream (max_rows, max_bytes,
-    shards, lease).
+    `source` is a session or a stream. With a session, the tasks read the messages themselves. A stream of
+    `format("lazaretto")` lets Spark process the messages first; it must have the same store, queue and
+    consumer. `handler` is a function of a message, or of a message and its context, as for the service
+    host. It returns a row of `results` as a dict, or None. `checkpoint` is a folder that no other query
+    uses. `isolation` is "process", "inline" for trusted code, or "vectorised". A vectorised handler is a
+    function of a RecordBatch of messages. It returns a RecordBatch of results with a row for each, or
+    None. A batch that fails is run again in parts, so the handler must have no effects of its own.
+    `results` is a folder or URI of Parquet files by claim, or a ResultSink; `schema` describes its rows.
+    `trigger` is the query's; the default is {"availableNow": True}. `breaker` says when failures are an
+    outage; an outage ends the query. `options` are those of HandlerOptions (deadline, memory, validator,
+    middleware, refork_every) and, with a session, those of the stream (max_rows, max_bytes, shards, lease).
     """
     if isolation not in ISOLATIONS:
         raise InvalidOption(

@@ -27,7 +27,7 @@ class ResultSchemaError(Exception):
 
 
 class ResultOwner(msgspec.Struct, frozen=True):
-    """The consumer that results are of. `identity`: another one for a queue or store that was made anew."""
+    """The consumer that owns results. `identity` differs when a queue or store was created anew."""
 
     store: str
     queue: str
@@ -36,12 +36,12 @@ class ResultOwner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return what names it in files: 16 hexadecimal digits."""
+        """Return its name in files: 16 hexadecimal digits."""
         return f"{self.identity:016x}"
 
     @property
     def named(self) -> tuple[str, str, str]:
-        """Return what users call it."""
+        """Return its name for users."""
         return self.store, self.queue, self.consumer
 
 
@@ -52,27 +52,27 @@ class ResultPart(Protocol):
         """Take some results."""
 
     def close(self) -> None:
-        """Make them visible, all at once: in place of what an earlier run of the same shard wrote."""
+        """Make the results visible, all at once. They replace those of an earlier run of the same shard."""
 
 
 class ResultSink(Protocol):
-    """Where results go. Is sent to tasks, so it can be pickled.
+    """Where results go. It is sent to tasks, so it must be picklable.
 
-    A claim may be run again, and then its results come again, the same shard in the same place: so
-    that there are no duplicates, a sink replaces what it has of a claim and shard. Numbers of claims are
-    a consumer's own. So a sink may have a method `owned_by(owner)`, called once before the query starts: it
-    returns the sink for that ResultOwner, or raises if what is there belongs to another.
+    A claim may run again. Its results are then written again, with the same shards. To avoid duplicates, a
+    sink replaces the results of the same claim and shard. Each consumer numbers its own claims, so a sink
+    may have a method `owned_by(owner)`. It is called once before the query starts. It returns the sink for
+    that ResultOwner, or raises if the existing results belong to another.
     """
 
     def open(self, schema: pa.Schema, claim: int, shard: int) -> ResultPart:
-        """Return where the results of a shard go. `schema`: `sequence_number`, and what the user said."""
+        """Return where the results of a shard go. `schema` is `sequence_number` and the user's columns."""
 
     def remove(self, claim: int) -> None:
-        """Forget the results of a claim that was revoked: its messages come again in another one."""
+        """Remove the results of a revoked claim. Its messages will be delivered in another claim."""
 
 
 def owned(sink: ResultSink, owner: ResultOwner) -> ResultSink:
-    """Return a sink as it is for one consumer. Raises what the sink raises that belongs to another."""
+    """Return the sink for one consumer. Raises the sink's error if it belongs to another."""
     own = getattr(sink, "owned_by", None)
     found: ResultSink = sink if own is None else own(owner)
     return found
@@ -89,7 +89,7 @@ class ParquetResults:
         self._owner = owner
 
     def owned_by(self, owner: ResultOwner) -> ResultSink:
-        """Return the sink for one consumer's results. Raises InvalidOption: the folder is another's."""
+        """Return the sink for one consumer's results. Raises InvalidOption if the folder is another's."""
         files, root = self._place()
         owners = f"{root}/{_OWNERS}"
         own = f"{owners}/{owner.key}.json"
@@ -137,7 +137,7 @@ class ParquetResults:
         return "part-" if self._owner is None else f"part-{self._owner.key}-"
 
     def open(self, schema: pa.Schema, claim: int, shard: int) -> ResultPart:
-        """Return a file that readers do not see before it is whole."""
+        """Return a file that readers see only when it is complete."""
         files, folder = self._at(claim)
         files.create_dir(folder, recursive=True)
         return _ParquetPart(files, folder, schema, f"{self._prefix}{shard:04}.parquet")
@@ -183,13 +183,13 @@ class Results:
 
     @classmethod
     def of(cls, sink: ResultSink | None, schema: bytes | None, claim: int, shard: int) -> Results | None:
-        """Return what collects a shard's results, None if none are wanted."""
+        """Return the collector of a shard's results, or None if there is no sink."""
         if sink is None or schema is None:
             return None
         return cls(sink, pa.ipc.read_schema(pa.py_buffer(schema)), claim, shard)
 
     def add(self, numbers: Sequence[int], results: Sequence[Any]) -> dict[int, Failure]:
-        """Add results of messages; return the failures of those that do not fit, by their place."""
+        """Add results of messages; return the failures of those that do not fit the schema, by position."""
         if not numbers:
             return {}
         wrong: dict[int, Failure] = {}
@@ -205,7 +205,7 @@ class Results:
         return wrong
 
     def add_batch(self, numbers: Sequence[int], found: pa.RecordBatch) -> None:
-        """Add the results of messages, a row each. Raises ResultSchemaError, and then adds none."""
+        """Add the results of messages, one row each. If it raises ResultSchemaError, it adds none."""
         try:
             columns = [found.column(field.name).cast(field.type) for field in self._struct]
         except (pa.ArrowException, KeyError) as error:
@@ -240,6 +240,6 @@ class Results:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        """Write what is left, and have it seen."""
+        """Write the rest and make all results visible."""
         self._write()
         self._part.close()

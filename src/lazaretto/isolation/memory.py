@@ -112,7 +112,7 @@ class Segment:
         return segment
 
     def reach(self, size: int) -> bool:
-        """Map at least `size` bytes, which another process may have added; return whether the size changed."""
+        """Map at least `size` bytes, which another process may have added; return whether it grew."""
         if size <= len(self.map):
             return False
         found = os.fstat(self.fd)

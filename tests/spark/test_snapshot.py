@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lazaretto import Broker, Message, PoisonPolicy
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
@@ -84,6 +84,17 @@ def test_attempts_and_events(load: Any) -> None:
     assert dict(load("events").groupBy("kind").count().collect()) == {
         "queue_created": 1, "queue_updated": 1, "dead_lettered": 4,
     }  # fmt: skip
+
+
+def test_an_attempt_whose_lock_expired(load: Any, broker: Broker) -> None:
+    broker.create_queue("brief", QueueOptions(lock_duration=1))
+    broker.sender("brief").send(Message(b"slow"))
+    receiver = broker.receiver("brief")
+    assert receiver.receive()
+    # It comes again as soon as its lock has expired.
+    receiver.dead_letter(receiver.receive(1, 30))
+    outcomes = [row.outcome for row in load("attempts", queue="brief").orderBy("number").collect()]
+    assert outcomes == ["lock_expired", "dead_lettered"]
 
 
 @pytest.mark.parametrize(

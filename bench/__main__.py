@@ -49,10 +49,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "served", "depth", "hosts"],
+        choices=["all", "served", "depth", "hosts", "waiting"],
         default="all",
         help="all: the workloads, side by side; served: the same on PostgreSQL; hosts: many processes on one "
         "PostgreSQL (its options: hosts --help); "
+        "waiting: blocked receivers, and several processes on one file; "
         "depth: receiving while very many messages wait (lazaretto, or lazaretto-postgres by --systems)",
     )
     parser.add_argument(
@@ -155,7 +156,8 @@ def main() -> int:
     asked = arguments.systems or [name for name, cls in SYSTEMS.items() if cls.served is served]
     left_out = {name: why for name, why in left_out.items() if name in asked}
     systems = [name for name in SYSTEMS if name in asked and name not in left_out]
-    names = arguments.only or [name for name in WORKLOADS if not name.startswith("depth")]
+    ordinary = [name for name in WORKLOADS if not name.startswith("depth")]
+    names = arguments.only or (["waiting"] if arguments.what == "waiting" else ordinary)
     chosen = {member for name in names for member in GROUPS.get(name, (name,))}
     workloads = [name for name in WORKLOADS if name in chosen]
 

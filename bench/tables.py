@@ -29,6 +29,11 @@ _WAITING = (
     ("wake-processes", "p50_ms", "wake-up between processes: p50, ms"),
     ("wake-processes", "p99_ms", "wake-up between processes: p99, ms"),
     ("wake-processes", "send_p50_ms", "of which the durable send: p50, ms"),
+    ("wake-paced", "p50_ms", "wake-up between processes at 200/s: p50, ms"),
+    ("wake-paced", "p99_ms", "wake-up between processes at 200/s: p99, ms"),
+    ("processes", "rate", "4 processes, send, receive, complete: cycles/s"),
+    ("processes", "p50_ms", "4 processes, one cycle: p50, ms"),
+    ("processes", "p99_ms", "4 processes, one cycle: p99, ms"),
 )
 
 _Cell = Callable[[str, str], str | None]
@@ -204,14 +209,18 @@ def _ratios(figures: Figures) -> Table | None:
 
 
 def _waiting(figures: Figures) -> Table | None:
+    systems = [name for name in figures.systems if any(figures.spread(name, w, f) for w, f, _ in _WAITING)]
     rows = []
     for workload, figure, title in _WAITING:
-        spread = figures.spread(_OURS, workload, figure)
-        if spread is not None:
-            rows.append(
-                [title, number(spread.median, ""), f"{number(spread.low, '')}–{number(spread.high, '')}"]
-            )
-    return Table("Waiting (lazaretto)", ["", "median", "spread"], rows) if rows else None
+        spreads = [figures.spread(name, workload, figure) for name in systems]
+        if any(spreads):
+            rows.append([title, *(_NOTHING if one is None else _median(one) for one in spreads)])
+    return Table("Waiting", ["median (spread)", *systems], rows) if rows else None
+
+
+def _median(spread: Spread) -> str:
+    low, high = number(spread.low, ""), number(spread.high, "")
+    return f"{number(spread.median, '')} ({low}–{high})"
 
 
 def _depths(figures: Figures) -> Table | None:

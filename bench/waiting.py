@@ -13,12 +13,14 @@ from typing import Any
 from bench.measure import Measurement, Meter, latencies
 from bench.payload import body, number
 from bench.systems.contract import Sender, System
-from bench.systems.lazaretto import LazarettoSystem
 
 _SETTLE_SECONDS = 0.5
 #: Between two messages: long enough for the receiver to be blocked again, and never in step with a timer.
 _PAUSE_SECONDS = (0.02, 0.06)
+#: The same for 200 messages a second.
+_PACED_SECONDS = (0.002_5, 0.007_5)
 _PATIENCE_SECONDS = 20.0
+_PROCESSES = 4
 
 
 def idle(system: System[Any], measurement: Measurement) -> dict[str, float]:
@@ -37,12 +39,14 @@ def idle(system: System[Any], measurement: Measurement) -> dict[str, float]:
     return {"percent": 100 * meter.own / meter.elapsed, "wakeups_per_second": switches / meter.elapsed}
 
 
-def ping(sender: Sender, count: int) -> list[int]:
+def ping(sender: Sender, count: int, pauses: tuple[float, float] = _PAUSE_SECONDS) -> list[int]:
     """Send messages that carry the time, with pauses, and return how long each send took."""
     pause = random.Random(7)
     took = []
+    next_at = time.monotonic()
     for _ in range(count):
-        time.sleep(pause.uniform(*_PAUSE_SECONDS))
+        next_at = max(next_at + pause.uniform(*pauses), time.monotonic())
+        time.sleep(max(0.0, next_at - time.monotonic()))
         # The monotonic clock is one for all processes of the machine.
         start = time.monotonic_ns()
         sender.send(body(start))
@@ -79,10 +83,19 @@ def wake_threads(system: System[Any], measurement: Measurement) -> dict[str, flo
 
 def wake_processes(system: System[Any], measurement: Measurement) -> dict[str, float]:
     """How soon a blocked receiver has what another process sends."""
-    count = measurement.scale.wakes
+    return _wake_processes(system, measurement.scale.wakes, _PAUSE_SECONDS)
+
+
+def wake_paced(system: System[Any], measurement: Measurement) -> dict[str, float]:
+    """The same at 200 messages a second: the receiver is blocked again most of the time."""
+    return _wake_processes(system, 4 * measurement.scale.wakes, _PACED_SECONDS)
+
+
+def _wake_processes(system: System[Any], count: int, pauses: tuple[float, float]) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     answer: Any = context.SimpleQueue()
-    process = context.Process(target=_ping_from_outside, args=(str(system.home), count, answer))
+    given = (type(system), str(system.home), count, pauses, answer)
+    process = context.Process(target=_ping_from_outside, args=given)
     process.start()
     waits = _pong(system, count)
     sends = answer.get()
@@ -90,8 +103,41 @@ def wake_processes(system: System[Any], measurement: Measurement) -> dict[str, f
     return latencies(waits) | latencies(sends, "send_")
 
 
-def _ping_from_outside(home: str, count: int, answer: Any) -> None:
-    system = LazarettoSystem(Path(home))
+def _ping_from_outside(
+    kind: type[System[Any]], home: str, count: int, pauses: tuple[float, float], answer: Any
+) -> None:
+    system = kind(Path(home))
     system.open()
-    answer.put(ping(system.sender(), count))
+    answer.put(ping(system.sender(), count, pauses))
+    system.close()
+
+
+def cycles(system: System[Any], measurement: Measurement) -> dict[str, float]:
+    """Four processes of one thread: each sends, receives and completes one message, again and again."""
+    context = multiprocessing.get_context("spawn")
+    answer: Any = context.SimpleQueue()
+    together = context.Barrier(_PROCESSES)
+    given = (type(system), str(system.home), measurement.scale.seconds, together, answer)
+    processes = [context.Process(target=_cycle, args=given) for _ in range(_PROCESSES)]
+    for process in processes:
+        process.start()
+    took = [one for _ in processes for one in answer.get()]
+    for process in processes:
+        process.join()
+    return {"rate": len(took) / measurement.scale.seconds} | latencies(took)
+
+
+def _cycle(kind: type[System[Any]], home: str, seconds: float, together: Any, answer: Any) -> None:
+    system = kind(Path(home))
+    system.open()
+    sender, receiver = system.sender(), system.receiver()
+    took: list[int] = []
+    together.wait()
+    end = time.monotonic_ns() + int(seconds * 1e9)
+    while (start := time.monotonic_ns()) < end:
+        sender.send(body(start))
+        # Another process may have taken it; it has left its own.
+        receiver.complete(receiver.receive(1, 1.0))
+        took.append(time.monotonic_ns() - start)
+    answer.put(took)
     system.close()

@@ -213,10 +213,16 @@ WORKLOADS: dict[str, Workload] = {
     "wake-processes": Workload(
         "wake-up between processes: p50", "p50_ms", "ms", waiting.wake_processes, less=True
     ),
+    "wake-paced": Workload("the same at 200/s: p50", "p50_ms", "ms", waiting.wake_paced, less=True),
+    "processes": Workload("send, receive, complete in 4 processes", "rate", "/s", waiting.cycles),
     "depth-fill": Workload("fill", "rate", "/s", depth.fill),
     "depth-W4": Workload("receive, complete one", "rate", "/s", depth.receive_one),
     "depth-W5": Workload("receive, complete 100", "rate", "/s", depth.receive_batches),
 }
 
 #: What `--only` names that is several workloads.
-GROUPS: dict[str, Sequence[str]] = {"W6": ("W6", "W6-paced"), "wake": ("wake-threads", "wake-processes")}
+GROUPS: dict[str, Sequence[str]] = {
+    "W6": ("W6", "W6-paced"),
+    "wake": ("wake-threads", "wake-processes", "wake-paced"),
+    "waiting": ("idle", "wake-threads", "wake-processes", "wake-paced", "processes"),
+}

@@ -48,7 +48,7 @@ class HueySystem(System[bytes]):
 
     name = "huey"
     package = "huey"
-    workloads = frozenset({"W1", "W2", "W4", "W6", "W6-paced", "W7"})
+    workloads = frozenset({"W1", "W2", "W4", "W6", "W6-paced", "W7", "wake-paced", "processes"})
     marks: ClassVar[Mapping[str, str]] = {"W4": "§", "W6": "§", "W6-paced": "§", "W7": "§f"}
     settings = (
         "SqliteStorage(fsync=True), one object for all threads; W7: SqliteHuey, task(retries=4), one thread"

@@ -60,7 +60,7 @@ class LazarettoSystem(System[ReceivedMessage]):
     package = "lazaretto"
     workloads = frozenset(
         {"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5", "idle"}
-        | {"wake-threads", "wake-processes"}
+        | {"wake-threads", "wake-processes", "wake-paced", "processes"}
     )
     marks: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"), "‖"

@@ -72,7 +72,7 @@ class LitequeueSystem(System[Any]):
 
     name = "litequeue"
     package = "litequeue"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W6-paced", "W7"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W6-paced", "W7", "wake-paced", "processes"})
     marks: ClassVar[Mapping[str, str]] = {"W3": "b", "W4": "c", "W7": "e"}
     settings = (
         "synchronous=FULL (its default, NORMAL, is not durable in WAL mode); a connection for each thread"

@@ -42,6 +42,7 @@ from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
 from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
 from lazaretto.sender import Sender, sendable
+from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
@@ -140,7 +141,19 @@ class Broker(Administration, DeadLetterDesk, CauseDesk):
         or "receive_and_delete". `session`: the id of a session, locked now (SessionCannotBeLocked
         if another receiver has it), or NEXT_SESSION, locked by the first `receive`.
         """
-        return Receiver(self._store, EntityPath.parse(path, subqueue), mode, session, self._rotation)
+        return self._receiver(path, subqueue=subqueue, mode=mode, session=session)
+
+    def _receiver(
+        self,
+        path: str,
+        *,
+        subqueue: str | None = None,
+        mode: Mode = "peek_lock",
+        session: str | NextSession | None = None,
+        accept: bool = True,
+    ) -> Receiver:
+        parsed = EntityPath.parse(path, subqueue)
+        return Receiver(self._store, parsed, mode, session, self._rotation, accept=accept)
 
     def peek(
         self, path: str, max_messages: int = 1, from_sequence_number: int = 0, *, subqueue: str | None = None
@@ -271,17 +284,32 @@ class Broker(Administration, DeadLetterDesk, CauseDesk):
 
         To continue, pass the last event's `position`. Events are kept for 30 days.
         """
+        return run_steps(
+            self._store, self._following(after, kind=kind, queue=queue, limit=limit, max_wait=max_wait)
+        )
+
+    def _following(
+        self,
+        after: int = 0,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        limit: int = 1000,
+        max_wait: GivenDuration | None = 0.0,
+    ) -> Steps[list[Event]]:
         whole("after", after, 0, 1 << 62)
         whole("limit", limit, 1, MOST_MESSAGES)
         queue = None if queue is None else EntityPath.parse(queue).queue
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
         while True:
             seen = self._store.changes(0)
-            found = look(self._store, lambda tx: read_events(tx, after, limit, kind, queue))
+            if not self._store.clock.ticks:
+                look(self._store, lambda tx: None)
+            found: list[Event] = yield Look(lambda tx: read_events(tx, after, limit, kind, queue))
             left = 3600.0 if end is None else end - time.monotonic()
             if found or left <= 0:
                 return found
-            self._store.wait(0, seen, left)
+            yield Wait(0, seen, left, None)
 
     def last_event(self) -> int:
         """Return the position of the latest event, from which to follow later events."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
@@ -21,7 +21,7 @@ from lazaretto.engine.messages.sessions import (
     SetSessionState,
     session_state,
 )
-from lazaretto.engine.messages.settle import COMPLETE, RenewLocks, Settlement
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, RenewLocks, Settle, Settled, Settlement
 from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
@@ -36,8 +36,9 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
-from lazaretto.settling import Messages, MessageVerbs, settle, settlements
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.settling import Messages, MessageVerbs, settlements, settling
+from lazaretto.steps import Do, Look, Steps, Wait, run_steps
+from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
 
 T = TypeVar("T")
 
@@ -60,19 +61,23 @@ NEXT_SESSION: Final = NextSession.NEXT_SESSION
 
 def place_of_path(store: Store, path: EntityPath) -> int | None:
     """Return a key within a subqueue, to wait for it; None if the queue does not exist."""
-    queue = store.read(lambda tx: tx.queues.by_path(path.key))
+    return store.read(lambda tx: _place_of(tx, path))
+
+
+def _place_of(tx: Transaction, path: EntityPath) -> int | None:
+    queue = tx.queues.by_path(path.key)
     return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
 
 
-def wait_for(
+def waiting_for(
     store: Store,
     place: int,
-    attempt: Callable[[], T | None],
+    attempt: Callable[[], Steps[T | None]],
     end: float | None,
-    check: Callable[[], None] = lambda: None,
-    alike: str | None = None,
-) -> T | None:
-    """Return the result of `attempt`, repeated whenever the subqueue may have changed, until `end`.
+    check: Callable[[], None],
+    alike: str | None,
+) -> Steps[T | None]:
+    """Return the steps of `attempt`, repeated whenever the subqueue may have changed, until `end`.
 
     `end`: on the monotonic clock, or None. `check` raises if nobody waits any more. `alike`: callers that
     wait with the same word would find the same, so only one of them is woken.
@@ -83,7 +88,7 @@ def wait_for(
             if woken:
                 check()
             seen = store.changes(place)
-            found = attempt()
+            found = yield from attempt()
         except BaseException:
             if woken:
                 store.pass_on(place, alike)
@@ -93,7 +98,7 @@ def wait_for(
                 store.pass_on(place, alike)
             return found
         left = _ASK_AGAIN if end is None else end - time.monotonic()
-        woken = left > 0 and store.wait(place, seen, min(left, _ASK_AGAIN), alike)
+        woken = left > 0 and (yield Wait(place, seen, min(left, _ASK_AGAIN), alike))
         if not woken:
             if end is not None and left <= _ASK_AGAIN:
                 return None
@@ -114,6 +119,8 @@ class Receiver(MessageVerbs):
         mode: Mode = "peek_lock",
         session: str | NextSession | None = None,
         rotation: dict[str, str] | None = None,
+        *,
+        accept: bool = True,
     ) -> None:
         if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
             raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
@@ -130,7 +137,7 @@ class Receiver(MessageVerbs):
         self._place: int | None = None
         self.in_doubt: Handover | None = None
         self._closed = False
-        if session is not None and session is not NEXT_SESSION:
+        if accept and session is not None and session is not NEXT_SESSION:
             self._accept(0.0)
 
     # -- receiving ------------------------------------------------------------------------------
@@ -142,16 +149,23 @@ class Receiver(MessageVerbs):
         list. Raises EntityNotFound, NotAllowed, QueueDisabled,
         PoisonMessageError (the queue is halted), SessionLockLost.
         """
+        return run_steps(self._store, self._receiving(max_messages, max_wait))
+
+    def _receiving(
+        self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0
+    ) -> Steps[list[ReceivedMessage]]:
+        """Return the steps of `receive`."""
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
         end = None if wait is None else time.monotonic() + wait
-        if self._wanted is not None and self._lock is None and not self._accept(wait):
+        if self._needs_session and not (yield from self._accepting(wait)):
             return []
-        operation = (Receive if self._mode == "peek_lock" else ReceiveAndDelete)(
-            self._path, max_messages, self._lock
-        )
-        return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end) or []
+        if self._mode == "peek_lock":
+            step = Do(Receive(self._path, max_messages, self._lock), _release_all)
+        else:
+            step = Do(ReceiveAndDelete(self._path, max_messages, self._lock))
+        return (yield from self._waiting(lambda: outcome_of(step), end)) or []
 
     def take(
         self,
@@ -174,34 +188,44 @@ class Receiver(MessageVerbs):
         flag("started", started)
         wait = seconds("max_wait", max_wait)
         end = time.monotonic() + wait
-        if self._wanted is not None and self._lock is None and not self._accept(wait):
+        if self._needs_session and not self._accept(wait):
             return None
         operation = Take(self._path, max_messages, self._lock, started, most_bytes, sharers)
         try:
-            return self._wait_for(lambda: return_or_raise(self._store.run(operation)), end)
+            return run_steps(self._store, self._waiting(lambda: outcome_of(Do(operation)), end))
         except CommitUnknown:
             self.in_doubt = operation.handed
             raise
 
-    def _wait_for(self, attempt: Callable[[], T | None], end: float | None) -> T | None:
-        """Return the result of `attempt`, repeated whenever there may be news, until `end`."""
+    @property
+    def _needs_session(self) -> bool:
+        """Whether it is to lock a session first."""
+        return self._wanted is not None and self._lock is None
+
+    def _waiting(self, attempt: Callable[[], Steps[T | None]], end: float | None) -> Steps[T | None]:
+        """Return the steps of an attempt, repeated whenever there may be news, until `end`."""
         if self._place is None:
-            self._place = place_of_path(self._store, self._path)
+            self._place = yield Look(lambda tx: _place_of(tx, self._path))
         # Any message, or any session, is what others may wait for; one session is not.
         alike = None if self._lock is not None or isinstance(self._wanted, str) else str(self._wanted is None)
-        return wait_for(self._store, self._place or 1, attempt, end, self._refuse_closed, alike)
+        place = self._place or 1
+        return (yield from waiting_for(self._store, place, attempt, end, self._refuse_closed, alike))
 
     def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return deferred messages by sequence number, locked: all, or none and MessageNotFound."""
+        return run_steps(self._store, self._receiving_deferred(sequence_numbers))
+
+    def _receiving_deferred(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
+        """Return the steps of `receive_deferred`."""
         self._refuse_closed()
         if self._mode != "peek_lock":
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
+        if not numbers:
+            return []
         return (
-            return_or_raise(self._store.run(ReceiveDeferred(self._path, numbers, self._lock)))
-            if numbers
-            else []
-        )
+            yield from outcome_of(Do(ReceiveDeferred(self._path, numbers, self._lock), _release_all))
+        ) or []
 
     def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return active messages by sequence number, out of order, locked: all of them, or none.
@@ -209,17 +233,21 @@ class Receiver(MessageVerbs):
         Each delivery counts as usual. A receiver of a session gets only messages of its session. Raises
         MessageNotFound, MessageNotReceivable (locked, deferred, scheduled, delayed), and what `receive` does.
         """
+        return run_steps(self._store, self._receiving_by_number(sequence_numbers))
+
+    def _receiving_by_number(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
+        """Return the steps of `receive_by_number`."""
         self._refuse_closed()
         if self._mode != "peek_lock":
             raise NotAllowed("messages are received by number under a lock: use mode='peek_lock'")
         numbers = check_numbers(sequence_numbers)
-        if self._wanted is not None and self._lock is None:
+        if self._needs_session:
             raise NotAllowed("this receiver has no session yet: specify one, or receive first")
+        if not numbers:
+            return []
         return (
-            return_or_raise(self._store.run(ReceiveByNumber(self._path, numbers, self._lock)))
-            if numbers
-            else []
-        )
+            yield from outcome_of(Do(ReceiveByNumber(self._path, numbers, self._lock), _release_all))
+        ) or []
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages in every state, without locking them or counting an attempt."""
@@ -234,19 +262,27 @@ class Receiver(MessageVerbs):
 
         Returns the new expiry time; for several messages, the earliest.
         """
+        return run_steps(self._store, self._renewing(messages))
+
+    def _renewing(self, messages: Messages) -> Steps[datetime]:
+        """Return the steps of `renew_lock`."""
         self._refuse_closed()
         given = [e.message for e in settlements(messages, COMPLETE)]
         if not given:
             raise InvalidOption("expected at least one message, got none")
-        untils = self._store.run(RenewLocks(given))
+        untils = yield Do(RenewLocks(given))
         for message, until in zip(given, untils, strict=True):
             assert message.lock is not None
             message.lock = Lock(message.lock.path, message.lock.token, until)
         return to_datetime(min(untils))
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
+        run_steps(self._store, self._settling(messages, settlement))
+
+    def _settling(self, messages: Messages, settlement: Settlement) -> Steps[None]:
+        """Return the steps of a verb that settles messages."""
         self._refuse_closed()
-        settle(self._store, settlements(messages, settlement))
+        yield from settling(settlements(messages, settlement))
 
     # -- the session ----------------------------------------------------------------------------
 
@@ -280,21 +316,25 @@ class Receiver(MessageVerbs):
         return self._lock
 
     def _accept(self, max_wait: float | None) -> bool:
+        return run_steps(self._store, self._accepting(max_wait))
+
+    def _accepting(self, max_wait: float | None) -> Steps[bool]:
         """Lock the wanted session; return False if none became free within `max_wait` seconds."""
         end = None if max_wait is None else time.monotonic() + max_wait
         wanted = None if self._wanted is NEXT_SESSION else self._wanted
         assert not isinstance(wanted, NextSession)
         with self._locking:
             if self._lock is None:
-                self._lock = self._wait_for(lambda: self._try_accept(wanted), end)
+                self._lock = yield from self._waiting(lambda: self._try_accept(wanted), end)
                 if self._lock is not None:
                     self._rotation[self._path.key] = self._lock.session_id or ""
         return self._lock is not None
 
-    def _try_accept(self, wanted: str | None) -> Lock | None:
+    def _try_accept(self, wanted: str | None) -> Steps[Lock | None]:
         operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
         try:
-            return return_or_raise(self._store.run(operation))
+            found: Lock | None = yield from outcome_of(Do(operation, self._release_lock))
+            return found
         except CommitUnknown:
             self._maybe_locked = operation.locked
             raise
@@ -302,6 +342,9 @@ class Receiver(MessageVerbs):
             if wanted is not None:
                 raise
             return None
+
+    def _release_lock(self, found: object) -> ReleaseSession | None:
+        return ReleaseSession(self._path, found) if isinstance(found, Lock) else None
 
     # -- ending ---------------------------------------------------------------------------------
 
@@ -337,6 +380,20 @@ class Receiver(MessageVerbs):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def outcome_of(step: Do) -> Steps[Any]:
+    """Run an operation whose answer may be an error."""
+    return return_or_raise((yield step))
+
+
+def _release_all(found: object) -> Operation[Any] | None:
+    """Return what gives back messages that were received for nobody."""
+    return (
+        Settle([Settled(message, RELEASE) for message in found])
+        if isinstance(found, list) and found
+        else None
+    )
 
 
 def return_or_raise(found: T | Exception) -> T:

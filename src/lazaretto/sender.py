@@ -16,6 +16,7 @@ from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAll
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Message, StoredMessage, as_message
+from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
 
@@ -78,10 +79,14 @@ class Sender:
         cancel it. Raises EntityNotFound, QueueDisabled, QuotaExceeded, InvalidMessage or MessageTooLarge;
         then nothing was sent.
         """
+        return run_steps(self._store, self._sending(messages))
+
+    def _sending(self, messages: Sendable | Iterable[Sendable]) -> Steps[int | list[int]]:
+        """Return the steps of `send`."""
         self._refuse_closed()
         prepared = prepare_all(messages)
         operation = send_operation(self._path, self._via, prepared)
-        numbers = self._store.run(operation) if prepared else []
+        numbers: list[int] = (yield Do(operation)) if prepared else []
         return numbers[0] if isinstance(messages, Sendable) else numbers
 
     @overload
@@ -90,16 +95,24 @@ class Sender:
     def schedule(self, messages: Iterable[Sendable], at: datetime) -> list[int]: ...
     def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> int | list[int]:
         """Send messages that become receivable at a given time (an aware datetime)."""
+        return run_steps(self._store, self._scheduling(messages, at))
+
+    def _scheduling(self, messages: Sendable | Iterable[Sendable], at: datetime) -> Steps[int | list[int]]:
+        """Return the steps of `schedule`."""
         if not is_aware(at):
             raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
         if isinstance(messages, Sendable):
-            return self.send(_later(messages, at))
-        return self.send([_later(message, at) for message in several(messages)])
+            return (yield from self._sending(_later(messages, at)))
+        return (yield from self._sending([_later(message, at) for message in several(messages)]))
 
     def cancel(self, sequence_numbers: int | Iterable[int]) -> None:
         """Delete scheduled messages: all of them, or none and MessageNotFound."""
+        run_steps(self._store, self._cancelling(sequence_numbers))
+
+    def _cancelling(self, sequence_numbers: int | Iterable[int]) -> Steps[None]:
+        """Return the steps of `cancel`."""
         self._refuse_closed()
-        self._store.run(CancelScheduled(self._path, check_numbers(sequence_numbers)))
+        yield Do(CancelScheduled(self._path, check_numbers(sequence_numbers)))
 
     def close(self) -> None:
         self._closed = True

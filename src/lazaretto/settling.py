@@ -13,6 +13,7 @@ from lazaretto.model.failure import failure_of, kept
 from lazaretto.model.headers import PropertyValue, check_properties
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.steps import Do, Look, Steps, run_steps
 from lazaretto.store.contract.transaction_contract import Store
 
 M = TypeVar("M")
@@ -110,13 +111,18 @@ def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
 
 def settle(store: Store, entries: Sequence[Settled]) -> None:
     """Settle messages in one commit: all, or none and MessageLockLost, which lists the lost ones."""
+    run_steps(store, settling(entries))
+
+
+def settling(entries: Sequence[Settled]) -> Steps[None]:
+    """Return the steps of `settle`."""
     if not entries:
         return
     try:
-        store.run(Settle(entries))
+        yield Do(Settle(entries))
     except MessageLockLost as error:
         if len(entries) > 1:
-            held = store.read(lambda tx: held_of(tx, entries))
+            held = yield Look(lambda tx: held_of(tx, entries))
             lost = [e.message.sequence_number for e in entries if e.message.key not in held]
             # None lost: a message was named twice.
             raise MessageLockLost(str(error), lost or error.sequence_numbers) from None

@@ -13,6 +13,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.receiver import Receiver
 from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
 from lazaretto.settling import Messages, MessageVerbs
+from lazaretto.steps import Steps, run_steps
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
 
@@ -44,9 +45,19 @@ class BrokerTransaction(MessageVerbs):
         Raises TransactionError after `execute`: the delivery must be committed before you see the message,
         which is impossible within your own SQL's transaction.
         """
+        return run_steps(self._store, self._receiving(path, max_messages, max_wait, subqueue=subqueue))
+
+    def _receiving(
+        self,
+        path: str,
+        max_messages: int = 1,
+        max_wait: GivenDuration | None = 0.0,
+        *,
+        subqueue: str | None = None,
+    ) -> Steps[list[ReceivedMessage]]:
         self._work.refuse_receiving()
-        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
-            messages = receiver.receive(max_messages, max_wait)
+        receiver = Receiver(self._store, EntityPath.parse(path, subqueue))
+        messages = yield from receiver._receiving(max_messages, max_wait)
         self._work.adopt(messages)
         return messages
 
@@ -54,9 +65,14 @@ class BrokerTransaction(MessageVerbs):
         self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
     ) -> list[ReceivedMessage]:
         """Receive active messages by sequence number: all, or none. Otherwise as `receive`."""
+        return run_steps(self._store, self._receiving_by_number(path, sequence_numbers, subqueue=subqueue))
+
+    def _receiving_by_number(
+        self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
+    ) -> Steps[list[ReceivedMessage]]:
         self._work.refuse_receiving()
-        with Receiver(self._store, EntityPath.parse(path, subqueue)) as receiver:
-            messages = receiver.receive_by_number(sequence_numbers)
+        receiver = Receiver(self._store, EntityPath.parse(path, subqueue))
+        messages = yield from receiver._receiving_by_number(sequence_numbers)
         self._work.adopt(messages)
         return messages
 

@@ -11,6 +11,7 @@ import pytest
 
 from lazaretto.errors import BrokerClosed, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime import group_commit
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
@@ -142,7 +143,8 @@ def test_those_who_come_during_a_commit_share_the_next() -> None:
     assert [len(numbers) for numbers in commits.groups] == [1, 20]
 
 
-def test_a_group_is_bounded() -> None:
+def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "_MOST", 256)
     commits = Commits()
     group = GroupCommit(commits)
     go = _blocked_leader(commits)

@@ -41,8 +41,9 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Lock
-from lazaretto.receiver import MOST_MESSAGES, return_or_raise, wait_for
+from lazaretto.receiver import MOST_MESSAGES, outcome_of, waiting_for
 from lazaretto.settling import SettleVerbs
+from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
@@ -99,8 +100,20 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         forever), then returns an empty list. Raises ConversationLocked, ConversationNotFound, QueueDisabled,
         NotAllowed.
         """
+        steps = self._receiving(queue, max_messages, max_wait, conversation=conversation, group=group)
+        return run_steps(self._store, steps)
+
+    def _receiving(
+        self,
+        queue: str | None = None,
+        max_messages: int = 1,
+        max_wait: float | None = 0.0,
+        *,
+        conversation: str | None = None,
+        group: str | None = None,
+    ) -> Steps[list[DialogMessage]]:
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
-        found = self._receive(queue, max_messages, max_wait, conversation, group)
+        found = yield from self._taking(queue, max_messages, max_wait, conversation, group)
         if found is None:
             return []
         messages = [DialogMessage.of(message, lane) for message, lane in found.messages]
@@ -118,12 +131,17 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         A program can then read the state before it receives with `receive(…, group=…)`. Call it again to lock
         several groups.
         """
-        found = self._receive(queue, 0, max_wait, None, None)
+        return run_steps(self._store, self._getting_group(queue, max_wait))
+
+    def _getting_group(
+        self, queue: str | None = None, max_wait: float | None = 0.0
+    ) -> Steps[tuple[str, bytes | None] | None]:
+        found = yield from self._taking(queue, 0, max_wait, None, None)
         return None if found is None else (found.group, found.state)
 
     def lock_group(self, group: str, queue: str | None = None) -> bytes | None:
         """Lock one conversation group and return its state. Raises ConversationLocked."""
-        found = self._receive(queue, 0, 0.0, None, group)
+        found = run_steps(self._store, self._taking(queue, 0, 0.0, None, group))
         return None if found is None else found.state
 
     def group_state(self, group: str, queue: str | None = None) -> bytes | None:
@@ -154,14 +172,14 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
             raise InvalidOption("expected the path of a service's queue, got None")
         return EntityPath.parse(name)
 
-    def _receive(
+    def _taking(
         self,
         queue: str | None,
         limit: int,
         max_wait: float | None,
         conversation: str | None,
         group: str | None,
-    ) -> GroupHandover | None:
+    ) -> Steps[GroupHandover | None]:
         self._work.refuse_receiving()
         path = self._path(queue)
         rotation = self._directory.rotation(path.key)
@@ -177,11 +195,12 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
             rotation.after,
         )
         named = group is not None or conversation is not None
-        found = wait_for(
+        found: GroupHandover | None = yield from waiting_for(
             self._store,
             self._directory.place(path),
-            lambda: return_or_raise(self._store.run(operation)),
+            lambda: outcome_of(Do(operation, lambda found: self._give_back(path, found))),
             end,
+            lambda: None,
             # Who has locked groups also gets what comes for these.
             alike=None if named or self._locks else "groups",
         )
@@ -196,6 +215,12 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         release = ReleaseGroup(found.lock) if new else None
         self._work.adopt([message for message, _ in found.messages], release)
         return found
+
+    def _give_back(self, path: EntityPath, found: object) -> ReleaseGroup | None:
+        """Return what releases a group that was locked for nobody."""
+        if not isinstance(found, GroupHandover) or (path.key, found.group) in self._locks:
+            return None
+        return ReleaseGroup(found.lock)
 
     def renew_locks(self) -> None:
         """Renew the locks on all conversation groups of this transaction. Raises SessionLockLost."""

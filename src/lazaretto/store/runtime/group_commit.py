@@ -1,11 +1,14 @@
 """Group commit: writes the concurrent operations of several threads in one commit.
 
-There is no writer thread. A thread that finds nobody writing writes for itself, so that a lone
+For threads there is no writer thread. A thread that finds nobody writing writes for itself, so that a lone
 caller pays for no hand-over. Threads that come meanwhile leave their operation in a queue and
 sleep; one of them is woken to write for all of them next.
 
 An operation whose answer need not wait for the disk, as a hand-over, would wait for it in one commit with
 others that must. So, when both kinds wait, every other commit is of the quick ones alone.
+
+What event loops submit is written by one thread of its own, or by any thread that writes meanwhile. Who has
+submitted operations of one commit is told of all of them at once.
 
 A signal may raise an exception in the main thread between any two steps. So the right to write is
 held by a `with` statement, and nobody relies on being woken: a sleeper looks up by itself
@@ -24,7 +27,7 @@ from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
 
 #: The most operations of one commit: bounds how long the first waits for the last.
-_MOST = 256
+_MOST = 1024
 #: How long a writer waits for the callers of the last commit to come back, in seconds: little more
 #: than a commit takes. Without it they arrive one by one and half of them miss each commit.
 _GATHER = 0.0002
@@ -37,10 +40,12 @@ _IN_DOUBT = "the commit was interrupted by a signal; whether it was done is not 
 class Ticket:
     """One caller's operation on its way through a commit."""
 
-    __slots__ = ("answer", "done", "error", "later", "operation", "taken", "wake")
+    __slots__ = ("answer", "done", "error", "later", "operation", "taken", "tell", "wake")
 
-    def __init__(self, operation: Operation[Any]) -> None:
+    def __init__(self, operation: Operation[Any], tell: Callable[[list[Any]], object] | None = None) -> None:
         self.operation = operation
+        #: Is called, by the thread that wrote, with all tickets of a commit that have it.
+        self.tell = tell
         self.answer: Any = None
         #: What gives the answer once the commit is done.
         self.later: Callable[[], Any] | None = None
@@ -48,6 +53,13 @@ class Ticket:
         self.taken = False
         self.done = False
         self.wake: threading.Lock | None = None
+
+    def drop(self) -> bool:
+        """Have it not written any more; return False if that may be too late."""
+        if not self.taken:
+            # Whoever takes it says so first, and then looks here.
+            self.done = True
+        return not self.taken
 
 
 class GroupCommit:
@@ -69,6 +81,8 @@ class GroupCommit:
         self._expected = 0
         self._callers = 0
         self._holder: int | None = None
+        self._server: threading.Thread | None = None
+        self._submitted = threading.Lock()
         self.closed = False
 
     def run(self, operation: Operation[Any]) -> Any:
@@ -93,6 +107,50 @@ class GroupCommit:
         if ticket.error is not None:
             raise ticket.error
         return ticket.answer
+
+    def submit(self, ticket: Ticket, after: Callable[[], None]) -> None:
+        """Have an operation written, and the ticket told; return at once. `after` runs after each commit."""
+        if self.closed:
+            raise BrokerClosed("the broker is closed")
+        if self._server is None:
+            self._start_server(after)
+        durable = self._always_durable or ticket.operation.durable
+        (self._durable if durable else self._quick).append(ticket)
+        if self._expected and self.waiting >= self._expected:
+            self._expected = 0
+            _release(self._gate)
+        if self._submitted.locked():
+            _release(self._submitted)
+
+    def _start_server(self, after: Callable[[], None]) -> None:
+        with self._writing:
+            if self._server is None:
+                self._submitted.acquire(blocking=False)
+                self._server = threading.Thread(
+                    target=self._serve, args=(after,), name="lazaretto-commit", daemon=True
+                )
+                self._server.start()
+
+    def _serve(self, after: Callable[[], None]) -> None:
+        """Write what is submitted, until closed."""
+        while not self.closed:
+            self._submitted.acquire()
+            while self.waiting and not self.closed:
+                with self._writing:
+                    if self.waiting and not self.closed:
+                        self._write()
+                after()
+        # Nobody comes who could answer these; threads find out by themselves.
+        left = [ticket for line in (self._durable, self._quick) for ticket in tuple(line) if ticket.tell]
+        for ticket in left:
+            ticket.error, ticket.done = BrokerClosed("the broker is closed"), True
+        _tell(left)
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self.closed = True
+        if self._submitted.locked():
+            _release(self._submitted)
 
     def acquire(self) -> None:
         """Keep all others from writing until `let_go`."""
@@ -145,6 +203,10 @@ class GroupCommit:
             # Closed since it came: there is nothing left to write to.
             own.error, own.done = BrokerClosed("the broker is closed"), True
             return
+        self._write()
+
+    def _write(self) -> None:
+        """Write once."""
         if 1 < self._callers > self.waiting:
             self._gather(self._callers)
         self._went_ahead = bool(self._quick and self._durable) and not self._went_ahead
@@ -159,7 +221,8 @@ class GroupCommit:
                     if not ticket.done:
                         group.append(ticket)
                     line.popleft()
-            self._commit(group)
+            if group:
+                self._commit(group)
             committed = True
         except Exception as error:
             for ticket in group:
@@ -173,6 +236,7 @@ class GroupCommit:
                 ticket.done = True
                 if ticket.wake is not None:
                     _release(ticket.wake)
+            _tell(group)
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""
@@ -190,6 +254,18 @@ class GroupCommit:
         for ticket in (*tuple(self._durable), *tuple(self._quick))[:1]:
             if ticket.wake is not None:
                 _release(ticket.wake)
+
+
+def _tell(group: list[Ticket]) -> None:
+    """Tell whoever wants to be told of tickets, each once of all."""
+    told: dict[Callable[[list[Any]], object], list[Ticket]] = {}
+    for ticket in group:
+        if ticket.tell is not None:
+            told.setdefault(ticket.tell, []).append(ticket)
+    for tell, tickets in told.items():
+        # An event loop that is closed cannot be told.
+        with contextlib.suppress(RuntimeError):
+            tell(tickets)
 
 
 def _release(lock: threading.Lock) -> None:

@@ -1,4 +1,4 @@
-"""Wakes threads that wait for messages of a queue: only as many as needed.
+"""Wakes threads and coroutines that wait for messages of a queue: only as many as needed.
 
 Those who would take any message of a place are alike: it does not matter which of them is woken. One is woken
 for each message; whoever was woken and found something, or failed, passes that on to one more. So a wake is
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from lazaretto.errors import BrokerClosed
 
@@ -25,6 +26,22 @@ class Elsewhere(Protocol):
     def watch(self, place: int, alike: bool, threads: int) -> None:
         """Note that so many threads more, or less, wait at a place. One thread calls it at a time."""
         ...
+
+
+class Caller:
+    """Waits without a thread: `wake` is called, once, by whoever brings news."""
+
+    def __init__(self, wake: Callable[[], object], place: int, alike: str | None) -> None:
+        self._wake = wake
+        self.place = place
+        self.alike = alike
+        self.woken = False
+
+    def release(self) -> None:
+        """Wake it, as a condition wakes the lock of a thread that waits."""
+        self.woken = True
+        # A RuntimeError, as of an event loop that is closed, makes the condition wake the next one.
+        self._wake()
 
 
 class Notifier:
@@ -95,16 +112,8 @@ class Notifier:
         """
         end = time.monotonic() + seconds
         with self._lock:
-            conditions = self._conditions.setdefault(place, {})
-            condition = conditions.get(alike)
-            if condition is None:
-                condition = conditions[alike] = threading.Condition(self._lock)
-            self.waiting += 1
-            if self.elsewhere is not None:
-                # Before it compares: who tells of news does so first, and then looks who waits.
-                self.elsewhere.watch(place, alike is not None, 1)
-            if self.waiting == 1:
-                self._first_waiter()
+            condition = self._condition(place, alike)
+            self._start_waiting(place, alike)
             try:
                 while self.count(place) == seen:
                     if self._closed:
@@ -118,10 +127,54 @@ class Notifier:
                     condition.notify(1)
                 raise
             finally:
-                self.waiting -= 1
-                if self.elsewhere is not None:
-                    self.elsewhere.watch(place, alike is not None, -1)
+                self._stop_waiting(place, alike)
         return True
+
+    def enlist(
+        self, place: int, seen: int, wake: Callable[[], object], alike: str | None = None
+    ) -> Caller | None:
+        """Have `wake` called once `count(place)` is no longer `seen`; None if it is not any more.
+
+        Whoever gets a caller gives it to `leave`. `alike`: as for `wait`.
+        """
+        with self._lock:
+            if self._closed:
+                raise BrokerClosed("the broker was closed while waiting")
+            caller = Caller(wake, place, alike)
+            self._start_waiting(place, alike)
+            if self.count(place) != seen:
+                self._stop_waiting(place, alike)
+                return None
+            _callers(self._condition(place, alike)).append(caller)
+            return caller
+
+    def leave(self, caller: Caller) -> bool:
+        """Let a caller wait no longer; return whether it was woken."""
+        with self._lock:
+            if not caller.woken:
+                _callers(self._condition(caller.place, caller.alike)).remove(caller)
+            self._stop_waiting(caller.place, caller.alike)
+            return caller.woken
+
+    def _condition(self, place: int, alike: str | None) -> threading.Condition:
+        conditions = self._conditions.setdefault(place, {})
+        condition = conditions.get(alike)
+        if condition is None:
+            condition = conditions[alike] = threading.Condition(self._lock)
+        return condition
+
+    def _start_waiting(self, place: int, alike: str | None) -> None:
+        self.waiting += 1
+        if self.elsewhere is not None:
+            # Before it compares: who tells of news does so first, and then looks who waits.
+            self.elsewhere.watch(place, alike is not None, 1)
+        if self.waiting == 1:
+            self._first_waiter()
+
+    def _stop_waiting(self, place: int, alike: str | None) -> None:
+        self.waiting -= 1
+        if self.elsewhere is not None:
+            self.elsewhere.watch(place, alike is not None, -1)
 
     def close(self) -> None:
         """Wake everybody for good."""
@@ -130,3 +183,9 @@ class Notifier:
             for conditions in self._conditions.values():
                 for condition in conditions.values():
                     condition.notify_all()
+
+
+def _callers(condition: threading.Condition) -> deque[Any]:
+    """Return those who wait for a condition, in order: locks of threads, and callers."""
+    waiters: deque[Any] = condition._waiters  # type: ignore[attr-defined]
+    return waiters

@@ -19,7 +19,7 @@ from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Again, Exclusive, Operation, Transaction
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
-from lazaretto.store.runtime.notifier import Notifier
+from lazaretto.store.runtime.notifier import Caller, Notifier
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -150,14 +150,25 @@ class SqlStore(ABC):
         self._refuse_fork()
         try:
             answer: T | Again = self._group.run(operation)
-            plainly = _Plainly if operation.durable else _PlainlyNotDurable
             while isinstance(answer, Again):
-                answer = self._group.run(plainly(operation))
+                answer = self._group.run(self.plainly(operation))
             return answer
         finally:
             # Not by whoever has the right to write: all others would wait for the log.
-            if self._notices.waiting:
-                self._notices.write()
+            self._write_notices()
+
+    def submit(self, ticket: Ticket) -> None:
+        """Do an operation in one commit with those of others; return at once. The ticket is told."""
+        self._refuse_fork()
+        self._group.submit(ticket, self._write_notices)
+
+    def plainly(self, operation: Operation[T]) -> Operation[T]:
+        """Return the operation as one that is run, once `AGAIN` was its answer."""
+        return _Plainly(operation) if operation.durable else _PlainlyNotDurable(operation)
+
+    def _write_notices(self) -> None:
+        if self._notices.waiting:
+            self._notices.write()
 
     def _refuse_fork(self) -> None:
         if self._pid != os.getpid():
@@ -294,6 +305,12 @@ class SqlStore(ABC):
     def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
         return self.notifier.wait(key >> 42, seen, seconds, alike)
 
+    def enlist(
+        self, key: int, seen: int, wake: Callable[[], object], alike: str | None = None
+    ) -> Caller | None:
+        """Do as `wait` without a thread: have `wake` called; None if there are news already."""
+        return self.notifier.enlist(key >> 42, seen, wake, alike)
+
     def pass_on(self, key: int, alike: str | None) -> None:
         self.notifier.pass_on(key >> 42, alike)
 
@@ -363,7 +380,7 @@ class SqlStore(ABC):
         if self._closed.is_set():
             return
         self._closed.set()
-        self._group.closed = True
+        self._group.close()
         self.notifier.close()
         if self._pid != os.getpid():
             return

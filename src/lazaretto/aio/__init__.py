@@ -1,0 +1,135 @@
+"""The same verbs for asyncio: thousands of coroutines share one commit, and waiting holds no thread."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+from lazaretto import broker as _sync
+from lazaretto.aio.driver import Driver
+from lazaretto.aio.mirrors import Mirror, OwnThread, mirror
+from lazaretto.dialogs import Dialogs
+from lazaretto.dialogs.dialog_transaction import DialogTransaction
+from lazaretto.receiver import NextSession, Receiver
+from lazaretto.sender import Sender
+from lazaretto.transaction import BrokerTransaction
+
+__all__ = [
+    "AsyncBroker",
+    "AsyncDialogTransaction",
+    "AsyncDialogs",
+    "AsyncReceiver",
+    "AsyncSender",
+    "AsyncTransaction",
+    "connect",
+]
+
+
+async def connect(*arguments: Any, **named: Any) -> AsyncBroker:
+    """Open the broker whose store is at `url`, for the event loop that runs. See lazaretto.connect."""
+    driver_of = asyncio.get_running_loop()
+    inner = await driver_of.run_in_executor(None, lambda: _sync.connect(*arguments, **named))
+    return AsyncBroker(inner, Driver(inner._store))
+
+
+@mirror(Sender, steps={"send": "_sending", "schedule": "_scheduling", "cancel": "_cancelling"})
+class AsyncSender(Mirror):
+    """Sends to a queue or topic. Coroutines can share it. An async context manager."""
+
+
+@mirror(
+    Receiver,
+    steps={
+        "receive": "_receiving",
+        "receive_deferred": "_receiving_deferred",
+        "receive_by_number": "_receiving_by_number",
+        "renew_lock": "_renewing",
+    },
+    settles="ReceivedMessage",
+    leaves_out=("take",),
+)
+class AsyncReceiver(Mirror):
+    """Receives from a queue, a subqueue, or one session. Coroutines can share it. An async context manager.
+
+    A receive that is cancelled gives its messages back, without an attempt counted.
+    """
+
+    def __init__(self, inner: Receiver, driver: Driver) -> None:
+        super().__init__(inner, driver)
+        self._accepting = asyncio.Lock()
+
+    async def receive(self, *arguments: Any, **named: Any) -> Any:
+        if self._inner._needs_session:
+            # One of the coroutines locks it for all.
+            async with self._accepting:
+                return await self._driver.run(self._inner._receiving(*arguments, **named))
+        return await self._driver.run(self._inner._receiving(*arguments, **named))
+
+    async def __aenter__(self) -> AsyncReceiver:
+        if self._inner._needs_session and not isinstance(self._inner._wanted, NextSession):
+            async with self._accepting:
+                await self._driver.run(self._inner._accepting(0.0))
+        return self
+
+
+@mirror(
+    BrokerTransaction,
+    steps={"receive": "_receiving", "receive_by_number": "_receiving_by_number"},
+    settles="ReceivedMessage",
+)
+class AsyncTransaction(OwnThread):
+    """A unit of work. An async context manager: commits at the end, rolls back if an exception is raised.
+
+    It has a thread of its own until it ends.
+    """
+
+
+@mirror(
+    DialogTransaction,
+    steps={"receive": "_receiving", "get_conversation_group": "_getting_group"},
+    wraps={"messages": AsyncTransaction},
+    settles="DialogMessage",
+)
+class AsyncDialogTransaction(OwnThread):
+    """A transaction of dialogs. It has a thread of its own until it ends."""
+
+    @property
+    def messages(self) -> AsyncTransaction:
+        return AsyncTransaction(self._inner.messages, self._driver, self._thread)
+
+
+@mirror(
+    Dialogs,
+    wraps={"transaction": AsyncDialogTransaction},
+    iterates=("conversations",),
+    leaves_out=("activate",),
+)
+class AsyncDialogs(Mirror):
+    """Dialogs: conversations between services. Offered by a broker as `broker.dialogs`."""
+
+
+@mirror(
+    _sync.Broker,
+    steps={"events": "_following"},
+    wraps={"sender": AsyncSender, "receiver": AsyncReceiver, "transaction": AsyncTransaction},
+    iterates=("dead_letters",),
+    leaves_out=("consume",),
+)
+class AsyncBroker(Mirror):
+    """A store and all its operations, for the coroutines of one event loop. An async context manager."""
+
+    def __init__(self, inner: _sync.Broker, driver: Driver) -> None:
+        super().__init__(inner, driver)
+        self.dialogs = AsyncDialogs(inner.dialogs, driver)
+
+    def receiver(self, *arguments: Any, **named: Any) -> AsyncReceiver:
+        return AsyncReceiver(self._inner._receiver(*arguments, **named, accept=False), self._driver)
+
+    async def close(self) -> None:
+        await self._driver.close(self._inner.close)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self.close())

@@ -1,0 +1,188 @@
+"""Runs the steps of verbs on an event loop: thousands of coroutines share one commit, and no thread waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from lazaretto.errors import BrokerClosed
+from lazaretto.steps import Do, Look, Steps, Wait
+from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.sql_store import SqlStore
+
+T = TypeVar("T")
+
+GiveBack = Callable[[Any], Operation[Any] | None]
+
+#: How many threads do what is not hot: administration, reads.
+_THREADS = 8
+
+
+class _Ticket(Ticket):
+    """An operation whose answer a coroutine awaits."""
+
+    __slots__ = ("future", "give_back")
+
+    def __init__(
+        self,
+        operation: Operation[Any],
+        tell: Callable[[list[Any]], object],
+        future: asyncio.Future[Any],
+        give_back: GiveBack | None,
+    ) -> None:
+        super().__init__(operation, tell)
+        self.future = future
+        self.give_back = give_back
+
+
+class Driver:
+    """One store, used by the coroutines of one event loop."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lazaretto-aio")
+        #: What other threads have told: tickets of a commit, or what is to be woken.
+        self._inbox: deque[list[_Ticket] | asyncio.Future[bool]] = deque()
+        self._posted = False
+        #: The same object each time, so that all tickets of a commit are told of at once.
+        self._told = self._tell
+        #: What gives back messages that were received for nobody.
+        self._giving_back: set[asyncio.Future[Any]] = set()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a verb's steps; return what it returns.
+
+        If it is cancelled, what is not written yet is not written, and what was received is given back.
+        """
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    if isinstance(step, Do):
+                        answer = await self._do(step.operation, step.give_back)
+                    elif isinstance(step, Look):
+                        answer = await self.call(self._store.read, step.query)
+                    else:
+                        answer = await self._wait(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+    async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call what may wait, in a thread."""
+        return await self._loop.run_in_executor(self._pool, partial(function, *arguments, **named))
+
+    async def close(self, close: Callable[[], None]) -> None:
+        """Wait for what is being given back; close the store; give up the threads."""
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=10.0)
+        try:
+            await self.call(close)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    # -- operations -----------------------------------------------------------------------------
+
+    async def _do(self, operation: Operation[Any], give_back: GiveBack | None) -> Any:
+        while True:
+            future = self._loop.create_future()
+            ticket = _Ticket(operation, self._told, future, give_back)
+            self._store.submit(ticket)
+            try:
+                answer = await future
+            except asyncio.CancelledError:
+                if future.cancelled():
+                    # Should it be written all the same, its answer is given back when it comes.
+                    ticket.drop()
+                elif future.exception() is None:
+                    self._give_back(give_back, future.result())
+                raise
+            if not isinstance(answer, Again):
+                return answer
+            operation = self._store.plainly(operation)
+
+    def _give_back(self, give_back: GiveBack | None, answer: Any) -> None:
+        operation = None if give_back is None else give_back(answer)
+        if operation is None:
+            return
+        future = self._loop.create_future()
+        try:
+            self._store.submit(_Ticket(operation, self._told, future, None))
+        except BrokerClosed:
+            return
+        self._giving_back.add(future)
+        future.add_done_callback(self._given_back)
+
+    def _given_back(self, future: asyncio.Future[Any]) -> None:
+        self._giving_back.discard(future)
+        # If it could not be, the locks run out.
+        future.exception()
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _wait(self, step: Wait) -> bool:
+        future: asyncio.Future[bool] = self._loop.create_future()
+        caller = self._store.enlist(step.key, step.seen, partial(self._post, future), step.alike)
+        if caller is None:
+            return True
+        timer = self._loop.call_later(step.seconds, _set, future, False)
+        woken = False
+        try:
+            await future
+        except BaseException:
+            woken = self._store.notifier.leave(caller)
+            if woken:
+                # Nobody looks in its stead.
+                self._store.pass_on(step.key, step.alike)
+            raise
+        finally:
+            timer.cancel()
+        return self._store.notifier.leave(caller)
+
+    # -- what other threads tell ----------------------------------------------------------------
+
+    def _tell(self, tickets: list[_Ticket]) -> None:
+        self._post(tickets)
+
+    def _post(self, news: list[_Ticket] | asyncio.Future[bool]) -> None:
+        """Tell the event loop, by one wake-up for all that is told before it looks."""
+        self._inbox.append(news)
+        if not self._posted:
+            self._posted = True
+            self._loop.call_soon_threadsafe(self._take_news)
+
+    def _take_news(self) -> None:
+        # First, so that what is told from here on comes with a wake-up of its own.
+        self._posted = False
+        while self._inbox:
+            news = self._inbox.popleft()
+            if isinstance(news, list):
+                for ticket in news:
+                    self._answer(ticket)
+            else:
+                _set(news, True)
+
+    def _answer(self, ticket: _Ticket) -> None:
+        future = ticket.future
+        if future.cancelled():
+            if ticket.error is None and not isinstance(ticket.answer, Again):
+                self._give_back(ticket.give_back, ticket.answer)
+        elif ticket.error is not None:
+            future.set_exception(ticket.error)
+        else:
+            future.set_result(ticket.answer)
+
+
+def _set(future: asyncio.Future[bool], news: bool) -> None:
+    if not future.done():
+        future.set_result(news)

@@ -1,0 +1,184 @@
+"""Makes the asynchronous class of a synchronous one: each verb by the same name, with the same arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from lazaretto.aio.driver import Driver
+from lazaretto.engine.messages.settle import Settlement
+from lazaretto.settling import Messages, MessageVerbs, SettleVerbs
+
+#: How many results of an iterator a thread brings at once.
+_SOME = 100
+
+#: The verbs that settle messages.
+SETTLING = [
+    name
+    for kind in (SettleVerbs, MessageVerbs)
+    for name, value in vars(kind).items()
+    if not name.startswith("_") and inspect.isfunction(value)
+]
+
+
+class Mirror:
+    """What asynchronous classes have: the synchronous object, and what runs its verbs. An async context."""
+
+    def __init__(self, inner: Any, driver: Driver) -> None:
+        self._inner = inner
+        self._driver = driver
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await self._driver.call(function, *arguments, **named)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(self._inner.__exit__, kind, error, trace)
+
+
+M = TypeVar("M", bound=Mirror)
+
+
+class OwnThread(Mirror):
+    """One whose verbs run in a thread of its own, which a transaction with SQL needs."""
+
+    def __init__(self, inner: Any, driver: Driver, thread: ThreadPoolExecutor | None = None) -> None:
+        super().__init__(inner, driver)
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="lazaretto-transaction")
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        call = functools.partial(function, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            # A cancellation does not leave it half ended.
+            await asyncio.shield(super().__aexit__(kind, error, trace))
+        finally:
+            self._thread.shutdown(wait=False)
+
+
+class _Caught(MessageVerbs):
+    """Catches what a verb settles, and how."""
+
+    def _settle(self, messages: Messages, settlement: Settlement) -> None:
+        self.caught = messages, settlement
+
+
+class Mirrored(NamedTuple):
+    """How a class was made: of which, with which names; see `mirror`."""
+
+    sync: type
+    names: Sequence[str]
+    steps: Mapping[str, str]
+    wraps: Mapping[str, type[Mirror]]
+    iterates: Collection[str]
+    leaves_out: Collection[str]
+    settles: str | None
+
+
+#: All mirrors, by class.
+MIRRORED: dict[type[Mirror], Mirrored] = {}
+
+
+def mirror(
+    sync: type,
+    *,
+    steps: Mapping[str, str] | None = None,
+    wraps: Mapping[str, type[Mirror]] | None = None,
+    iterates: Collection[str] = (),
+    settles: str | None = None,
+    leaves_out: Collection[str] = (),
+) -> Callable[[type[M]], type[M]]:
+    """Give a class all public verbs of a synchronous class that it does not have itself.
+
+    `steps`: the methods that return the steps of a verb, by verb; they run without a thread. `settles`: what
+    the verbs that settle messages take, which run so too if the class has steps. `wraps`: verbs that return
+    at once what has a mirror itself. `iterates`: verbs that return an iterator. Others run in a thread.
+    """
+    steps, wraps = steps or {}, wraps or {}
+
+    def fill(own: type[M]) -> type[M]:
+        names = [name for name in dir(sync) if not name.startswith("_") and name not in leaves_out]
+        MIRRORED[own] = Mirrored(sync, names, steps, wraps, iterates, leaves_out, settles)
+        for name in names:
+            value = inspect.getattr_static(sync, name)
+            if name in vars(own):
+                vars(own)[name].__doc__ = value.__doc__
+                continue
+            if isinstance(value, property):
+                made: Any = property(functools.partial(_read, name), doc=value.__doc__)
+            elif name in wraps:
+                made = _wrapping(name, wraps[name])
+            elif name in iterates:
+                made = _iterating(name)
+            elif name in steps:
+                made = _stepping(steps[name])
+            elif settles and name in SETTLING and hasattr(sync, "_settling"):
+                made = _settling(name)
+            else:
+                made = _calling(name)
+            if not isinstance(made, property):
+                functools.update_wrapper(made, value)
+                made.__qualname__ = f"{own.__name__}.{name}"
+            setattr(own, name, made)
+        own.__doc__ = own.__doc__ or sync.__doc__
+        return own
+
+    return fill
+
+
+def _read(name: str, own: Mirror) -> Any:
+    return getattr(own._inner, name)
+
+
+def _wrapping(name: str, kind: type[Mirror]) -> Callable[..., Any]:
+    def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
+        return kind(getattr(self._inner, name)(*arguments, **named), self._driver)
+
+    return verb
+
+
+def _stepping(name: str) -> Callable[..., Any]:
+    async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
+        return await self._driver.run(getattr(self._inner, name)(*arguments, **named))
+
+    return verb
+
+
+def _settling(name: str) -> Callable[..., Any]:
+    async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
+        caught = _Caught()
+        getattr(caught, name)(*arguments, **named)
+        return await self._driver.run(self._inner._settling(*caught.caught))
+
+    return verb
+
+
+def _calling(name: str) -> Callable[..., Any]:
+    async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
+        return await self._call(getattr(self._inner, name), *arguments, **named)
+
+    return verb
+
+
+def _iterating(name: str) -> Callable[..., Any]:
+    async def verb(self: Mirror, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
+        found = getattr(self._inner, name)(*arguments, **named)
+        while some := await self._call(lambda: list(itertools.islice(found, _SOME))):
+            for one in some:
+                yield one
+
+    return verb

@@ -19,7 +19,7 @@ from rich.console import Console
 from examples.flights.data import FLIGHTS, Flight, read_airports, read_flights
 from examples.flights.progress import Step
 from examples.flights.repair import NAMES, UNKNOWN, missing_airports
-from examples.flights.report import show
+from examples.flights.report import show, show_causes
 from lazaretto import Broker, EntityNotFound, Message, PoisonPolicy, QueueOptions
 from lazaretto.store.addresses import is_served, without_password
 
@@ -54,6 +54,8 @@ def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool
     with Step(console, "Processing", sent) as step:
         work.process(airports, sent, step)
     whole = show(console, "The first time through", broker, QUEUE, work.processed(), sent)
+
+    show_causes(console, broker.explain(QUEUE))
 
     for code, flights in missing_airports(broker, QUEUE).most_common():
         name = NAMES.get(code)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.flights.rules import CAUSES, error_type, title
-from lazaretto import Broker
+from lazaretto import Broker, Explanation
 
 
 def show(console: Console, heading: str, broker: Broker, queue: str, processed: int, sent: int) -> bool:
@@ -35,3 +35,15 @@ def show(console: Console, heading: str, broker: Broker, queue: str, processed: 
     if total != sent:
         console.print(f"expected {sent:,} flights in all, got {total:,}: this is a bug", style="bold red")
     return total == sent
+
+
+def show_causes(console: Console, explanations: list[Explanation]) -> None:
+    """Print why flights failed: what those of each cause have that processed ones lack."""
+    console.print("What they have that processed flights lack, which nobody told the queue:")
+    for cause in explanations:
+        told = "no difference found"
+        if cause.differences:
+            first = cause.differences[0]
+            told = f"{first.filter}: {first.letters:,} of them, {first.good:,} of {cause.good:,} good ones"
+        console.print(f"  {cause.letters:,} flights: {told}", soft_wrap=True, markup=False)
+    console.print()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
@@ -20,13 +21,19 @@ from lazaretto.engine.outcome.causes import (
     group_dead_letters,
     read_causes,
 )
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, dead_letter_path
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    DeadLetterGroup,
+    dead_letter_path,
+)
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
-from lazaretto.model.checks import flag, shown, text, whole
+from lazaretto.model.checks import flag, function, shown, text, whole
 from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.triage.answers import Explanation
 
 T = TypeVar("T")
 
@@ -69,6 +76,37 @@ class CauseDesk:
             if cause.number == wanted:
                 return cause
         raise MessageNotFound(f"no cause {wanted} in {path!r}")
+
+    def explain(
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        good: Iterable[Message | StoredMessage] | None = None,
+        decode: Callable[[bytes], Any] | None = None,
+        leave_out: Collection[str] = (),
+    ) -> list[Explanation]:
+        """Return the causes of a queue's dead letters, most letters first, each with its differences.
+
+        A difference is the smallest condition that holds for a cause's letters and not for good messages.
+        It is found among samples, then counted over all letters. `good` defaults to completed messages that
+        the queue has kept, else those that wait in it, else the letters of other causes. Bodies are read as
+        JSON; `decode` returns what others hold, as dicts, lists, texts and numbers. `leave_out` names fields
+        that no difference may use, such as `body.id`.
+        """
+        parsed = dead_letter_path(EntityPath.parse(path))
+        if which is not None and not isinstance(which, DeadLetterFilter):
+            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+        function("decode", decode)
+        if isinstance(leave_out, str) or not all(isinstance(name, str) for name in leave_out):
+            raise InvalidOption(f"expected leave_out to be names of fields, got {shown(leave_out)}")
+        # Only who asks pays for the parser of filters.
+        explaining = importlib.import_module("lazaretto.explain")
+        found: list[Explanation] = explaining.explain(
+            self._store, parsed, which or DeadLetterFilter(), None if good is None else list(good),
+            decode, leave_out, self.triage(path).causes,
+        )  # fmt: skip
+        return found
 
     def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
         """Count a queue's pending dead letters by reason and error type."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lazaretto.engine.log import acting
@@ -32,9 +31,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE
-from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.model.messages import DeadLetter
 from lazaretto.store.contract.transaction_contract import Store
-from lazaretto.triage.answers import Explanation
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
@@ -102,37 +100,6 @@ class DeadLetterDesk:
         parsed = dead_letter_path(EntityPath.parse(path))
         number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
         return look(self._store, lambda tx: show_dead_letter(tx, parsed, number))
-
-    def explain(
-        self,
-        path: str,
-        which: DeadLetterFilter | None = None,
-        *,
-        good: Iterable[Message | StoredMessage] | None = None,
-        decode: Callable[[bytes], Any] | None = None,
-        leave_out: Collection[str] = (),
-    ) -> list[Explanation]:
-        """Return the causes of a queue's dead letters, most letters first, each with its differences.
-
-        A difference is the smallest condition that holds for a cause's letters and not for good messages.
-        It is found among samples, then counted over all letters. `good` defaults to completed messages that
-        the queue has kept, else those that wait in it, else the letters of other causes. Bodies are read as
-        JSON; `decode` returns what others hold, as dicts, lists, texts and numbers. `leave_out` names fields
-        that no difference may use, such as `body.id`.
-        """
-        parsed = dead_letter_path(EntityPath.parse(path))
-        if which is not None and not isinstance(which, DeadLetterFilter):
-            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
-        function("decode", decode)
-        if isinstance(leave_out, str) or not all(isinstance(name, str) for name in leave_out):
-            raise InvalidOption(f"expected leave_out to be names of fields, got {shown(leave_out)}")
-        # Only who asks pays for the parser of filters.
-        explaining = importlib.import_module("lazaretto.explain")
-        found: list[Explanation] = explaining.explain(
-            self._store, parsed, which or DeadLetterFilter(), None if good is None else list(good),
-            decode, leave_out,
-        )  # fmt: skip
-        return found
 
     def resubmit(
         self,

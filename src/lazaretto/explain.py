@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.outcome.causes import Cause as CauseOfLetters
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     holder,
@@ -47,17 +48,21 @@ _GOOD_BYTES = 16 << 20
 #: So many completed messages are preferred to more that wait, which may yet fail.
 _ENOUGH = 200
 
-_Kind = tuple[str | None, str | None]
+#: The number of a cause, or reason and error type of letters that have none.
+_Kind = int | tuple[str | None, str | None]
 Decode = Callable[[bytes], Any]
 
 
 class _Letters:
-    """The letters of one reason and error type: how many, a sample of them, and what one of them says."""
+    """The letters of one cause: how many, a sample of them, and what they say."""
 
-    def __init__(self, letter: DeadLetter) -> None:
+    def __init__(self, letter: DeadLetter, cause: CauseOfLetters | None) -> None:
         self.sample = Sample(_LETTERS)
         self.first = letter.sequence_number
-        self.text = letter.error_message or letter.description or ""
+        self.kind = letter.reason, letter.error_type
+        self.number = None if cause is None else cause.number
+        template = None if cause is None else cause.template
+        self.text = template or letter.error_message or letter.description or ""
 
 
 def explain(
@@ -67,9 +72,10 @@ def explain(
     good: Sequence[Message | StoredMessage] | None,
     decode: Decode | None,
     leave_out: Collection[str],
+    causes: Iterable[CauseOfLetters],
 ) -> list[Explanation]:
     """Return the causes of the dead letters of a subqueue that are meant, most letters first."""
-    return _Asked(store, path, which, decode, leave_out).answer(good)
+    return _Asked(store, path, which, decode, leave_out, causes).answer(good)
 
 
 class _Asked:
@@ -82,7 +88,9 @@ class _Asked:
         which: DeadLetterFilter,
         decode: Decode | None,
         leave_out: Collection[str],
+        causes: Iterable[CauseOfLetters],
     ) -> None:
+        self._causes = {alike.fingerprint: cause for cause in causes for alike in cause.fingerprints}
         self._store = store
         self._path = path
         self._which = which
@@ -107,13 +115,14 @@ class _Asked:
         for kind, sample in samples.items():
             text = kinds[kind].text
             difference = find_difference(sample, against(kind), text)
-            causes.append(Cause(kind, text, kinds[kind].sample.count, sample, (kind,), difference))
+            letters = kinds[kind].sample.count
+            causes.append(Cause(kinds[kind].kind, text, letters, sample, (kind,), difference))
         if good.count:
             causes = unite(causes, good)
         explained = [_Explained(cause, against(cause.members[0])) for cause in causes]
         tallies = {kind: one.letters for one in explained for kind in one.cause.members}
         for letter in self._letters(messages=True):
-            tally = tallies.get(_kind_of(letter, kinds))
+            tally = tallies.get(self._kind_of(letter, kinds))
             if tally is not None and letter.message is not None:
                 tally.add(self._view(letter.message))
         for one in explained:
@@ -144,12 +153,17 @@ class _Asked:
     def _count(self) -> dict[_Kind, _Letters]:
         kinds: dict[_Kind, _Letters] = {}
         for letter in self._letters(messages=False):
-            kind = _kind_of(letter, kinds)
+            kind = self._kind_of(letter, kinds)
             known = kinds.get(kind)
             if known is None:
-                known = kinds[kind] = _Letters(letter)
+                known = kinds[kind] = _Letters(letter, self._causes.get(letter.fingerprint or ""))
             known.sample.add(letter.sequence_number)
         return kinds
+
+    def _kind_of(self, letter: DeadLetter, known: Collection[_Kind]) -> _Kind:
+        cause = self._causes.get(letter.fingerprint or "")
+        kind = (letter.reason, letter.error_type) if cause is None else cause.number
+        return kind if len(known) < _MOST_KINDS or kind in known else (None, None)
 
     def _sampled(self, numbers: Sequence[int]) -> list[Features]:
         found: list[Features] = []
@@ -220,11 +234,6 @@ class _Asked:
         return features_of(view, self._leave_out)
 
 
-def _kind_of(letter: DeadLetter, known: Collection[_Kind]) -> _Kind:
-    kind = letter.reason, letter.error_type
-    return kind if len(known) < _MOST_KINDS or kind in known else (None, None)
-
-
 def _peek(tx: Transaction, first: int, last: int) -> Sequence[StoredMessage]:
     return tx.peek(first, last, _MESSAGES, delayed=False)
 
@@ -245,7 +254,8 @@ class _Explained:
         self.letters, self.good = (Tally([found.filter for found in self._found]) for _ in range(2))
 
     def answer(self, kinds: Mapping[_Kind, _Letters], compared: ComparedWith) -> Explanation:
-        reason, error_type = self.cause.members[0]
+        parts = [kinds[kind] for kind in self.cause.members]
+        reason, error_type = max(parts, key=lambda part: part.sample.count).kind
         # Letters of other causes were samples: what holds for these is what is known.
         held = self.good.held if self.good.messages else [d.good.bit_count() for d in self._found]
         return Explanation(
@@ -253,7 +263,8 @@ class _Explained:
             error_type=error_type,
             text=self.cause.text,
             letters=self.letters.messages,
-            examples=tuple(sorted(kinds[kind].first for kind in self.cause.members)[:_EXAMPLES]),
+            causes=tuple(sorted(part.number for part in parts if part.number is not None)),
+            examples=tuple(sorted(part.first for part in parts)[:_EXAMPLES]),
             differences=tuple(
                 Difference(found.filter, letters, good, found.also)
                 for found, letters, good in zip(self._found, self.letters.held, held, strict=True)

@@ -172,3 +172,18 @@ def test_what_is_kept_is_bounded_goes_with_the_option_and_with_the_queue(broker:
 def test_long_bodies_are_not_kept(broker: Broker, queue: str) -> None:
     complete(broker, queue, [{"text": "x" * 70_000} for _ in range(200)])
     assert samples(broker) == []
+
+
+def test_causes_are_those_of_triage_and_siblings_are_united(broker: Broker, queue: str) -> None:
+    r = random.Random(6)
+    for code in ("XA", "XB", "XC"):
+        kill(broker, queue, [order(r, to=code) for _ in range(40)], KeyError(f"no airport '{code}' here"))
+    kill(broker, queue, [order(r, amount=None) for _ in range(30)], TypeError("amount"))
+    send(broker, queue, [order(r) for _ in range(400)])
+    numbers = {cause.number: cause.error_type for cause in broker.triage(queue).causes}
+    united, single = broker.explain(queue)
+    assert (united.letters, united.filter) == (120, "body.to IN ('XA', 'XB', 'XC')")
+    assert set(united.causes) == {number for number, kind in numbers.items() if kind == "KeyError"}
+    assert [numbers[number] for number in single.causes] == ["TypeError"]
+    (one,) = broker.explain(queue, DeadLetterFilter(cause=united.causes[0]))
+    assert one.causes == united.causes[:1]

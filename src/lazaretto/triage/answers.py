@@ -34,7 +34,8 @@ class Difference:
 class Explanation:
     """The letters of one cause, and their differences from good messages: none, if none was found.
 
-    `text` is of the error, with ✱ where several texts are united. `differences` are mostly one; a further
+    `causes` are the numbers that `triage` gives: several, where one difference explains more than theirs do.
+    `text` is of the error, with ✱ for what differs. `differences` are mostly one; a further
     one was found among the letters that those before it do not hold for. `unexplained` counts the letters
     that none holds for. `good` counts the messages that were compared, which `compared_with` names.
     """
@@ -43,6 +44,7 @@ class Explanation:
     error_type: str | None
     text: str
     letters: int
+    causes: tuple[int, ...]
     examples: tuple[int, ...]
     differences: tuple[Difference, ...]
     unexplained: int

@@ -38,6 +38,13 @@ CAUSES = {
     "NoTimeInTheAir": "no time in the air",
     "UnknownDestination": "unknown destination",
 }
+#: Letters of each cause of all flights, and what they have that processed flights lack.
+DIFFERENCES = {
+    8255: "body.dep_time IS NULL",
+    7537: "body.dest IN ('BQN', 'PSE', 'SJU', 'STT')",
+    717: "body.air_time IS NULL",
+    458: "body.arr_time IS NULL",
+}
 _ALL = "SELECT * FROM results ORDER BY message_id"
 _LINE = re.compile(r"^[│ ]+(processed|dead letters: [a-z ]+?|total) +│ +([\d,]+) │$", re.MULTILINE)
 _BAR = re.compile(r'"outcome": ?"([a-z ]+)", ?"flights": ?(\d+)')
@@ -133,6 +140,11 @@ def results_of(program: str, folder: Path) -> list[Row]:
 def check(program: str, folder: Path, output: str, expected: Expected, store: str | None = None) -> None:
     assert tables_of(output) == [expected.first_table, expected.second_table]
     assert results_of(program, folder) == expected.rows
+    told = re.findall(r"^  ([\d,]+) flights: (.+?)(?:: |$)", output, re.MULTILINE)
+    causes = {int(count.replace(",", "")): difference for count, difference in told}
+    assert sorted(causes) == sorted(set(expected.causes.values()) - {0})
+    if expected.total == FLIGHTS:
+        assert causes == DIFFERENCES
     named = dict(re.findall(r"^Missing airport (\w+), ([\d,]+) flights", output, re.MULTILINE))
     assert {code: int(count.replace(",", "")) for code, count in named.items()} == expected.missing
     with lazaretto.connect(store or folder / "flights.db", create=False) as broker:

@@ -62,9 +62,9 @@ def test_what_is_too_much_goes_by_level_and_age() -> None:
     keys = choose([(3 << 44) + n for n in range(1, 100_000)])
     kept = [Kept(key, n * 10 * day // len(keys), 500) for n, key in enumerate(keys)]
     assert superfluous(kept, len(kept), 10 * day) == []
-    gone = set(superfluous(kept, 400, 10 * day))
+    gone = set(superfluous(kept, 120, 10 * day))
     left = [one for one in kept if one.key not in gone]
-    assert len(left) == 300
+    assert len(left) == 90
     last, before = (sum(1 for one in left if (10 * day - one.kept) // day == age) for age in (0, 3))
     assert last > 2 * before
     large = [one._replace(size=60_000) for one in kept]

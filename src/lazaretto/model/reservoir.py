@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from lazaretto.model.keys import sequence_of
 
-#: One message of each block of 2^level sequence numbers is kept; the level grows with the numbers.
-_LOWEST_LEVEL, _HIGHEST_LEVEL = 6, 12
-#: Sequence numbers of one level, in blocks: after so many the next level begins.
-_BLOCKS_BITS = 11
+#: One message of each block of 2^level sequence numbers is kept. The level is low for a queue's first
+#: messages, so that there soon are some, and grows so that a busy queue pays next to nothing.
+_LOWEST_LEVEL, _USUAL_LEVEL, _HIGHEST_LEVEL = 6, 8, 12
+_FIRST_BITS, _BLOCKS_BITS = 13, 9
 #: How many times rarer than what is kept is what looks whether too much is.
-_LOOKS = 6
+_LOOKS = 4
 #: A longer body is not kept, in bytes; and how many bytes there are for each message.
 LONGEST_BODY = 65_536
 BYTES_EACH = 2_048
@@ -23,7 +23,10 @@ _MASK = (1 << 64) - 1
 
 
 def _level_of(number: int) -> int:
-    return min(_HIGHEST_LEVEL, max(_LOWEST_LEVEL, number.bit_length() - _BLOCKS_BITS))
+    bits = number.bit_length()
+    if bits <= _FIRST_BITS:
+        return _LOWEST_LEVEL
+    return min(_HIGHEST_LEVEL, max(_USUAL_LEVEL, bits - _BLOCKS_BITS))
 
 
 @functools.lru_cache(4096)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -266,6 +268,24 @@ def test_control_c_tells_exactly_what_was_sent(cli: Program) -> None:
     assert (process.returncode, out) == (130, b"")
     assert err == b"1000 messages sent, all up to line 1000; nothing after that\n"
     assert len(_bodies(cli)) == 1000
+
+
+@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="a hundred thousand lines: LAZARETTO_SOAK=1")
+def test_control_c_in_the_middle_of_a_hundred_thousand_lines(cli: Program, tmp_path: Path) -> None:
+    lines = [json.dumps({"body": i}) + "\n" for i in range(100_000)]
+    (tmp_path / "lines").write_text("".join(lines))
+    with cli.terminal("send", "orders", "--jsonl", "--file", str(tmp_path / "lines")) as terminal:
+        with cli.broker() as broker:
+            while broker.queue("orders").counts.active < 20_000:
+                assert terminal.read()
+        terminal.type(b"\x03")
+        assert terminal.wait() == 130
+    (sent,) = re.findall(rb"(\d+) messages sent, all up to line \1; nothing after that", terminal.shown)
+    assert 20_000 <= int(sent) < 100_000
+    assert len(_bodies(cli)) == int(sent)
+
+    cli.ok("send", "orders", "--jsonl", stdin="".join(lines[int(sent) :]))
+    assert _bodies(cli) == [str(i).encode() for i in range(100_000)]
 
 
 def test_a_progress_bar_on_a_terminal(cli: Program, tmp_path: Path) -> None:

@@ -34,14 +34,17 @@ class Options(NamedTuple):
 class Group:
     """Commands under one name; without a name, those that stand by themselves."""
 
-    def __init__(self, name: str = "", text: str = "") -> None:
+    def __init__(self, name: str = "", text: str = "", kind: type[CommandGroup] = CommandGroup) -> None:
         self.program = typer.Typer(
-            name=name, cls=CommandGroup, help=text or COMMANDS.get(name, ("",))[0], rich_markup_mode=None
+            name=name, cls=kind, help=text or COMMANDS.get(name, ("",))[0], rich_markup_mode=None
         )
 
-    def group(self, name: str, text: str = "") -> Group:
-        """Return a group of commands within this one; the table of commands says what it is for."""
-        inner = Group(name, text)
+    def group(self, name: str, text: str = "", kind: type[CommandGroup] = CommandGroup) -> Group:
+        """Return a group of commands within this one; the table of commands says what it is for.
+
+        `kind`: how it reads its arguments.
+        """
+        inner = Group(name, text, kind)
         self.program.add_typer(inner.program, name=name)
         return inner
 

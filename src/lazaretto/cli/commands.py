@@ -23,6 +23,7 @@ COMMANDS = {
     "topic": ("Create, inspect, change and delete topics.", "topic_commands"),
     "subscription": ("Create, inspect, change and delete subscriptions.", "topic_commands"),
     "rule": ("List, add, delete and test a subscription's rules.", "rule_commands"),
+    "triage": ("Show the causes of dead letters; merge, split, note.", "triage_commands"),
     "dead-letter": ("Inspect, resubmit, move and delete dead letters.", "dead_letter_commands"),
     "breaker": ("Show, pause and resume a queue's breaker.", "breaker_commands"),
     "session": ("List, show and resume sessions.", "session_commands"),

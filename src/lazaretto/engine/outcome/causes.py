@@ -122,9 +122,11 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
     this_hour = tx.now // HOUR
     mark = tx.now - HOURS * HOUR if since is None else since
     hours: dict[int, list[int]] = defaultdict(lambda: [0] * (HOURS + 1))
-    for number, hour, letters in tx.causes.hours(place, this_hour - HOURS):
+    hours_of = {p.fingerprint: hours[p.cause or 0] for p in prints}
+    oldest = this_hour - HOURS
+    for fingerprint, hour, letters in tx.causes.hours(place, oldest):
         if hour <= this_hour:
-            hours[number][hour - this_hour - 1] += letters
+            hours_of[fingerprint][hour - oldest] += letters
     members: dict[int, list[FingerprintRecord]] = defaultdict(list)
     for print_ in prints:
         assert print_.cause is not None

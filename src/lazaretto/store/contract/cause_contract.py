@@ -81,7 +81,7 @@ class StoredCauses(Protocol):
         ...
 
     def hours(self, place: int, hour: int) -> Iterable[tuple[int, int, int]]:
-        """Return causes, hours since 1970 from one on, and how many dead letters came then."""
+        """Return fingerprints, hours since 1970 from one on, and how many dead letters came then."""
         ...
 
     def unknown_letters(self, place: int, limit: int) -> list[DeadLetterRecord]:

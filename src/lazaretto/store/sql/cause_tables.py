@@ -121,8 +121,7 @@ class CauseTables(Part):
         self._context.run("set_cause", values)
 
     def hours(self, place: int, hour: int) -> Iterable[tuple[int, int, int]]:
-        rows = self._context.run("select_cause_hours", {"place": place, "hour": hour})
-        return [(cause, at, int(letters)) for cause, at, letters in rows]
+        return self._context.run("select_cause_hours", {"place": place, "hour": hour}).fetchall()
 
     def unknown_letters(self, place: int, limit: int) -> list[DeadLetterRecord]:
         rows = self._context.run("select_unknown_letters", {**_bounds(place), "limit": limit})

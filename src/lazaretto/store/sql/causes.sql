@@ -22,7 +22,7 @@ ON CONFLICT (place, fingerprint) DO UPDATE SET waiting = f.waiting + excluded.wa
 -- How many came in an hour.
 INSERT INTO lazaretto_cause_hours AS h (place, fingerprint, hour, letters)
 VALUES [rows] (:place, :fingerprint, :hour, :letters)
-ON CONFLICT (place, fingerprint, hour) DO UPDATE SET letters = h.letters + excluded.letters
+ON CONFLICT (place, hour, fingerprint) DO UPDATE SET letters = h.letters + excluded.letters
 
 -- name: uncount_letters
 -- Dead letters that were resolved.
@@ -55,9 +55,7 @@ FROM lazaretto_fingerprints f WHERE f.place = :place ORDER BY f.first, 15, f.fin
 
 -- name: select_cause_hours
 -- How many dead letters came in each hour, from one on.
-SELECT f.cause, h.hour, sum(h.letters)
-FROM lazaretto_cause_hours h JOIN lazaretto_fingerprints f ON f.place = h.place AND f.fingerprint = h.fingerprint
-WHERE h.place = :place AND h.hour >= :hour AND f.cause IS NOT NULL GROUP BY f.cause, h.hour
+SELECT fingerprint, hour, letters FROM lazaretto_cause_hours WHERE place = :place AND hour >= :hour
 
 -- name: delete_old_hours
 -- Hours that are no longer kept.

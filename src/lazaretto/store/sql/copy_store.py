@@ -51,7 +51,7 @@ TABLES = (
     Table("lazaretto_attempts", ("id",)),
     Table("lazaretto_dead_letters", ("key",)),
     Table("lazaretto_fingerprints", ("place", "fingerprint")),
-    Table("lazaretto_cause_hours", ("place", "fingerprint", "hour")),
+    Table("lazaretto_cause_hours", ("place", "hour", "fingerprint")),
     Table("lazaretto_causes", ("place", "number")),
     Table("lazaretto_events", ("position",)),
     Table("lazaretto_audit", ("position",)),

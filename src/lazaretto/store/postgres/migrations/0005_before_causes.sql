@@ -35,7 +35,7 @@ CREATE TABLE lazaretto_cause_hours (
     fingerprint BIGINT NOT NULL,
     hour BIGINT NOT NULL,
     letters BIGINT NOT NULL,
-    PRIMARY KEY (place, fingerprint, hour)
+    PRIMARY KEY (place, hour, fingerprint)
 );
 CREATE INDEX lazaretto_cause_hours_old ON lazaretto_cause_hours (hour);
 

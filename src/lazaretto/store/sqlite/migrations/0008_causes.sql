@@ -34,7 +34,7 @@ CREATE TABLE lazaretto_cause_hours (
     fingerprint INTEGER NOT NULL,
     hour INTEGER NOT NULL,
     letters INTEGER NOT NULL,
-    PRIMARY KEY (place, fingerprint, hour)
+    PRIMARY KEY (place, hour, fingerprint)
 ) WITHOUT ROWID;
 CREATE INDEX lazaretto_cause_hours_old ON lazaretto_cause_hours (hour);
 

@@ -1,0 +1,205 @@
+"""`lazaretto triage`: the causes of a queue's dead letters, and what operators say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.command import Group
+from lazaretto.cli.commands import CommandGroup
+from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import future, past
+from lazaretto.engine.outcome.causes import Cause
+
+_BARS = "▁▂▃▄▅▆▇█"
+_COLUMNS = ("cause", "letters", "share", "last 24 h", "state", "reason", "error type", "text", "difference")
+_SPARE = ("difference", "reason", "share", "last 24 h")
+#: How many fingerprints of a cause are shown.
+_SHOWN = 10
+
+
+class _OfQueues(CommandGroup):
+    """A group in which what names no command is a queue: its causes are listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `triage orders` for `triage list orders`."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["list", *args]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+commands = Group()
+causes = commands.group("triage", kind=_OfQueues)
+
+CauseArgument = Annotated[
+    int, typer.Argument(metavar="CAUSE", min=1, help="The cause's number.", show_default=False)
+]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        parser=past,
+        metavar="TIME",
+        help="A cause is new if it is younger than this: a release, a last look. Default: 24h.",
+    ),
+]
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """Return numbers as a line of bars; the highest is as high as can be, and none is a point."""
+    most = max(counts, default=0)
+    if not most:
+        return "·" * len(counts)
+    return "".join("·" if not n else _BARS[(n * len(_BARS) - 1) // most] for n in counts)
+
+
+def _difference(cause: Cause) -> str | None:
+    found = cause.difference
+    if isinstance(found, dict):
+        found = found.get("condition", found.get("filter"))
+    return None if found is None else str(found)
+
+
+def _state(cause: Cause, now: datetime) -> str:
+    until = cause.acknowledged_until
+    return f"{cause.state.value}, known" if until is not None and until > now else cause.state.value
+
+
+@causes.command("list")
+def list_(
+    call: ListingOptions,
+    queue: QueueArgument,
+    since: SinceOption = None,
+    over: Annotated[bool, typer.Option("--over", help="Also causes without letters that wait.")] = False,
+) -> None:
+    """List the causes of a queue's dead letters, the largest first.
+
+    `lazaretto triage QUEUE` does the same.
+    """
+    with call.broker() as broker:
+        found = broker.triage(queue, since=since, over=over)
+
+    def row(cause: Cause) -> tuple[object, ...]:
+        share = f"{100 * cause.letters / found.letters:.0f} %" if found.letters else ""
+        return (
+            cause.number, cause.letters, share, sparkline(cause.hours), _state(cause, found.time),
+            cause.reason, cause.error_type, cause.template, _difference(cause),
+        )  # fmt: skip
+
+    call.print_all(found.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE)
+
+
+@causes.command("show")
+def show(call: CallOptions, queue: QueueArgument, number: CauseArgument, since: SinceOption = None) -> None:
+    """Show a cause: its site, its texts, when its letters came, and one of them."""
+    with call.broker() as broker:
+        cause = broker.cause(queue, number, since=since)
+    call.print(cause, lambda: _print_cause(queue, cause))
+
+
+def _print_cause(queue: str, cause: Cause) -> None:
+    output.line(f"cause {cause.number} of {queue}")
+    sites = (cause.site or "").splitlines()
+    example = None if cause.example is None else f"lazaretto dead-letter show {queue} {cause.example}"
+    output.fields(
+        [
+            ("state", cause.state.value),
+            ("letters", f"{cause.letters} of {cause.total}"),
+            ("reason", cause.reason),
+            ("error type", cause.error_type),
+            ("text", cause.template),
+            ("site", sites[0] if sites else None),
+            ("below", sites[1] if len(sites) > 1 else None),
+            ("first", output.shown_time(cause.first)),
+            ("last", output.shown_time(cause.last)),
+            ("last 24 h", sparkline(cause.hours)),
+            ("difference", _difference(cause)),
+            ("note", cause.note),
+            ("known until", cause.acknowledged_until and output.shown_time(cause.acknowledged_until)),
+            ("split from", cause.split_from),
+            ("example", example),
+        ],
+        "  ",
+    )
+    output.line("fingerprints")
+    for alike in cause.fingerprints[:_SHOWN]:
+        output.line(f"  {alike.fingerprint}  {alike.letters}  {(alike.shape or '')[:80]}")
+    if len(cause.fingerprints) > _SHOWN:
+        output.line(f"  and {len(cause.fingerprints) - _SHOWN} more")
+
+
+@causes.command("merge")
+def merge(
+    call: CallOptions,
+    queue: QueueArgument,
+    numbers: Annotated[list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)],
+) -> None:
+    """Make several causes one, under the lowest of their numbers. It stays one."""
+    with call.broker() as broker:
+        number = broker.merge_causes(queue, numbers)
+        cause = broker.cause(queue, number)
+    call.print(cause, f"merged into cause {number} of {queue}")
+
+
+@causes.command("split")
+def split(
+    call: CallOptions,
+    queue: QueueArgument,
+    number: CauseArgument,
+    fingerprints: Annotated[
+        list[str], typer.Argument(metavar="FINGERPRINT...", help="Fingerprints that `triage show` prints.")
+    ],
+) -> None:
+    """Make some fingerprints of a cause a cause of their own. It stays apart."""
+    with call.broker() as broker:
+        made = broker.split_cause(queue, number, fingerprints)
+        cause = broker.cause(queue, made)
+    call.print(cause, f"made cause {made} of {queue}")
+
+
+@causes.command("note")
+def note(
+    call: CallOptions,
+    queue: QueueArgument,
+    number: CauseArgument,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="The note.", show_default=False)
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the note.")] = False,
+) -> None:
+    """Keep a note with a cause."""
+    if (text is None) is not remove:
+        raise usage("give a text, or --remove")
+    with call.broker() as broker:
+        broker.note_cause(queue, number, text)
+        cause = broker.cause(queue, number)
+    did = "removed the note of" if text is None else "noted"
+    call.print(cause, f"{did} cause {number} of {queue}")
+
+
+@causes.command("acknowledge")
+def acknowledge(
+    call: CallOptions,
+    queue: QueueArgument,
+    number: CauseArgument,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--until", parser=future, metavar="TIME", help="Until then: ISO 8601, or 8h ahead."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Withdraw it.")] = False,
+) -> None:
+    """Say until when a cause is known and needs no attention."""
+    if (until is None) is not remove:
+        raise usage("give --until, or --remove")
+    with call.broker() as broker:
+        broker.acknowledge_cause(queue, number, until)
+        cause = broker.cause(queue, number)
+    how = "no longer known" if until is None else f"known until {output.shown_time(until)}"
+    call.print(cause, f"cause {number} of {queue} is {how}")

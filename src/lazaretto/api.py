@@ -9,6 +9,7 @@ from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.workers.list_workers import HeldMessages, Worker
 from lazaretto.errors import (
     BrokerClosed,
     ClaimFenced,
@@ -130,6 +131,7 @@ __all__ = [
     "FilterSyntaxError",
     "Growth",
     "HandlerError",
+    "HeldMessages",
     "HeldSession",
     "InvalidMessage",
     "InvalidOption",
@@ -192,6 +194,7 @@ __all__ = [
     "TransactionError",
     "Triage",
     "TrueFilter",
+    "Worker",
     "connect",
     "format_dead_letter_path",
     "format_retry_path",

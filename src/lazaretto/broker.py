@@ -26,6 +26,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
 from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
+from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, text, whole
@@ -176,6 +177,10 @@ class Broker(Administration, DeadLetterDesk, CauseDesk):
         parsed = EntityPath.parse(path)
         wanted = text("session_id", session_id, LONGEST_ID)
         return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
+
+    def workers(self) -> list[Worker]:
+        """Return the processes that take messages, with what service hosts among them hold."""
+        return look(self._store, list_workers)
 
     def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:
         """Return the sessions that are held by a poison message."""

@@ -249,6 +249,16 @@ class AuditRecord(msgspec.Struct, frozen=True):
     detail: str
 
 
+class WorkerRecord(msgspec.Struct, frozen=True):
+    """A process that holds or held messages. Times in microseconds."""
+
+    worker: str
+    machine: str
+    pid: int
+    seen: int
+    died: int | None
+
+
 class LeaseRecord(msgspec.Struct, frozen=True):
     """A hand-over to a service host: which messages, and whether their handlers were started."""
 

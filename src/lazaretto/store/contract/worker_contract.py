@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lazaretto.store.contract.records import LeaseRecord, MessageRow
+from lazaretto.store.contract.records import LeaseRecord, MessageRow, WorkerRecord
 
 
 class StoredWorkers(Protocol):
@@ -12,6 +12,10 @@ class StoredWorkers(Protocol):
 
     def register(self) -> None:
         """Make sure that this process is known as one that holds messages."""
+        ...
+
+    def all(self) -> list[WorkerRecord]:
+        """Return all workers that are known, by name."""
         ...
 
     def is_dead(self, worker: str) -> bool:

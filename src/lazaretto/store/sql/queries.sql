@@ -581,6 +581,10 @@ ON CONFLICT (worker) DO UPDATE SET seen = :now
 -- The processes not known to be dead.
 SELECT worker, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NULL
 
+-- name: select_workers
+-- All processes that hold or held messages.
+SELECT worker, machine, pid, seen, died FROM lazaretto_workers ORDER BY worker
+
 -- name: select_worker
 -- One process that holds or held messages.
 SELECT machine, pid, born, seen, died FROM lazaretto_workers WHERE worker = :worker

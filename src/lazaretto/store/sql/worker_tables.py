@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.contract.records import LeaseRecord, MessageRow
+from lazaretto.store.contract.records import LeaseRecord, MessageRow, WorkerRecord
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.commit_context import Part
 
@@ -25,6 +25,9 @@ class WorkerTables(Part):
                 {"worker": self._context.worker, "now": self._context.now, **this_process()._asdict()},
             )
             self._context.registers = True
+
+    def all(self) -> list[WorkerRecord]:
+        return [WorkerRecord(*row) for row in self._context.run("select_workers")]
 
     def is_dead(self, worker: str) -> bool:
         row = self._context.run("select_worker", (worker,)).fetchone()

@@ -79,7 +79,7 @@ def list_(
     since: SinceOption = None,
     over: Annotated[bool, typer.Option("--over", help="Also causes without letters that wait.")] = False,
 ) -> None:
-    """List the causes of a queue's dead letters, the largest first.
+    """List the causes of dead letters, the largest first.
 
     `lazaretto triage QUEUE` does the same.
     """
@@ -98,7 +98,7 @@ def list_(
 
 @causes.command("show")
 def show(call: CallOptions, queue: QueueArgument, number: CauseArgument, since: SinceOption = None) -> None:
-    """Show a cause: its site, its texts, when its letters came, and one of them."""
+    """Show a cause with its site, texts and times."""
     with call.broker() as broker:
         cause = broker.cause(queue, number, since=since)
     call.print(cause, lambda: _print_cause(queue, cause))
@@ -141,7 +141,7 @@ def merge(
     queue: QueueArgument,
     numbers: Annotated[list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)],
 ) -> None:
-    """Make several causes one, under the lowest of their numbers. It stays one."""
+    """Make several causes one; it stays one."""
     with call.broker() as broker:
         number = broker.merge_causes(queue, numbers)
         cause = broker.cause(queue, number)
@@ -157,7 +157,7 @@ def split(
         list[str], typer.Argument(metavar="FINGERPRINT...", help="Fingerprints that `triage show` prints.")
     ],
 ) -> None:
-    """Make some fingerprints of a cause a cause of their own. It stays apart."""
+    """Make fingerprints a cause of their own."""
     with call.broker() as broker:
         made = broker.split_cause(queue, number, fingerprints)
         cause = broker.cause(queue, made)
@@ -195,7 +195,7 @@ def acknowledge(
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Withdraw it.")] = False,
 ) -> None:
-    """Say until when a cause is known and needs no attention."""
+    """Say until when a cause is known."""
     if (until is None) is not remove:
         raise usage("give --until, or --remove")
     with call.broker() as broker:

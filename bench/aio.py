@@ -9,9 +9,8 @@ import tempfile
 import threading
 import time
 
-import lazaretto.aio
-
 import lazaretto
+import lazaretto.aio
 from lazaretto import Message
 
 _COROUTINES, _THREADS = 1_000, 16

@@ -15,7 +15,7 @@ def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
     """Print what the last word that was typed could become, one a line.
 
     For bash they are quoted, and begin where the word begins that it replaces. For other shells a line
-    has a kind, the value, and its help; the kind is "plain", or "file" or "dir" where the shell knows.
+    has a kind, the value, and its help; the kind is "plain", else the shell knows better: "file", "dir".
     """
     from typer import completion
 
@@ -23,6 +23,8 @@ def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
 
     words = _words(given[0])[1:] if shell == "bash" else list(given)
     *before, incomplete = words or [""]
+    # A shell may leave the quotes on the word that is not finished.
+    incomplete = incomplete.lstrip("'\"")
     parts: Any = completion
     parts.completion_init()
     completer = parts.shell_completion.get_completion_class("bash")(command, {}, "lazaretto", VARIABLE)

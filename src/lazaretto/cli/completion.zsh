@@ -7,11 +7,13 @@ _lazaretto() {
         if [[ $kind == plain ]]; then
             values+=("$value")
             texts+=("$value${help:+  -- $help}")
-        else
-            _files
         fi
     done < <(_LAZARETTO_COMPLETE=zsh "${words[1]}" "${(@Q)words[2,CURRENT]}" 2>/dev/null)
-    (( $#values )) && compadd -l -d texts -a values
+    if (( $#values )); then
+        compadd -l -d texts -a values
+    else
+        _files
+    fi
 }
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
     _lazaretto "$@"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Unpack
 
 from lazaretto.engine.entities.queues import (
     CreateQueues,
@@ -47,6 +47,7 @@ from lazaretto.model.entities import (
     TopicOptions,
     subscription_path,
 )
+from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 
@@ -98,7 +99,9 @@ class Administration:
             lambda tx: describe_all(tx, [q for q in tx.queues.all() if q.kind is EntityKind.QUEUE]),
         )
 
-    def update_queue(self, path: str, *, actor: str | None = None, **changes: Any) -> QueueDescription:
+    def update_queue(
+        self, path: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
+    ) -> QueueDescription:
         """Change some of a queue's options, named as in QueueOptions."""
         return self._store.run(UpdateQueue(EntityPath.parse(path), changes, acting(actor)))
 
@@ -160,7 +163,9 @@ class Administration:
             lambda tx: describe_topics(tx, [q for q in tx.queues.all() if q.kind is EntityKind.TOPIC]),
         )
 
-    def update_topic(self, path: str, *, actor: str | None = None, **changes: Any) -> TopicDescription:
+    def update_topic(
+        self, path: str, *, actor: str | None = None, **changes: Unpack[TopicChanges]
+    ) -> TopicDescription:
         """Change some of a topic's options, named as in TopicOptions."""
         return self._store.run(UpdateTopic(EntityPath.parse(path), changes, acting(actor)))
 
@@ -204,7 +209,7 @@ class Administration:
         )
 
     def update_subscription(
-        self, topic: str, name: str, *, actor: str | None = None, **changes: Any
+        self, topic: str, name: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
     ) -> SubscriptionDescription:
         """Change some of a subscription's options, named as in QueueOptions."""
         self._store.run(UpdateQueue(subscription_path(topic, name), changes, acting(actor)))

@@ -131,9 +131,10 @@ class WaysMachine(RuleBasedStateMachine):
 
     @rule(path=holders, forward_to=destinations, forward_dead=destinations)
     def update(self, path: str, forward_to: str | None, forward_dead: str | None) -> None:
-        changes = {"forward_to": forward_to, "forward_dead_lettered_messages_to": forward_dead}
         self.both(
-            lambda: self.broker.update_queue(path, **changes),
+            lambda: self.broker.update_queue(
+                path, forward_to=forward_to, forward_dead_lettered_messages_to=forward_dead
+            ),
             lambda: self.model.update(path, forward_to, forward_dead),
         )
 

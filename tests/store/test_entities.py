@@ -170,7 +170,7 @@ class TestUpdate:
     def test_an_unknown_option_gets_a_suggestion(self, broker: Broker) -> None:
         create(broker)
         with pytest.raises(InvalidOption, match=r"'lock_time' of queue 'q'; did you mean 'lock_duration'"):
-            broker.update_queue("q", lock_time=5)
+            broker.update_queue("q", lock_time=5)  # type: ignore[call-arg]
 
     def test_a_value_is_checked_and_nothing_changes(self, broker: Broker) -> None:
         create(broker)

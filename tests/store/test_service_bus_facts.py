@@ -575,7 +575,7 @@ class TestSessions:
 
     def test_whether_they_are_required_is_fixed(self, q: Broker) -> None:
         with pytest.raises(InvalidOption):
-            q.update_queue("q", requires_session=True)
+            q.update_queue("q", requires_session=True)  # type: ignore[call-arg]
 
     def test_a_send_without_one_is_refused(self, sessions: Broker) -> None:
         with pytest.raises(InvalidMessage):

@@ -394,7 +394,7 @@ class TestEntities:
             (NotAllowed, "delete_topic", lambda: broker.delete_queue("events")),
             (NotAllowed, "update_topic", lambda: broker.update_queue("events", lock_duration=5)),
             (InvalidOption, "unknown option 'lock_duration'",
-             lambda: broker.update_topic("events", lock_duration=5)),
+             lambda: broker.update_topic("events", lock_duration=5)),  # type: ignore[call-arg]
             (InvalidOption, "did you mean 'max_message_size'", lambda: TopicOptions(max_mesage_size=5)),  # type: ignore[call-arg]
             (InvalidOption, "expected options", lambda: broker.create_topic("t", QueueOptions())),  # type: ignore[arg-type]
             (InvalidOption, "Rule objects", lambda: broker.create_subscription("events", "z", rules=["x"])),  # type: ignore[list-item]

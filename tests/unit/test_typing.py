@@ -5,13 +5,22 @@ The pages leave out annotations and tests for None, and use names again. All els
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+import lazaretto
+from lazaretto.model.entities import FIXED_OPTIONS, QueueOptions, TopicOptions
+from lazaretto.model.entity_changes import QueueChanges, TopicChanges
+from lazaretto.model.options import options_of
+
+#: What service hosts alone use of what users hold.
+INTERNAL = {"take"}
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,7 +36,26 @@ def book(message: lazaretto.ReceivedMessage) -> None: ...
 lazaretto.QueueOptions(on_poison_session="prak")
 lazaretto.QueueOptions(lock_duration="60s")
 lazaretto.PoisonPolicy(on_poison="reject", retries=3)
+
+def change(broker: lazaretto.Broker) -> None:
+    broker.update_queue("q", lock_durations=5)
+    broker.update_queue("q", on_poison_session="prak")
+    broker.update_topic("t", lock_duration=5)
+    broker.update_subscription("t", "s", requires_session=True)
 """
+
+
+#: The lines of that, and what a type checker says of each.
+WRONG_LINES = {
+    5: "batchsize",
+    8: "on_poison_session",
+    9: "lock_duration",
+    10: "retries",
+    13: "lock_durations",
+    14: "on_poison_session",
+    15: "lock_duration",
+    16: "requires_session",
+}
 
 
 def check_types(folder: Path, *flags: str) -> str:
@@ -65,14 +93,42 @@ def test_examples_of_the_pages(tmp_path: Path) -> None:
     assert check_types(tmp_path, "--allow-redefinition", *flags) == ""
 
 
+def test_the_program_uses_every_verb() -> None:
+    source = Path(__file__).with_name("typed_program.py").read_text("utf-8")
+    used = set(re.findall(r"\.(\w+)", source))
+    held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
+    verbs = {name for cls in held for name in dir(cls) if not name.startswith("_")}
+    assert verbs - used <= INTERNAL
+
+
+def test_changes_are_the_options_that_are_not_fixed() -> None:
+    for cls, changes in ((QueueOptions, QueueChanges), (TopicOptions, TopicChanges)):
+        assert set(get_type_hints(changes)) == set(options_of(cls)) - set(FIXED_OPTIONS)
+
+
 def test_a_program_that_uses_every_verb(tmp_path: Path) -> None:
     program = Path(__file__).with_name("typed_program.py")
     (tmp_path / program.name).write_text(program.read_text("utf-8"))
     assert check_types(tmp_path) == ""
 
 
+def test_pyright_finds_nothing_either(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    program = Path(__file__).with_name("typed_program.py")
+    (tmp_path / program.name).write_text(program.read_text("utf-8"))
+    (tmp_path / "wrong.py").write_text(WRONG)
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "src")], "include": ["."]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    wrong = {e["range"]["start"]["line"] + 1 for e in found if Path(e["file"]).name == "wrong.py"}
+    assert wrong == set(WRONG_LINES)
+    assert not [e for e in found if Path(e["file"]).name == program.name]
+
+
 def test_wrong_options_fail(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     said = check_types(tmp_path)
-    for line, name in ((5, "batchsize"), (8, "on_poison_session"), (9, "lock_duration"), (10, "retries")):
+    for line, name in WRONG_LINES.items():
         assert re.search(rf"wrong.py:{line}: error: .*{name}", said), said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import lazaretto
 from lazaretto import Backoff, Message, PoisonPolicy, QueueOptions, ReceivedMessage
@@ -54,6 +54,66 @@ def serve(url: str) -> int:
         ServiceHost(broker, [book], grace=timedelta(seconds=1)).stop(grace=timedelta(seconds=1))
         events = [event.kind for event in broker.events(limit=10)]
         return len(numbers) + report.completed + len(events) + len(broker.peek("orders"))
+
+
+def administer(broker: lazaretto.Broker) -> None:
+    """Use every other verb of a broker."""
+    broker.update_topic("events", max_size=1 << 21, default_time_to_live=timedelta(hours=1))
+    broker.update_subscription("events", "audit", breaker=None, forward_to="billing", actor="ann")
+    broker.add_rule("events", "audit", lazaretto.Rule("lamps", lazaretto.SqlFilter("item = 'lamp'")))
+    rules = broker.remove_rule("events", "audit", "lamps").rules
+    paths = [q.path for q in broker.queues()] + [t.path for t in broker.topics()]
+    names = [s.name for s in broker.subscriptions("events")]
+    active: int = (
+        broker.subscription("events", names[0]).queue.counts.active + broker.topic("events").scheduled
+    )
+    status: lazaretto.QueueStatus = broker.set_status(paths[0], "send_disabled")
+    broker.resume_queue("orders", "retry")
+    opened = broker.set_breaker("orders", "open").status is broker.breaker("orders").status
+    held = [h.session_id for h in broker.held_sessions("orders")] + broker.sessions("orders")
+    state: bool = broker.session("orders", held[0]).has_state
+    broker.resume_session("orders", held[0], "skip")
+    claims = [claim.number for claim in broker.claims("orders", limit=1)]
+    broker.revoke_claim("orders", "spark", claims[0])
+    letter = broker.dead_letter("orders", broker.dead_letter_groups("orders")[0].example or 1)
+    outcomes = [attempt.outcome.value for attempt in broker.attempts("orders", letter.sequence_number)]
+    moved: dict[int, int | None] = broker.move_dead_letters("orders", [1], "billing").moved
+    copies = broker.count_republished("events/subscriptions/audit", [1]).copies
+    copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
+    purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
+    log = [entry.action for entry in broker.audit(queue="orders", limit=5)]
+    print(rules, active, status, opened, state, outcomes, moved, copies, purged, log, broker.last_event())
+    print(broker.check(), dict(broker.facts()), broker.dialogs)
+    broker.delete_subscription("events", "audit")
+    broker.delete_topic("events")
+    broker.delete_queue("orders", actor="ann")
+    broker.close()
+
+
+def sessions(broker: lazaretto.Broker) -> None:
+    """Use every other verb of receivers, senders and transactions."""
+    with broker.receiver("orders", session=lazaretto.NEXT_SESSION) as receiver:
+        receiver.set_session_state((receiver.get_session_state() or b"") + b"x")
+        until: datetime = max(receiver.renew_session_lock(), receiver.renew_lock(receiver.receive()))
+        receiver.defer(receiver.receive_by_number([1]), properties={"why": "later"})
+        receiver.complete(receiver.receive_deferred(1))
+        seen = [m.state for m in receiver.peek(5)]
+        print(until, seen, receiver.session_id, receiver.session_locked_until)
+        receiver.leave_session()
+        receiver.close()
+    sender: lazaretto.Sender = broker.sender("orders", via="billing")
+    sender.close()
+    tx: lazaretto.BrokerTransaction = broker.transaction()
+    tx.execute("SELECT :x" if tx.paramstyle == "named" else "SELECT 1")
+    savepoint = tx.savepoint()
+    tx.defer(tx.receive_by_number("billing", 1))
+    savepoint.rollback()
+    tx.abandon(tx.receive("billing"), error="no")
+    tx.dead_letter(tx.receive("billing"), reason="Stale")
+    tx.invalid(tx.receive("billing"))
+    tx.release(tx.receive("billing"))
+    tx.rollback()
+    tx.commit()
 
 
 def settle(receiver: lazaretto.Receiver, messages: Sequence[ReceivedMessage]) -> None:

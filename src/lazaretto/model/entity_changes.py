@@ -1,0 +1,35 @@
+"""What may change of queues and topics later: names and types for type checkers and editors."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from lazaretto.model.breaker import BreakerPolicy
+from lazaretto.model.checks import GivenDuration
+from lazaretto.model.entities import GivenPoisonSession
+from lazaretto.model.policy import PoisonPolicy
+
+
+class TopicChanges(TypedDict, total=False):
+    """Options of a topic that can change; they mean what they mean in TopicOptions."""
+
+    default_time_to_live: GivenDuration | None
+    duplicate_detection_window: GivenDuration
+    max_message_size: int
+    max_size: int | None
+    auto_delete_on_idle: GivenDuration | None
+
+
+class QueueChanges(TopicChanges, total=False):
+    """Options of a queue or subscription that can change; they mean what they mean in QueueOptions."""
+
+    lock_duration: GivenDuration
+    dead_letter_on_expiration: bool
+    policy: PoisonPolicy
+    dead_letter_policy: PoisonPolicy | None
+    breaker: BreakerPolicy | None
+    on_poison_session: GivenPoisonSession
+    dead_letter_on_filter_errors: bool
+    forward_to: str | None
+    forward_dead_lettered_messages_to: str | None
+    retention: bool

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from servers import Server, describe, find, new_store
+
+# What tests start imports the package again and again: compiling it once is enough.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "pycache"))
 
 # A shell that starts the tests in the background, and nohup, have these ignored; what tests start would
 # inherit that.

@@ -81,8 +81,22 @@ def administer(broker: lazaretto.Broker) -> None:
     copies = broker.count_republished("events/subscriptions/audit", [1]).copies
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
+    causes = len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
     log = [entry.action for entry in broker.audit(queue="orders", limit=5)]
-    print(rules, active, status, opened, state, outcomes, moved, copies, purged, log, broker.last_event())
+    print(
+        rules,
+        active,
+        status,
+        opened,
+        state,
+        outcomes,
+        moved,
+        copies,
+        purged,
+        causes,
+        log,
+        broker.last_event(),
+    )
     print(broker.check(), dict(broker.facts()), broker.dialogs)
     broker.delete_subscription("events", "audit")
     broker.delete_topic("events")

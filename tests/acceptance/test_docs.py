@@ -322,6 +322,15 @@ def test_reference_has_every_method_of_what_users_hold() -> None:
     assert not [name for name in names if name.partition(".")[2] not in known]
 
 
+def test_the_typed_program_uses_every_verb() -> None:
+    source = (ROOT / "tests" / "unit" / "typed_program.py").read_text("utf-8")
+    used = set(re.findall(r"\.(\w+)", source))
+    held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
+    verbs = {name for cls in held for name in dir(cls) if not name.startswith("_")}
+    # Service hosts alone take.
+    assert not verbs - used - {"take"}, "each of these needs a line in tests/unit/typed_program.py"
+
+
 def test_reference_has_every_error_with_its_code() -> None:
     source = (ROOT / "docs" / "reference.md").read_text("utf-8")
     missing = [e.__name__ for e in all_errors() if f"| `{e.__name__}` | `{e.code}` |" not in source]

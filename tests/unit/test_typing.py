@@ -14,13 +14,10 @@ from typing import get_type_hints
 
 import pytest
 
-import lazaretto
 from lazaretto.model.entities import FIXED_OPTIONS, QueueOptions, TopicOptions
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.model.options import options_of
 
-#: What service hosts alone use of what users hold.
-INTERNAL = {"take"}
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -91,14 +88,6 @@ def test_examples_of_the_pages(tmp_path: Path) -> None:
             (tmp_path / f"{page.stem.replace('-', '_').lower()}_page.py").write_text(lines)
     flags = [flag for code in _LEFT_OUT for flag in ("--disable-error-code", code)]
     assert check_types(tmp_path, "--allow-redefinition", *flags) == ""
-
-
-def test_the_program_uses_every_verb() -> None:
-    source = Path(__file__).with_name("typed_program.py").read_text("utf-8")
-    used = set(re.findall(r"\.(\w+)", source))
-    held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
-    verbs = {name for cls in held for name in dir(cls) if not name.startswith("_")}
-    assert not verbs - used - INTERNAL, "typed_program.py has a line for each public verb"
 
 
 def test_changes_are_the_options_that_are_not_fixed() -> None:

@@ -82,6 +82,13 @@ def administer(broker: lazaretto.Broker) -> None:
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
     causes = len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
+    triage: lazaretto.Triage = broker.triage("orders", since=datetime.now(), over=True)
+    broker.note_cause("orders", 1, "ask the shop")
+    broker.acknowledge_cause("orders", 1, None)
+    causes += broker.merge_causes("orders", [1, 2]) + broker.split_cause("orders", 1, ["ab"])
+    broker.recount_causes("orders")
+    notes = [broker.cause("orders", 1).note, triage.queue]
+    print(notes)
     log = [entry.action for entry in broker.audit(queue="orders", limit=5)]
     print(
         rules,

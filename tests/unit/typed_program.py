@@ -82,7 +82,7 @@ def administer(broker: lazaretto.Broker) -> None:
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
     causes = len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
-    triage: lazaretto.Triage = broker.triage("orders", since=datetime.now(), over=True)
+    triage: lazaretto.Triage = broker.triage("orders", since=broker.queue("orders").created, over=True)
     broker.note_cause("orders", 1, "ask the shop")
     broker.acknowledge_cause("orders", 1, None)
     causes += broker.merge_causes("orders", [1, 2]) + broker.split_cause("orders", 1, ["ab"])

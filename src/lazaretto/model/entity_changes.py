@@ -30,6 +30,7 @@ class QueueChanges(TopicChanges, total=False):
     breaker: BreakerPolicy | None
     on_poison_session: GivenPoisonSession
     dead_letter_on_filter_errors: bool
+    kept_samples: int
     forward_to: str | None
     forward_dead_lettered_messages_to: str | None
     retention: bool

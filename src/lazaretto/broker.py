@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
+from lazaretto.dialogs import Dialogs
 from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.engine.claims.settle_claims import RevokeClaims
@@ -48,9 +48,6 @@ from lazaretto.store.addresses import open_store
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.transaction import BrokerTransaction
-
-if TYPE_CHECKING:
-    from lazaretto.dialogs import Dialogs
 
 
 def connect(
@@ -118,14 +115,8 @@ class Broker(Administration, DeadLetterDesk, CauseDesk):
             store.close()
             raise
         self._maintenance = Maintenance(store, store.clock)
-
-    @functools.cached_property
-    def dialogs(self) -> Dialogs:
-        """Dialogs between services: contracts, conversations, and what operators do with them."""
-        # Most processes have none, and each command waits for what it imports.
-        from lazaretto.dialogs import Dialogs
-
-        return Dialogs(self._store)
+        #: Dialogs between services: contracts, conversations, and what operators do with them.
+        self.dialogs = Dialogs(store)
 
     # -- messages -------------------------------------------------------------------------------
 

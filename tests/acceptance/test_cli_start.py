@@ -22,7 +22,6 @@ HEAVY = {
     "lazaretto.cli.doctor_command",
     "lazaretto.cli.host_commands",
     "lazaretto.cli.queue_commands",
-    "lazaretto.dialogs",
     "lazaretto.host",
     "lazaretto.isolation",
     "lazaretto.spark",
@@ -32,7 +31,6 @@ HEAVY = {
     "pyarrow",
     "pyspark",
     "rich",
-    "tomllib",
 }
 #: What nothing needs that opens no store.
 OF_STORES = {"lazaretto.broker", "lazaretto.engine", "lazaretto.store", "msgspec", "pydantic", "sqlite3"}

@@ -179,13 +179,14 @@ def test_workers_that_do_not_know_them_are_waited_for(url: str, monkeypatch: pyt
     monkeypatch.setattr(schema, "migrations", lambda: steps[: schema.RANGE_LOCKS - 2])
     with lazaretto.connect(url, create=True) as old:
         assert old.facts()["schema"] == schema.RANGE_LOCKS - 2
-    monkeypatch.setattr(schema, "migrations", lambda: steps)
+    monkeypatch.setattr(schema, "migrations", lambda: steps[: schema.RANGE_LOCKS])
     with lazaretto.connect(url) as between:
         between.create_queue("work", OPTIONS)
         between.sender("work").send([Message(b"%d" % n) for n in range(10)])
         messages = between.receiver("work").receive(3)
         assert ranges(between) == []
         assert schema.RANGE_LOCKS in migrate_store(url, after=True)
+        monkeypatch.setattr(schema, "migrations", lambda: steps)
         with lazaretto.connect(url) as new:
             more = new.receiver("work").receive(3)
             assert ranges(new) == [3]

@@ -42,6 +42,8 @@ LISTINGS = {
     "dialog timeline": ["DIALOG"],
     "claim list": ["q"],
     "store check": [],
+    "triage list": ["q"],
+    "triage show": ["q", "1"],
 }
 
 

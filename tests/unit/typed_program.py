@@ -88,7 +88,7 @@ def administer(broker: lazaretto.Broker) -> None:
     causes += broker.merge_causes("orders", [1, 2]) + broker.split_cause("orders", 1, ["ab"])
     broker.recount_causes("orders")
     notes = [broker.cause("orders", 1).note, triage.queue]
-    print(notes)
+    print(notes, list(broker.workers()))
     log = [entry.action for entry in broker.audit(queue="orders", limit=5)]
     print(
         rules,

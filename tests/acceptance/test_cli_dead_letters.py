@@ -234,7 +234,7 @@ def test_republish_counts_first(cli: Program, topic: str) -> None:
 def test_republish_asks_a_person(cli: Program, topic: str) -> None:
     code, shown = cli.on_terminal("dead-letter", "republish", topic, "1", typed=b"n\n")
     assert (code, "2 messages in 2 subscriptions" in shown) == (1, True)
-    assert "Publish 1 dead letter anew?" in shown
+    assert "Publish 1 dead letter again?" in shown
     assert _numbers(cli, "list", topic) == [1, 2]
     assert cli.on_terminal("dead-letter", "republish", topic, "1", typed=b"y\n")[0] == 0
     assert _numbers(cli, "list", topic) == [2]

@@ -98,13 +98,15 @@ class CauseDesk:
         if which is not None and not isinstance(which, DeadLetterFilter):
             raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
         function("decode", decode)
-        if isinstance(leave_out, str) or not all(isinstance(name, str) for name in leave_out):
-            raise InvalidOption(f"expected leave_out to be names of fields, got {shown(leave_out)}")
+        left_out = [text("leave_out", name, 1000) for name in _listed("leave_out", leave_out)]
+        compared = None if good is None else list(_listed("good", good))
+        if compared and not all(isinstance(message, Message | StoredMessage) for message in compared):
+            raise InvalidOption(f"expected good to be messages, got {shown(good)}")
         # Only who asks pays for the parser of filters.
         explaining = importlib.import_module("lazaretto.explain")
         found: list[Explanation] = explaining.explain(
-            self._store, parsed, which or DeadLetterFilter(), None if good is None else list(good),
-            decode, leave_out, self.triage(path).causes,
+            self._store, parsed, which or DeadLetterFilter(), compared,
+            decode, left_out, self.triage(path).causes,
         )  # fmt: skip
         return found
 

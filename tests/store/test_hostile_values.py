@@ -184,6 +184,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.update_subscription": {"lock_duration": 5.0},
     "Broker.purge": {"which": DeadLetterFilter(), "everything": True},
     "Broker.resubmit": {"which": DeadLetterFilter()},
+    "Broker.explain": {"which": None, "good": None, "decode": None, "leave_out": ()},
     "Broker.dead_letters": {"which": None, "messages": True},
     "Broker.republish": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.count_republished": {"path": "t/subscriptions/a", "topic": "t"},

@@ -1,4 +1,4 @@
-"""The same verbs for asyncio: thousands of coroutines share one commit, and waiting holds no thread."""
+"""The API for asyncio: thousands of coroutines share one commit, and no thread waits for messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 async def connect(*arguments: Any, **named: Any) -> AsyncBroker:
-    """Open the broker whose store is at `url`, for the event loop that runs. See lazaretto.connect."""
+    """Open the broker whose store is at `url`, for the running event loop. See lazaretto.connect."""
     driver_of = asyncio.get_running_loop()
     inner = await driver_of.run_in_executor(None, lambda: _sync.connect(*arguments, **named))
     return AsyncBroker(inner, Driver(inner._store))
@@ -61,7 +61,7 @@ class AsyncReceiver(Mirror):
 
     async def receive(self, *arguments: Any, **named: Any) -> Any:
         if self._inner._needs_session:
-            # One of the coroutines locks it for all.
+            # One of the coroutines locks the session for all of them.
             async with self._accepting:
                 return await self._driver.run(self._inner._receiving(*arguments, **named))
         return await self._driver.run(self._inner._receiving(*arguments, **named))

@@ -1,4 +1,4 @@
-"""Runs the steps of verbs on an event loop: thousands of coroutines share one commit, and no thread waits."""
+"""Runs methods on an event loop: thousands of coroutines share one commit, and no thread waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 GiveBack = Callable[[Any], Operation[Any] | None]
 
-#: How many threads do what is not hot: administration, reads.
+#: Number of threads for calls that are not on the hot path: administration and reads.
 _THREADS = 8
 
 
@@ -47,18 +47,19 @@ class Driver:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lazaretto-aio")
-        #: What other threads have told: tickets of a commit, or what is to be woken.
+        #: Messages from other threads: the tickets of a commit, or callers to wake.
         self._inbox: deque[list[_Ticket] | asyncio.Future[bool]] = deque()
         self._posted = False
-        #: The same object each time, so that all tickets of a commit are told of at once.
+        #: Always the same object, so that one call reports all tickets of a commit.
         self._told = self._tell
-        #: What gives back messages that were received for nobody.
+        #: Tasks that release messages whose receive was cancelled.
         self._giving_back: set[asyncio.Future[Any]] = set()
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run a verb's steps; return what it returns.
+        """Run the steps of a method and return its result.
 
-        If it is cancelled, what is not written yet is not written, and what was received is given back.
+        If the call is cancelled, an operation that is not written yet is dropped, and received messages are
+        released.
         """
         try:
             step = next(steps)
@@ -79,11 +80,11 @@ class Driver:
             return found
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call what may wait, in a thread."""
+        """Call a function that may block, in a thread."""
         return await self._loop.run_in_executor(self._pool, partial(function, *arguments, **named))
 
     async def close(self, close: Callable[[], None]) -> None:
-        """Wait for what is being given back; close the store; give up the threads."""
+        """Wait until messages are released, close the store, and end the threads."""
         if self._giving_back:
             await asyncio.wait(self._giving_back, timeout=10.0)
         try:
@@ -102,7 +103,7 @@ class Driver:
                 answer = await future
             except asyncio.CancelledError:
                 if future.cancelled():
-                    # Should it be written all the same, its answer is given back when it comes.
+                    # If it is written anyway, its messages are released when the answer arrives.
                     ticket.drop()
                 elif future.exception() is None:
                     self._give_back(give_back, future.result())
@@ -125,7 +126,7 @@ class Driver:
 
     def _given_back(self, future: asyncio.Future[Any]) -> None:
         self._giving_back.discard(future)
-        # If it could not be, the locks run out.
+        # If the release fails, the locks expire.
         future.exception()
 
     # -- waiting --------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Driver:
         except BaseException:
             woken = self._store.notifier.leave(caller)
             if woken:
-                # Nobody looks in its stead.
+                # No other caller looks in its place.
                 self._store.pass_on(step.key, step.alike)
             raise
         finally:
@@ -155,14 +156,14 @@ class Driver:
         self._post(tickets)
 
     def _post(self, news: list[_Ticket] | asyncio.Future[bool]) -> None:
-        """Tell the event loop, by one wake-up for all that is told before it looks."""
+        """Post to the event loop; one wake-up covers everything posted before it looks."""
         self._inbox.append(news)
         if not self._posted:
             self._posted = True
             self._loop.call_soon_threadsafe(self._take_news)
 
     def _take_news(self) -> None:
-        # First, so that what is told from here on comes with a wake-up of its own.
+        # Done first, so that later posts cause a wake-up of their own.
         self._posted = False
         while self._inbox:
             news = self._inbox.popleft()

@@ -1,4 +1,4 @@
-"""Makes the asynchronous class of a synchronous one: each verb by the same name, with the same arguments."""
+"""Makes an asynchronous class from a synchronous one, with the same methods and arguments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lazaretto.aio.driver import Driver
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.settling import Messages, MessageVerbs, SettleVerbs
 
-#: How many results of an iterator a thread brings at once.
+#: Number of results that a thread fetches from an iterator at once.
 _SOME = 100
 
-#: The verbs that settle messages.
+#: The methods that settle messages.
 SETTLING = [
     name
     for kind in (SettleVerbs, MessageVerbs)
@@ -28,7 +28,7 @@ SETTLING = [
 
 
 class Mirror:
-    """What asynchronous classes have: the synchronous object, and what runs its verbs. An async context."""
+    """Base of asynchronous classes: holds the synchronous object and runs its methods. An async context."""
 
     def __init__(self, inner: Any, driver: Driver) -> None:
         self._inner = inner
@@ -50,7 +50,7 @@ M = TypeVar("M", bound=Mirror)
 
 
 class OwnThread(Mirror):
-    """One whose verbs run in a thread of its own, which a transaction with SQL needs."""
+    """A mirror with its own thread for all methods, which a transaction with SQL needs."""
 
     def __init__(self, inner: Any, driver: Driver, thread: ThreadPoolExecutor | None = None) -> None:
         super().__init__(inner, driver)
@@ -64,21 +64,21 @@ class OwnThread(Mirror):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # A cancellation does not leave it half ended.
+            # A cancellation must not leave the transaction half ended.
             await asyncio.shield(super().__aexit__(kind, error, trace))
         finally:
             self._thread.shutdown(wait=False)
 
 
 class _Caught(MessageVerbs):
-    """Catches what a verb settles, and how."""
+    """Records which messages a method settles, and how."""
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
         self.caught = messages, settlement
 
 
 class Mirrored(NamedTuple):
-    """How a class was made: of which, with which names; see `mirror`."""
+    """How `mirror` made a class: from which class, with which names."""
 
     sync: type
     names: Sequence[str]
@@ -102,11 +102,12 @@ def mirror(
     settles: str | None = None,
     leaves_out: Collection[str] = (),
 ) -> Callable[[type[M]], type[M]]:
-    """Give a class all public verbs of a synchronous class that it does not have itself.
+    """Add to a class all public methods of a synchronous class that it lacks.
 
-    `steps`: the methods that return the steps of a verb, by verb; they run without a thread. `settles`: what
-    the verbs that settle messages take, which run so too if the class has steps. `wraps`: verbs that return
-    at once what has a mirror itself. `iterates`: verbs that return an iterator. Others run in a thread.
+    `steps`: by public method, the method that returns its steps; these run without a thread. `settles`: the
+    type that settling methods take; they also run without a thread if the class has steps. `wraps`: methods
+    that return an object with a mirror of its own at once. `iterates`: methods that return an iterator. All
+    others run in a thread.
     """
     steps, wraps = steps or {}, wraps or {}
 

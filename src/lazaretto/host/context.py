@@ -47,9 +47,9 @@ class LastError(msgspec.Struct, frozen=True):
 class HandlerContext:
     """A handler's context, besides its message.
 
-    `attempt`: the number of this delivery in the message's life, from 1. `delivery_count`: Service
-    Bus's, 0 at first. `cycle`: retry cycles used. `move_count`: moves between the queue and its
-    subqueues (MSMQ's MoveCount). `last_error`: of the previous attempt, or None.
+    `attempt`: the number of this delivery in the message's life, from 1. `delivery_count`: as in Service Bus,
+    0 at first. `cycle`: retry cycles used. `move_count`: moves between the queue and its subqueues (MSMQ's
+    MoveCount). `last_error`: of the previous attempt, or None.
 
     Sends and SQL take effect in the commit that settles the message. If the handler fails, they are
     discarded.
@@ -81,7 +81,7 @@ class HandlerContext:
         try:
             prepared = prepare_all(messages)
         except InvalidMessage as error:
-            # This message's handler is wrong, not the message.
+            # The handler is at fault, not the message.
             raise TransactionError(f"a message to {path!r} cannot be sent: {error}") from error
         if prepared:
             self._asked().sends.append((path, prepared))
@@ -114,7 +114,7 @@ class HandlerContext:
         self._decide("reject", reason, description)
 
     def invalid(self, error: BaseException | str | None = None) -> None:
-        """The message can never be processed: the policy's `on_invalid`, at once."""
+        """Declare that the message can never be processed. The policy's `on_invalid` applies at once."""
         self._decide("invalid")
         self._asked().failure = failure_of(error)
 

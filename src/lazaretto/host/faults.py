@@ -18,9 +18,9 @@ from lazaretto.errors import (
 )
 from lazaretto.store.contract.transaction_contract import Store
 
-#: What no waiting mends: the file is not a store any more, or the queue is another one than when the host
-#: started. Everything else may pass: a server that is away or takes no changes, a full disk, too few
-#: descriptors, a module that is just being replaced.
+#: Faults that do not pass: the file is no longer a store, or the queue was replaced after the host started.
+#: All others may pass: an unreachable or read-only server, a full disk, too few file descriptors, a module
+#: that is being replaced.
 _LASTING: tuple[type[LazarettoError], ...] = (
     HandlerError,
     InvalidOption,
@@ -46,6 +46,6 @@ def store_fault(error: BaseException, store: Store) -> StoreError | None:
         return store.own_fault(error)
     cause = error.__cause__
     if type(error) is StoreError and isinstance(cause, store.errors):
-        # Found only when all was committed, as a constraint may be that is looked at last.
+        # Found only at the commit, for example by a deferred constraint.
         return error if store.own_fault(cause) is not None else None
     return error if isinstance(error, StoreError) else None

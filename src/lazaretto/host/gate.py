@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """Many may work at once, or one alone."""
+    """A lock: many threads work at the same time, or one works alone."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -21,7 +21,7 @@ class Gate:
         with self._condition:
             if alone:
                 self._alone += 1
-                # Announced first: others that come now wait behind it.
+                # Announced first, so that later threads wait behind this one.
                 self._condition.wait_for(lambda: self._working == 0)
             else:
                 self._condition.wait_for(lambda: self._alone == 0)

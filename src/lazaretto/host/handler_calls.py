@@ -1,4 +1,4 @@
-"""Calls a handler for one message: validator, middleware, async; the same inline and in a sandbox."""
+"""Calls a handler for one message, with validator and middleware, inline or in a sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 
 class Caller:
-    """Calls one handler; a context manager, for the event loop of an async one."""
+    """Calls one handler. A context manager, which ends the event loop of an async handler."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -36,15 +36,15 @@ class Caller:
         self._middleware = handler.options.middleware
         self._runner: asyncio.Runner | None = None
         self._deadline: float | None = None
-        #: What the handler returned the last time it was called.
+        #: The latest return value of the handler.
         self.returned: Any = None
 
     def limit_async(self, deadline: float | None) -> None:
-        """Cancel a coroutine after this many seconds, where nothing else enforces deadlines."""
+        """Cancel coroutines after this many seconds. Used where nothing else enforces deadlines."""
         self._deadline = deadline
 
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
-        """Return what the handler asked for; raise what it raised. InvalidMessage: it can never succeed."""
+        """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
         context = HandlerContext(message, past)
         self.returned = None
         try:
@@ -59,7 +59,7 @@ class Caller:
         return context.effects
 
     async def call_async(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
-        """Do the same for a handler that is a coroutine function, beside others of the same event loop."""
+        """Call a coroutine function in the same way, concurrently with others on one event loop."""
         context = HandlerContext(message, past)
         try:
             if self._validate is not None:
@@ -142,7 +142,7 @@ def _validator(
 
 
 def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[bytes]:
-    """Return messages as bytes for the other process, each with its past, if it has one."""
+    """Return messages as bytes for the other process, each with its earlier attempts, if any."""
     return [
         _pack((
             m.key, m.body, m.message_id, m.enqueued, m.expires, m.encoded_headers, None, m.deliveries,
@@ -154,7 +154,7 @@ def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[by
 
 
 def why_unsendable(function: Callable[..., object], error: Exception) -> str:
-    """Return why a function cannot be pickled, and which of its variables is to blame, if one is found."""
+    """Return why a function cannot be pickled, naming the variable that prevents it if one is found."""
     why = f"{type(error).__name__}: {error}"
     try:
         found = inspect.getclosurevars(function)
@@ -168,14 +168,14 @@ def why_unsendable(function: Callable[..., object], error: Exception) -> str:
     return why
 
 
-#: What runs in a sandbox for a handler whose messages run at the same time.
+#: The sandbox function for a handler that runs several messages concurrently.
 AsyncFunction = Callable[[bytes], Coroutine[Any, Any, bytes | None]]
 
 
 class SandboxSetup:
-    """Made in the host and called in the sandbox: returns the function of bytes that runs there."""
+    """Created in the host and called in the sandbox, where it returns the function of bytes to run."""
 
-    #: What to do about a handler that cannot be sent.
+    #: Advice for a handler that cannot be pickled.
     advice = "Define it in a module, or give isolation='inline'"
 
     def __init__(self, handler: Handler) -> None:
@@ -193,7 +193,7 @@ class SandboxSetup:
 
     @property
     def key(self) -> object:
-        """Tells whether two setups, copies in other processes too, do the same."""
+        """Equal for setups that do the same, also for copies in other processes."""
         return self._reference, self._pickled, self._queue
 
     def caller(self) -> Caller:

@@ -1,4 +1,4 @@
-"""What can be set on a handler."""
+"""The options of a handler."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from lazaretto.receiver import MOST_MESSAGES
 class Isolation(enum.Enum):
     """Where a handler runs."""
 
-    #: In a process of its own, which may die with its message and nothing else.
+    #: In its own process: a crash affects only its message.
     PROCESS = "process"
     #: In the host's own process: for trusted code only.
     INLINE = "inline"
 
 
-#: How many batches, or sessions, of one handler are worked on at once at most.
+#: Maximum number of batches or sessions that one handler processes in parallel.
 MOST_SLOTS = 1024
 
 _ISOLATIONS = {i.value: i for i in Isolation}

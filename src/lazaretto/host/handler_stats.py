@@ -14,7 +14,7 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import DISPOSITIONS, RETRY, Disposition, Outcome, PoisonVerdict
 
-#: Over how many seconds the rate is taken.
+#: The period in seconds over which the rate is measured.
 _SPAN = 5.0
 
 
@@ -53,11 +53,11 @@ def verdict_of(returned: object) -> PoisonVerdict | None:
 class HandlerReport:
     """A handler's state and counts. `rate`: messages recently completed per second.
 
-    `retried`: attempts that failed and are tried again; `dead`: messages that were not. `timed_out`,
-    `died` and `invalid` are those among both whose deadline was over, whose process died, that can
-    never succeed. `released`: given back uncharged. `lost`: settled too late, their lock was gone.
-    `failing`: dead letters that failed the last time, and are tried for ever, as nothing else is said of
-    them. `waiting`: why nothing is taken, if something is wrong.
+    `retried`: failed attempts that are retried. `dead`: failed messages that are not retried. Both include
+    `timed_out` (deadline exceeded), `died` (process died) and `invalid` (can never succeed). `released`:
+    released without counting an attempt. `lost`: settled too late, after the lock was lost. `failing`: dead
+    letters that failed last time and are retried forever, because no policy limits them. `waiting`: why the
+    handler receives nothing, if something is wrong.
     """
 
     queue: str
@@ -77,7 +77,7 @@ class HandlerReport:
 
 
 class HandlerStats:
-    """Counts; threads share it."""
+    """Counters of one handler, shared by threads."""
 
     def __init__(self, queue: str, handler: str) -> None:
         self._queue = queue
@@ -89,17 +89,17 @@ class HandlerStats:
         self._failing: set[int] = set()
         self._waiting: str | None = None
         self._points: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
-        #: Where the next session is looked for, so that the slots go round together.
+        #: Where the search for the next session starts, so that all slots go round together.
         self.rotation: dict[str, str] = {}
 
     def count(self, outcomes: Iterable[Outcome], finals: int) -> None:
-        """Add attempts that were settled, so many of them for good."""
+        """Add settled attempts, and how many of them were final."""
         with self._lock:
             self._counts.update(outcomes)
             self._final += finals
 
     def tried_for_ever(self, ended: Iterable[tuple[int, bool]]) -> None:
-        """Note which messages, by key, have failed that nothing ends the attempts on, and which have not."""
+        """Note, by key, which messages without an attempt limit have failed, and which have not."""
         with self._lock:
             for key, failed in ended:
                 (self._failing.add if failed else self._failing.discard)(key)
@@ -110,7 +110,7 @@ class HandlerStats:
             self._lost += messages
 
     def waiting(self, why: str | None) -> bool:
-        """Note why nothing is taken, None when something is again; return whether that is news."""
+        """Note why nothing is received, or None once it is; return whether that changed."""
         with self._lock:
             news = why != self._waiting
             self._waiting = why

@@ -49,11 +49,11 @@ class Handler:
 
     @property
     def at_once(self) -> bool:
-        """Whether the messages of a batch run at the same time: it and all of its middleware are async."""
+        """Whether messages of a batch run concurrently: the handler and all middleware are async."""
         return all(_is_async(one) for one in (self.function, *self.options.middleware))
 
     def reference(self) -> tuple[str, str] | None:
-        """Return module and name by which another process can import the function, None if it cannot."""
+        """Return the module and name to import the function in another process, or None."""
         module = getattr(self.function, "__module__", None)
         name = getattr(self.function, "__qualname__", None)
         if module is None or name is None or module == "__main__" or "<" in name:
@@ -77,7 +77,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def _takes_context(function: object) -> bool:
-    """Return whether a function wants the context besides the message. Raises HandlerError."""
+    """Return whether a function takes a context after the message. Raises HandlerError."""
     if not callable(function):
         raise HandlerError(f"expected a handler to be a function, got {shown(function)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -32,14 +32,14 @@ from lazaretto.tools.signals import Ending
 
 _log = logging.getLogger(__name__)
 
-#: How often locks are looked at, in seconds: a fraction of the shortest lock.
+#: How often locks are checked, in seconds: a fraction of the shortest lock.
 _LOOK = 0.1
-#: How soon it is tried again to prolong them when that failed, in seconds.
+#: Delay before a failed renewal is retried, in seconds.
 _RENEW_AGAIN = 0.5
 
-#: How long a slot gets to settle what is finished once the grace is over, in seconds.
+#: Time for a slot to settle finished messages after the grace period, in seconds.
 _MARGIN = 3.0
-#: How often it is looked whether to end, or to end at once, in seconds.
+#: How often the host checks whether to stop, in seconds.
 _TICK = 0.1
 
 Handlers = Handler | Iterable[Handler] | Mapping[str, HandlerFunction]
@@ -111,7 +111,7 @@ class ServiceHost:
                 thread.start()
 
     def _prepare_all(self) -> bool:
-        """Get the slots ready; return whether to go on, False when told to stop."""
+        """Prepare the slots; return False if the host was told to stop."""
         try:
             for handler in self._handlers:
                 self._prepare(handler)
@@ -154,20 +154,20 @@ class ServiceHost:
     # -- while it runs --------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Prolong locks, and give up what does not come back, until everything has ended."""
+        """Renew locks, and give up handlers that do not return, until all slots have ended."""
         while not self._ended.wait(_LOOK):
             for slot in self._slots:
                 self._surviving(slot.give_up)
             if time.monotonic() >= self._renew_at:
                 self._surviving(self._renew)
             if self._error() is not None and not self._stop.is_set():
-                # What one slot cannot do, the others cannot either: better no host than half of one.
+                # A failure of one slot affects the others too: no host is better than half of one.
                 self._stop.set()
                 for slot in self._slots:
                     slot.stop(self._grace)
 
     def _surviving(self, work: Callable[[], object]) -> None:
-        """Do something for the slots, of which none may suffer when it fails for another."""
+        """Do something for each slot; a failure for one slot must not affect the others."""
         try:
             work()
         except Exception as error:
@@ -184,7 +184,7 @@ class ServiceHost:
                     held.renew_at = time.monotonic() + held.seconds / 2
 
     def _error(self) -> BaseException | None:
-        """Return what a slot ended with, if one did."""
+        """Return the error that ended a slot, if there is one."""
         return next((slot.error for slot in self._slots if slot.error is not None), None)
 
     def reports(self) -> list[HandlerReport]:

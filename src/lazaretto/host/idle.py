@@ -17,14 +17,14 @@ from lazaretto.store.contract.transaction_contract import Transaction
 def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityError:
     """Return whether messages can still be delivered, or why the rest cannot be.
 
-    `failing`: dead letters that failed, and that nothing ends the attempts on.
+    `failing`: dead letters that failed and have no attempt limit.
     """
     queue = require_queue(tx, path)
     found = describe(tx, queue)
     if not _count(found, path, failing):
         return False
     if found.counts.locked:
-        # Somebody is at work.
+        # Some receiver holds messages.
         return True
     return stop_error(queue, path.subqueue) or _kept_back(tx, queue, path, found) or True
 
@@ -53,7 +53,7 @@ def _kept_back(
 
 
 def _has_open_session(tx: Transaction, queue: QueueRecord) -> bool:
-    """Return whether a session that is not held back has messages that are not only deferred."""
+    """Return whether a session that is not held has messages other than deferred ones."""
     session = tx.sessions.next_id(queue.queue_id, "")
     while session is not None:
         if any(m.state != DEFERRED for m in tx.sessions.messages(queue.queue_id, session)):

@@ -18,12 +18,12 @@ class Ended(NamedTuple):
 
     settlement: Settlement
     effects: Effects | None = None
-    #: Whether the functions that are told of poison messages were told of it.
+    #: Whether the `on_poison` functions were called for it.
     told: bool = False
 
     @property
     def fingerprint(self) -> str | None:
-        """Which failure this is, to the breaker; None if it is none, or is the message's own fault."""
+        """The failure's fingerprint for the breaker; None for no failure, or one caused by the message."""
         if self.settlement.outcome not in _BREAKING:
             return None
         failure = self.settlement.failure
@@ -34,7 +34,7 @@ _BREAKING = (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST)
 COMPLETED = Ended(COMPLETE)
 RELEASED = Ended(RELEASE)
 
-#: A timeout charges `lock_expired`, a crash `lost`, as if the lock had run out or the worker died.
+#: A timeout counts as `lock_expired` and a crash as `lost`, like an expired lock or a dead worker.
 _OUTCOMES = {
     Status.ERROR: Outcome.FAILED,
     Status.MEMORY: Outcome.FAILED,
@@ -62,7 +62,7 @@ def _ended_with_bytes(result: bytes) -> Ended:
     try:
         return ended_with(decode_effects(result))
     except Exception as error:
-        # Whatever it did to its process, so that this came back: it is the message's failure.
+        # The result cannot be trusted: the handler damaged its process. The message has failed.
         return Ended(Settlement(Outcome.FAILED, failure_of(error)))
 
 
@@ -79,7 +79,7 @@ def ended_with(effects: Effects | None) -> Ended:
         description=effects.description,
         reject=effects.verdict == "reject",
     )
-    # What an invalid message's handler sent meanwhile is dropped, as for any other that failed.
+    # Sends of a handler whose message is invalid are discarded, as after any other failure.
     return Ended(settlement, None if effects.verdict == "invalid" else effects)
 
 

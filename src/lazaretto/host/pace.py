@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 
-#: How long a hand-over is expected to take at most, unless it is a single message, in seconds. A slot
-#: holds the one at work and the one behind it, so it is twice this until what it holds is settled.
+#: Maximum expected time of a hand-over, unless it is a single message, in seconds. A slot holds the current
+#: hand-over and the next one, so it settles its messages within twice this time.
 EXPECTED = 0.125
-#: By how much the next hand-over may be larger than the one before: one that was quick proves little.
+#: Maximum growth from one hand-over to the next: one that was quick proves little.
 _GROWTH = 4
-#: What the latest hand-over counts in the mean.
+#: Weight of the latest hand-over in the mean.
 _WEIGHT = 0.5
 
 
 class Pace:
-    """What the slots of one handler have measured together; threads share it.
+    """The combined measurements of one handler's slots, shared by threads.
 
-    `at_once`: how many messages of a hand-over run at the same time.
+    `at_once`: how many messages of a hand-over run concurrently.
     """
 
     def __init__(self, at_once: int = 1) -> None:
@@ -31,7 +31,7 @@ class Pace:
         each = seconds / rounds
         with self._lock:
             self._mean = each if self._mean is None else self._mean + _WEIGHT * (each - self._mean)
-            # A smaller one, as the last of a queue, takes nothing back.
+            # A small hand-over, such as the last of a queue, does not lower the limit.
             self._most = max(self._most, _GROWTH * rounds)
 
     @property
@@ -42,6 +42,6 @@ class Pace:
         return self._at_once * max(1, rounds)
 
     def is_quick(self, messages: int) -> bool:
-        """Return whether so many are expected to take so little time that the next may wait behind them."""
+        """Return whether so many messages should end soon enough for the next hand-over to wait."""
         mean = self._mean
         return mean is not None and mean * -(-messages // self._at_once) <= EXPECTED

@@ -11,9 +11,9 @@ from lazaretto.host.handler_stats import HandlerStats
 
 _log = logging.getLogger(__name__)
 
-#: How long a slot rests after a fault, in seconds: the first and the longest time.
+#: The first and the longest delay after a fault, in seconds.
 _FIRST, _LONGEST = 0.1, 5.0
-#: How long it leaves a queue alone that is halted, switched off or not there, in seconds.
+#: Delay before a halted, disabled or missing queue is tried again, in seconds.
 _REST = 0.5
 
 
@@ -27,14 +27,14 @@ class Patience:
         self._next = _FIRST
 
     def rest(self, error: BaseException) -> None:
-        """Log the fault, unless it was already logged, and wait, twice as long each time."""
+        """Log the fault, unless it was already logged, and wait. The delay doubles each time."""
         if isinstance(error, EntityError):
             seconds = _REST
         else:
             seconds, self._next = self._next, min(2 * self._next, _LONGEST)
         if self._stats.waiting(str(error) or type(error).__name__):
             expected = isinstance(error, LazarettoError | OSError)
-            # Whoever reads the log may be gone, which is no reason to stop.
+            # The log may not be writable, which is no reason to stop.
             with contextlib.suppress(Exception):
                 _log.warning(
                     "%r: tried again until it goes well: %s: %s",

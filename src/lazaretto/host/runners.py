@@ -24,24 +24,23 @@ from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 
-#: How often it is said that what handlers print is lost, in seconds.
+#: How often the loss of handlers' output is logged, in seconds.
 _SAY_EVERY = 60.0
 
 _log = logging.getLogger(__name__)
 
-#: How long after its deadline a handler counts as one that does not come back: one that was
-#: cancelled needs a moment, in seconds.
+#: Time after its deadline until a handler counts as hung, in seconds: a cancelled one needs a moment.
 _OVERDUE = 0.5
-#: How often those that have ended are settled while others of their hand-over go on, in seconds.
+#: How often finished messages are settled while others of their hand-over run, in seconds.
 _TELL = 0.2
 
 
-#: Gets how messages ended, by their places in the hand-over.
+#: Receives finished attempts, by their places in the hand-over.
 OnSome = Callable[[list[tuple[int, Ended]]], object]
 
 
 class Overdue(NamedTuple):
-    """A hand-over, by its lock's token, whose message at `place` does not come back; how others ended."""
+    """A hand-over, by its lock token, whose message at `place` hangs; and how the others ended."""
 
     token: int
     ended: dict[int, Ended]
@@ -49,7 +48,7 @@ class Overdue(NamedTuple):
 
 
 class Runner(Protocol):
-    """One hand-over at a time, by one thread; `stop` and `overdue` may be called by another."""
+    """Runs one hand-over at a time in one thread. Other threads may call `stop` and `overdue`."""
 
     def start(self, handover: Handover) -> None:
         """Start the handlers of a hand-over."""
@@ -58,7 +57,7 @@ class Runner(Protocol):
     def collect(self, on_some: OnSome) -> list[Ended]:
         """Wait for all handlers; return how each message's attempt ended, in order.
 
-        `on_some` gets, a few times a second, those that have ended while others at the same time go on.
+        `on_some` is called a few times a second with finished attempts while others still run.
         """
         ...
 
@@ -76,7 +75,7 @@ class Runner(Protocol):
 
 
 class _Output:
-    """Passes on what handlers print. That it cannot be is no fault of theirs, and said now and then."""
+    """Forwards handlers' output. If that fails, it logs so now and then; the handlers go on."""
 
     def __init__(self, path: str, on_output: Callable[[bytes], object]) -> None:
         self._path = path
@@ -97,7 +96,7 @@ class _Output:
 
 
 class ProcessRunner:
-    """Runs handlers in a sandbox. `on_output` gets what they print; `stopping`: see Sandbox."""
+    """Runs handlers in a sandbox. `on_output` receives their output; `stopping`: see Sandbox."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class InlineRunner:
                 break
 
     def _run_at_once(self, crew: Crew[Effects | None], handover: Handover, on_some: OnSome) -> None:
-        """Run the handlers at the same time, those of a session one by one up to the first that fails."""
+        """Run the handlers concurrently; within a session one by one, up to the first failure."""
         in_order = handover.lock.session_id is not None
         ended, told = self._ended, 0
         tell_at = time.monotonic() + _TELL
@@ -237,7 +236,7 @@ class InlineRunner:
 
 
 def _failed(error: BaseException) -> Ended:
-    """Return how a message ended whose handler raised: SystemExit, too, must not end the host."""
+    """Return the end of an attempt whose handler raised. Even SystemExit must not end the host."""
     failure = failure_of(error)
     if isinstance(error, DeadlineExceeded):
         assert failure is not None

@@ -39,13 +39,13 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _log = logging.getLogger(__name__)
 
-#: How often in a row the store may be well but for the SQL of a hand-over, until each message is committed by
-#: itself, and but for that of one message, until that counts as its failure.
+#: Consecutive failures of a hand-over's SQL, on a store that otherwise works, before each message is
+#: committed by itself; then, for one message's SQL, before the message counts as failed.
 _MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
 
-#: Ends of an attempt on which the policy gives its verdict.
+#: Outcomes to which the poison policy applies.
 _FAILING = (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST, Outcome.INVALID)
-#: How long one that failed waits where no policy says when it is tried again, in seconds.
+#: Retry delay of a failed message where no policy sets one, in seconds.
 _AGAIN = 1.0
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ Entries = list[tuple[ReceivedMessage, Ended]]
 class Settling:
     """Settles the hand-overs of one slot, each in one commit, and waits out temporary faults.
 
-    `whole`: a hand-over is a session that is one unit. `stopping`: set once a fault is waited for no longer.
+    `whole`: a hand-over is a session that is one unit. `stopping`: set when faults are no longer waited out.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Settling:
         self._patience = patience
         self._stopping = stopping
         self._whole = whole
-        #: How often in a row the store has failed at what messages asked it to execute.
+        #: Consecutive failures of the SQL that messages requested.
         self._broken = 0
 
     def finish(
@@ -81,7 +81,7 @@ class Settling:
     ) -> None:
         """Settle a hand-over in one commit, which also starts on the following one.
 
-        `settled`: by their places, those of its messages that are settled already.
+        `settled`: the places of messages that are already settled.
         """
         ended = self._as_unit(handover, ended)
         pairs = enumerate(zip(handover.messages, ended, strict=True))
@@ -91,24 +91,24 @@ class Settling:
             self._note_probe(handover.outage, ended)
 
     def finish_some(self, entries: Entries) -> None:
-        """Settle messages of a hand-over while others of it are at work."""
+        """Settle messages of a hand-over while others of it are running."""
         self.commit(self._judged(entries, None), None, None)
 
     def _judged(self, entries: Entries, outage: str | None) -> Entries:
-        """Return how messages end once it is known what an outage did to them."""
+        """Return how attempts end, taking an outage into account."""
         if self._shared.retries_for_ever:
             entries = [(m, _later(e)) for m, e in entries]
         return self._judge(entries, outage) or entries
 
     def _as_unit(self, handover: Handover, ended: Sequence[Ended]) -> Sequence[Ended]:
-        """A session that is one unit completes as one: nothing is kept if any failed or was set aside."""
+        """A session that is one unit completes as one: if any message fails, none is completed."""
         if not self._whole:
             return ended
         unit = as_unit(e.settlement for e in ended)
         return [e if one is e.settlement else RELEASED for e, one in zip(ended, unit, strict=True)]
 
     def commit(self, entries: Entries, token: int | None, following: int | None) -> None:
-        """Settle messages of a hand-over, as they are; start on the following one."""
+        """Settle messages of a hand-over without further checks; mark the next one as started."""
         entries = self._ask(entries)
         try:
             finished = self._store_all(entries, token, following)
@@ -141,7 +141,7 @@ class Settling:
                 self._shared.stats.tried_for_ever(tried)
 
     def _ask(self, entries: Entries) -> Entries:
-        """Tell the error handlers of each message that has had its last attempt; what they return counts."""
+        """Call the `on_poison` functions for each message whose last attempt failed; apply the results."""
         hooks = self._shared.handler.options.on_poison
         failing = [(m, e) for m, e in entries if e.settlement.outcome in _FAILING and not e.told]
         if not hooks or not failing:
@@ -159,7 +159,7 @@ class Settling:
         return ended._replace(settlement=settlement, told=True)
 
     def _tell(self, message: ReceivedMessage, settlement: Settlement, final: Final) -> PoisonVerdict | None:
-        """Tell the error handlers of a poison message; return what the first that decides has decided."""
+        """Call the `on_poison` functions for a poison message; return the first decision."""
         path, verdict = str(self._path), None
         poison = PoisonMessage(
             path, message, final.reason, final.description, final.disposition, settlement.failure
@@ -168,7 +168,7 @@ class Settling:
             try:
                 found = verdict_of(hook(poison))
             except BaseException:
-                # Not even SystemExit of a hook may end what works on messages.
+                # Even SystemExit from a hook must not end the slot.
                 _log.exception("a hook for poison messages of %r failed: the policy decides", path)
             else:
                 verdict = found if verdict is None else verdict
@@ -181,9 +181,9 @@ class Settling:
         following: int | None,
         error: Exception,
     ) -> None:
-        """Commit each message by itself, so that only the one that cannot be is charged.
+        """Commit each message by itself, so that an attempt counts only for the one that fails.
 
-        A session that is one unit is not taken apart: the first that asked for anything is charged for it.
+        A session that is one unit stays whole: the attempt counts for its first message with effects.
         """
         if len(entries) > 1 and self._whole:
             culprit = next((message.key for message, ended in entries if ended.effects is not None), None)
@@ -201,7 +201,7 @@ class Settling:
             return
         ((message, ended),) = entries
         if ended.effects is None:
-            # It asked for nothing that could fail.
+            # It requested no effects that could fail.
             raise error
         failed = Ended(Settlement(Outcome.FAILED, failure_of(error)))
         self.commit([(message, failed)], token, following)
@@ -220,10 +220,10 @@ class Settling:
         return self._persist(lambda: self._with_sql(work, statements, most))
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        """Do what must not be lost, again and again while the store is at fault and that may pass.
+        """Repeat an operation that must not be lost, while the store has a temporary fault.
 
-        Once the slot is told to stop, one last time. Where nobody knows whether it was committed, doing it
-        again finds the locks gone if it was.
+        Once the slot is told to stop, it tries one last time. If a commit's result is unknown, a repetition
+        finds the locks gone if the commit succeeded.
         """
         while True:
             last = self._stopping.is_set()
@@ -247,7 +247,7 @@ class Settling:
         except BaseException as error:
             with contextlib.suppress(self._store.errors):
                 exclusive.rollback()
-            # The store was well a moment ago: what it does not do once, another time it does, or never.
+            # The store worked a moment ago: a repetition will tell whether the fault is permanent.
             if isinstance(store_fault(error, self._store), StoreBusy | StoreUnavailable):
                 self._broken += 1
                 if self._broken >= most_broken:
@@ -259,7 +259,7 @@ class Settling:
     # -- breaker and report ---------------------------------------------------------------------
 
     def _judge(self, entries: Entries, outage: str | None) -> Entries | None:
-        """Tell the breaker; return other ends, uncharged, for what an outage did to these messages."""
+        """Report to the breaker; return uncounted outcomes for messages that failed in an outage."""
         if outage is not None:
             return [(m, _uncharged(e, outage)) for m, e in entries]
         window = self._shared.window
@@ -276,7 +276,7 @@ class Settling:
                 return None
             charges = window.take_charges(found)
         for key, fingerprint in prints:
-            # Not charged yet.
+            # Not counted yet.
             if fingerprint == found:
                 charges[key] -= 1
         failure = next(e.settlement.failure for _, e in entries if e.fingerprint == found)
@@ -294,7 +294,7 @@ class Settling:
         return [(m, _uncharged(e, fingerprint)) for m, e in entries]
 
     def _forget(self, fingerprint: str) -> None:
-        """Forget failures that were not charged: another hand-over has found their outage."""
+        """Forget failures that were not counted: another hand-over has found their outage."""
         if self._shared.window is not None:
             with self._shared.lock:
                 self._shared.window.take_charges(fingerprint)
@@ -316,18 +316,18 @@ class Settling:
         for key, verdict in finals:
             message, ended = by_key[key]
             if not ended.told:
-                # Its limit was lowered since it was looked at.
+                # The limit was lowered after the check.
                 self._tell(message, ended.settlement, verdict)
 
 
 def _foretold(tx: Transaction, entries: Sequence[tuple[ReceivedMessage, Ended]]) -> dict[int, Final]:
-    """Return the final verdicts that the policy would give, by the message's key."""
+    """Return the final verdicts that the policy would give, by message key."""
     asked = ((m.key, foretell(tx, m.key, e.settlement.outcome, e.settlement.failure)) for m, e in entries)
     return {key: final for key, final in asked if final is not None}
 
 
 def _later(ended: Ended) -> Ended:
-    """Let one that failed, and that no policy keeps from being tried again, not be so at once."""
+    """Delay the retry of a failed message that no policy limits."""
     if ended.settlement.failure is None:
         return ended
     return ended._replace(settlement=msgspec.structs.replace(ended.settlement, delay=_AGAIN))

@@ -25,20 +25,20 @@ class Shared:
     gate: Gate
     window: BreakerWindow | None
     pace: Pace
-    #: Whether no policy ends the attempts on these messages, as in a dead-letter subqueue without one.
+    #: Whether no policy limits attempts, as in a dead-letter subqueue without a policy.
     retries_for_ever: bool = False
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    #: How many slots have nothing to do, and ask for something.
+    #: Number of idle slots that are asking for messages.
     _idle: int = 0
 
     @property
     def idle(self) -> int:
-        """How many slots have nothing to do."""
+        """Number of idle slots."""
         return self._idle
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Have a slot count as one that has nothing to do."""
+        """Count a slot as idle."""
         with self.lock:
             self._idle += 1
         try:

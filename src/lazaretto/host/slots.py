@@ -1,4 +1,4 @@
-"""A slot: takes hand-overs of one queue, has them run, and settles what came of them."""
+"""A slot: receives hand-overs from one queue, runs their handlers, and settles the results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, Receiver
 
 _log = logging.getLogger(__name__)
 
-#: How long a slot waits for messages before it looks whether to stop, in seconds.
+#: How long a slot waits for messages before it checks whether to stop, in seconds.
 LOOK_UP = 0.5
 
 
 class Held:
-    """A hand-over that is worked on, for whoever prolongs its locks."""
+    """A hand-over in progress, as the lock renewal sees it."""
 
     def __init__(self, handover: Handover, seconds: float) -> None:
         self.handover = handover
         self.seconds = seconds
         self.renew_at = time.monotonic() + seconds / 2
-        #: The places of those of its messages that are settled while others are at work.
+        #: Places of the messages that were settled while others were running.
         self.settled: set[int] = set()
-        #: Whether all its handlers came back; whether somebody else has settled it, because one does not.
+        #: Whether all handlers returned; whether another thread settled it, because one hangs.
         self.collected = False
         self.given_up = False
 
@@ -53,7 +53,7 @@ class Slot:
         *,
         sessions: PoisonSession | None,
     ) -> None:
-        """`sessions`: how the queue treats poison in sessions; None if it has none."""
+        """`sessions`: how the queue treats poison messages in sessions; None without sessions."""
         self._shared = shared
         self._store = shared.store
         self._path: EntityPath = shared.handler.path
@@ -71,34 +71,34 @@ class Slot:
         self._patience = Patience(shared.stats, str(self._path), self._stopping)
         whole = sessions is PoisonSession.WHOLE
         self._settling = Settling(shared, self._size, self._patience, self._stopping, whole=whole)
-        #: What is held now, by lease: at most the hand-over at work and the one behind it.
+        #: The hand-overs held now, by lease: at most the current one and the next one.
         self.held: dict[int, Held] = {}
-        #: Whoever has a session.
+        #: The receiver that holds a session.
         self._receiver: Receiver | None = None
         self.error: BaseException | None = None
 
     def stop(self, grace: float) -> None:
-        """Take no more; running handlers get `grace` seconds."""
+        """Receive no more; running handlers get `grace` seconds."""
         self._stopping.set()
         runner = self._runner
         if runner is not None:
             runner.stop(grace)
 
     def close(self) -> None:
-        """End what was started to run handlers."""
+        """Close the runner."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()
 
     def is_given_up(self) -> bool:
-        """Whether all that it holds is settled already, because its handler does not come back."""
+        """Whether all its messages were settled elsewhere, because a handler hangs."""
         held = list(self.held.values())
         return bool(held) and all(one.given_up for one in held)
 
     # -- taking ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until told to stop, through every fault that may pass."""
+        """Work until told to stop, and wait out temporary faults."""
         work = self._work_session if self._sessions is not None else self._work_queue
         try:
             while not self._stopping.is_set():
@@ -119,11 +119,11 @@ class Slot:
         finally:
             with contextlib.suppress(Exception):
                 self._give_back()
-            # Nobody prolongs the locks of a slot that does not work.
+            # Locks of a slot that does not work are not renewed.
             self.held.clear()
 
     def _give_back(self) -> None:
-        """Give back uncharged what a fault has kept from being settled."""
+        """Release messages that a fault kept from being settled, without counting an attempt."""
         for token, held in list(self.held.items()):
             if not held.given_up:
                 handover = held.handover
@@ -134,15 +134,15 @@ class Slot:
             self._receiver = None
 
     def _get_ready(self) -> None:
-        """Have something to run handlers in before anything is taken."""
+        """Create the runner before any message is received."""
         if self._runner is None:
             self._runner = self._make_runner()
             if self._stopping.is_set():
-                # Told while it was made.
+                # It was told to stop while the runner started.
                 self._runner.stop(0.0)
 
     def _drop_runner(self) -> None:
-        """Give up what runs handlers: nobody knows what a fault has left of it."""
+        """Discard the runner: a fault may have left it in an unknown state."""
         with contextlib.suppress(Exception):
             self.close()
 
@@ -157,7 +157,7 @@ class Slot:
     def _work_session(self) -> None:
         rotation = self._shared.stats.rotation
         receiver = Receiver(self._store, self._path, session=NEXT_SESSION, rotation=rotation)
-        # Closed by `_give_back`, which does that again should it fail.
+        # `_give_back` closes it, and tries again if that fails.
         self._receiver = receiver
         handover = self._ask(receiver)
         if handover is None:
@@ -166,12 +166,12 @@ class Slot:
         while handover is not None:
             self._work(handover, None)
             if self._stopping.is_set() or time.monotonic() >= end:
-                # Others may wait. If none does, it comes again at once.
+                # Other sessions may be waiting. If none is, this one is delivered again at once.
                 return
             try:
                 handover = self._take(receiver, self._idle)
             except SessionHeld:
-                # Its poison message is for an operator now; there are other sessions.
+                # An operator must decide on its poison message; go on with other sessions.
                 return
 
     def _ask(self, receiver: Receiver) -> Handover | None:
@@ -187,14 +187,14 @@ class Slot:
         sharers: Callable[[], int] | None = None,
     ) -> Handover | None:
         whole = self._sessions is PoisonSession.WHOLE
-        # What is one unit is handed over as one.
+        # A session that is one unit is delivered whole.
         size = min(self._size.size, self._shared.pace.size)
         limit, most_bytes = (MOST_MESSAGES, None) if whole else (size, self._most_bytes)
         try:
             handover = receiver.take(limit, wait, started=started, most_bytes=most_bytes, sharers=sharers)
         except CommitUnknown:
             if receiver.in_doubt is not None:
-                # To be given back, should it have been handed over.
+                # Released later, in case it was delivered.
                 self._hold(receiver.in_doubt)
             raise
         if handover is not None:
@@ -207,7 +207,7 @@ class Slot:
     # -- working --------------------------------------------------------------------------------
 
     def _work(self, handover: Handover, ahead: Receiver | None) -> Handover | None:
-        """Have a hand-over run and settle it; meanwhile take the next one, and return that."""
+        """Run and settle a hand-over; meanwhile receive the next one, and return it."""
         try:
             following, ended = self._run(handover, ahead)
         except BaseException:
@@ -228,7 +228,7 @@ class Slot:
         return following
 
     def _run(self, handover: Handover, ahead: Receiver | None) -> tuple[Handover | None, list[Ended]]:
-        """Run the handlers of a hand-over; return the one behind it, and how each message ended."""
+        """Run the handlers of a hand-over; return the next hand-over, and how each attempt ended."""
         runner, following = self._runner, None
         assert runner is not None
         with self._shared.gate.working(alone=handover.alone) if self._inline else contextlib.nullcontext():
@@ -242,14 +242,14 @@ class Slot:
                 ended = runner.collect(partial(self._settle_some, handover))
             ran = sum(e is not RELEASED for e in ended)
             if ran:
-                # In a session that stops at a failure, those behind it took no time.
+                # In a session that stops at a failure, later messages took no time.
                 self._shared.pace.note(ran, time.monotonic() - begun)
         return following, ended
 
     def _settle_some(self, handover: Handover, some: list[tuple[int, Ended]]) -> None:
-        """Settle those messages of a hand-over that have ended, while others of it are at work."""
+        """Settle the finished messages of a hand-over while others of it are running."""
         if handover.outage is not None or self._sessions is not None:
-            # What a session, or a probe, comes to is seen when all of it has ended.
+            # The result of a session or a probe is known only when all of it has ended.
             return
         held = self.held[handover.lock.token]
         with self._shared.lock:
@@ -262,14 +262,14 @@ class Slot:
         try:
             return self._take(receiver, 0.0, started=False, sharers=lambda: self._shared.idle + 1)
         except Exception:
-            # It will be met again when there is nothing else to do, and what is in doubt is given back then.
+            # The fault will recur when the slot has nothing else to do; it releases the messages then.
             return None
 
     def give_up(self) -> None:
-        """Settle what is known of a hand-over whose handler does not come back.
+        """Settle the known results of a hand-over whose handler hangs.
 
-        The messages behind it are given back. Its own lock is left to run out, which charges it as
-        expired, unless all is being stopped: then it is given back too.
+        The messages behind it are released. Its own lock is left to expire, which counts as an attempt,
+        unless the host is stopping: then it is released too.
         """
         runner = self._runner
         overdue = None if runner is None else runner.overdue()
@@ -282,7 +282,7 @@ class Slot:
                 if held.given_up or held.collected or held.handover.lock.token != overdue.token:
                     continue
                 held.given_up = True
-            # A session that is one unit does not complete without the one that hangs.
+            # A session that is one unit cannot complete without the message that hangs.
             known = {} if self._sessions is PoisonSession.WHOLE else ended
             out = held.settled if self._stopping.is_set() else held.settled | {place}
             entries = [(m, known.get(n, RELEASED)) for n, m in enumerate(messages) if n not in out]

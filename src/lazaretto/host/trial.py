@@ -99,7 +99,7 @@ _PLAIN = {
 
 
 def _consequence(broker: Broker, path: EntityPath, message: PeekedMessage, outcome: Outcome) -> str:
-    """Say what the queue's policy would do, were the message sent back as it is."""
+    """Say what the queue's policy would do if the message were resubmitted unchanged."""
     if outcome in _PLAIN:
         return _PLAIN[outcome]
     policy = broker.queue(path.queue).options.policy

@@ -20,13 +20,13 @@ from lazaretto.model.headers import (
 from lazaretto.model.messages import Message, StoredMessage, as_message
 from lazaretto.store.contract.records import NewMessage
 
-#: Longer times to live mean for ever.
+#: A longer time to live means forever.
 _FOREVER_MICROS = 1 << 60
 _TEXTS = ("subject", "correlation_id", "to", "reply_to", "content_type")
 
 
 def prepare(message: Message | StoredMessage) -> NewMessage:
-    """Return a message checked and encoded; of one that was received or peeked at, a copy.
+    """Check and encode a message; a received or peeked message is copied.
 
     Raises InvalidMessage or MessageTooLarge.
     """
@@ -55,7 +55,7 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
 
 
 def _is_plain(m: Message) -> bool:
-    """Return whether a message is a body and nothing else, which needs no further look."""
+    """Return whether a message is only a body, which needs no further checks."""
     return (
         m.message_id is None
         and m.session_id is None
@@ -95,7 +95,7 @@ def _body(body: object) -> bytes:
 
 
 def _texts(message: Message, names: tuple[str, ...], longest: int | None = None) -> list[str | None]:
-    """Return fields of a message that are text or None, checked."""
+    """Check the fields of a message that must be text or None, and return them."""
     found: list[str | None] = []
     for name in names:
         value = getattr(message, name)
@@ -107,7 +107,7 @@ def _time_to_live(value: object) -> int | None:
     if value is None:
         return None
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    # Not a number is not above 0 either.
+    # NaN is not above 0 either.
     if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
         raise InvalidMessage(f"expected time_to_live to be seconds above 0 or None, got {shown(value)}")
     micros = number if number >= _FOREVER_MICROS else number * 1_000_000
@@ -128,7 +128,7 @@ _PLAIN = encode_headers(Headers())
 
 
 def encode_bounded(headers: Headers) -> bytes | None:
-    """Return headers encoded, None if there is nothing in them; MessageTooLarge over the quota."""
+    """Return encoded headers, None if they are empty. Raises MessageTooLarge above the quota."""
     encoded = encode_headers(headers)
     if encoded == _PLAIN:
         return None

@@ -36,8 +36,8 @@ from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operatio
 
 _CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED, Outcome.DEFERRED)
 
-#: What a receive found: messages, or that the queue is halted or off. The error is returned, not raised,
-#: because finding out may itself have changed something that must be kept.
+#: The result of a receive: messages, or the error of a halted or disabled queue. The error is returned, not
+#: raised, because the receive may have made changes that must be committed.
 Found = list[ReceivedMessage] | EntityError
 
 
@@ -48,10 +48,10 @@ class Receive(Operation[Found]):
     path: EntityPath
     limit: int
     session: Lock | None = None
-    #: Only messages behind this key, if there are any.
+    #: Only messages after this key, if there are any.
     after: int = 0
 
-    # An attempt that is recorded but not synced yet survives every death of a process.
+    # An attempt that is recorded but not synced survives the death of any process.
     durable = False
     foreseeable: ClassVar[bool] = True
     rank: ClassVar[int] = 2
@@ -86,7 +86,7 @@ class Receive(Operation[Found]):
     def start_all(
         cls, tx: Transaction, operations: Sequence[Any]
     ) -> Sequence[Callable[[], Found | Again] | None]:
-        """Start several callers' receives: those from one queue take its next messages together."""
+        """Start several callers' receives; receives from one queue take its next messages together."""
         started: dict[int, Callable[[], Found | Again]] = {}
         together: dict[EntityPath, list[int]] = {}
         for index, operation in enumerate(operations):
@@ -104,7 +104,7 @@ class Receive(Operation[Found]):
         return [started.get(index) for index in range(len(operations))]
 
     def _can_start(self, tx: Transaction) -> bool:
-        """Return whether messages may be taken before their answer is awaited; errors are left to `run`."""
+        """Return whether messages may be taken without awaiting the answer; `run` handles errors."""
         try:
             queue = receivable(tx, self.path, self.session is not None)
         except LazarettoError:
@@ -112,9 +112,9 @@ class Receive(Operation[Found]):
         return self._takes_at_once(queue)
 
     def _takes_at_once(self, queue: QueueRecord) -> bool:
-        """Return whether the next fresh messages are taken if nothing comes before them.
+        """Return whether this takes the next fresh messages if no other message precedes them.
 
-        A halted queue gives none, even if nothing is left of the message that halted it.
+        A halted queue delivers nothing, even if the message that halted it is gone.
         """
         in_main = self.path.subqueue is Subqueue.MAIN
         return self.session is None and not self.after and in_main and queue.halted_by is None
@@ -125,7 +125,7 @@ class Receive(Operation[Found]):
         first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
         first = max(first, self.after)
         while True:
-            # Suspects keep their place: what stands before them goes first, what is behind waits.
+            # Suspects keep their place: earlier messages go first, later ones wait.
             suspect = tx.select_suspect(first, last)
             rows = tx.select_ready(first, last if suspect is None else suspect.key, self.limit)
             if suspect is not None and not rows:
@@ -162,7 +162,7 @@ class Receive(Operation[Found]):
 
     def _next_of_session(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return the next messages of a session, or a suspect alone."""
-        # A message that waits for its retry holds back the rest of its session.
+        # A message waiting for its retry holds back the rest of its session.
         before = tx.sessions.first_delayed(queue.queue_id, session_id) or upper_bound(queue.queue_id)
         suspect = tx.select_session_messages(queue.queue_id, session_id, SUSPECT, before, 1)
         if suspect:
@@ -175,7 +175,7 @@ class Receive(Operation[Found]):
         return rows or suspect
 
     def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
-        """Return all messages of a session that is one unit, once none of them waits or is held."""
+        """Return all messages of a session that is one unit, once none is delayed or locked."""
         queue_id, last = queue.queue_id, upper_bound(queue.queue_id)
         if tx.sessions.first_delayed(queue_id, session_id) is not None or tx.sessions.locked_messages(
             queue_id, session_id
@@ -207,14 +207,14 @@ def _put_lock(messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessa
 
 
 def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
-    """Return messages that were locked as their receiver gets them."""
+    """Return locked messages in the form that their receiver gets."""
     if not messages:
         return []
     tx.workers.register()
     for message in messages:
         message.lock = lock
         if message.alone:
-            # It is a suspect: whoever settles it has to say that it is cleared.
+            # It is a suspect: its settlement must clear it.
             row = tx.row(message.key)
             message.suspect = row.suspect if row else 0
     return messages
@@ -222,7 +222,7 @@ def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> l
 
 @dataclasses.dataclass(slots=True)
 class ReceiveAndDelete(Operation[Found]):
-    """Take the first receivable messages for good: they are gone when they are handed over."""
+    """Receive and delete the first receivable messages in one commit."""
 
     path: EntityPath
     limit: int
@@ -243,7 +243,7 @@ class ReceiveAndDelete(Operation[Found]):
 
 
 def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
-    """Remove messages of a queue whose work is done; return False if the lock on any is lost."""
+    """Remove completed messages of a queue; return False if the lock on any is lost."""
     held: dict[int, list[int]] = {}
     for message in messages:
         assert message.lock is not None
@@ -301,7 +301,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             if missing and not caught_up:
                 return AGAIN
             if missing:
-                # Returned, not raised, because one may have been set aside only just now.
+                # Returned, not raised, because this commit may have dead-lettered one of them.
                 return MessageNotFound(
                     f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
                     "nothing was locked"
@@ -324,7 +324,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
 
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
-    """Return the queue if it may be received from in this way. Raises what stands against it."""
+    """Return the queue if it allows this receive; raise the error otherwise."""
     queue = tx.queues.by_path(path.key) or require_queue(tx, path)
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(
@@ -344,17 +344,17 @@ def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRe
 
 
 def look_again(tx: Transaction, path: EntityPath) -> EntityError | None:
-    """Return the error if the queue is halted or disabled, perhaps only just now."""
+    """Return the error if the queue is halted or disabled, perhaps by this commit."""
     queue = tx.queues.by_path(path.key)
     assert queue is not None
     return stop_error(queue, path.subqueue)
 
 
 def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[ReceivedMessage]) -> bool:
-    """Judge messages that have no attempt left; return whether there were any.
+    """Apply the policy to messages that have no attempts left; return whether there were any.
 
-    The verdict falls when an attempt fails, so there are none but where the limit was lowered since,
-    or where a halted queue was resumed without a cure.
+    The policy normally applies when an attempt fails. Such messages exist only if the limit was lowered
+    since, or if a halted queue was resumed without a fix.
     """
     found = False
     for row in rows:
@@ -368,7 +368,7 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
         assert full is not None
         counters = full.counters
         if full.state == DEFERRED:
-            # Deferring counts as an attempt, but is none that failed.
+            # A deferral counts as an attempt, but not as a failed one.
             counters = counters._replace(cycle_attempts=_failures(tx, full))
         verdict = decide(policy, counters, Outcome.FAILED, tx.random_fraction())
         if isinstance(verdict, Retry) and not verdict.new_cycle:
@@ -376,8 +376,8 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
         carry_out(tx, queue, full, verdict)
         found = True
         if full.session_id is not None or tx.queues.by_path(queue.path.lower()) is not queue:
-            # The queue may be halted now, or the session's later messages held back by this one:
-            # whoever called looks before the next message is judged.
+            # The queue may be halted now, or this message may hold its session: the caller checks before the
+            # next message.
             break
     return found
 
@@ -391,7 +391,7 @@ def _failures(tx: Transaction, row: MessageRow) -> int:
 
 
 def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:
-    """Return messages as they stand, in every state, from a sequence number on. Charges nothing."""
+    """Return messages in every state, starting at a sequence number. Counts no attempts."""
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")

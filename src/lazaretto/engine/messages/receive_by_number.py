@@ -32,7 +32,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
-#: What a receive found: the messages, or why not. Returned, not raised, as what was due is done by then.
+#: The messages, or the error. The error is returned, not raised, to keep the due work already done.
 Chosen = list[ReceivedMessage] | LazarettoError
 
 
@@ -87,7 +87,7 @@ class ReceiveByNumber(Operation[Chosen]):
     def _find_obstacle(
         self, tx: Transaction, queue: QueueRecord, key: int, *, alone: bool
     ) -> LazarettoError | None:
-        """Return why a message cannot be handed over, None if it can."""
+        """Return why a message cannot be delivered, or None if it can."""
         row = tx.row(key)
         if row is None or (
             row.expires is not None and row.expires <= tx.now and row.state not in (LOCKED, DEFERRED)
@@ -102,7 +102,7 @@ class ReceiveByNumber(Operation[Chosen]):
         )
 
     def _strangeness(self, tx: Transaction, queue: QueueRecord, row: MessageRow) -> str | None:
-        """Say why an active message is not for the receiver of this session."""
+        """Explain why an active message is not for the receiver of this session."""
         if self.session is None or self.session.session_id is None:
             return None
         if row.session_id != self.session.session_id:
@@ -114,7 +114,7 @@ class ReceiveByNumber(Operation[Chosen]):
 
 
 def _standing(row: MessageRow) -> str:
-    """Say how a message stands that is not active."""
+    """Describe the state of a message that is not active."""
     if row.state == LOCKED:
         if row.due is None:
             return "is locked by the receiver of its session, or by a claim"
@@ -134,7 +134,7 @@ def _time(micros: int | None) -> str:
 
 
 def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) -> str:
-    """Say what is known of a message that is not where it is looked for."""
+    """Describe what is known of a message that was not found in its place."""
     found = f"no message {sequence_of(key)} in {str(path)!r}"
     for subqueue in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER):
         if subqueue is not path.subqueue and tx.row(dead_key(key, subqueue)) is not None:
@@ -148,6 +148,6 @@ def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) ->
 
 
 def _active(tx: Transaction, keys: Sequence[int]) -> list[ReceivedMessage]:
-    """Return messages that are known to be active, by number."""
+    """Return messages that were checked to be active, by number."""
     rows = [row for state in (FRESH, READY, SUSPECT) for row in tx.select_messages(keys, state)]
     return sorted(rows, key=lambda row: row.key)

@@ -32,11 +32,11 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 @dataclasses.dataclass(slots=True)
 class Send(Operation[list[int]]):
-    """Add messages to a queue; the answer is their sequence numbers.
+    """Add messages to a queue; return their sequence numbers.
 
-    A duplicate is accepted and dropped; its number is that of the message sent before. With a `destination`
-    they pass through the queue on their way there (Service Bus's send via): where that cannot take them
-    they are set aside in the queue's transfer dead-letter subqueue.
+    A duplicate is accepted and dropped; it returns the number of the earlier message. With a `destination`,
+    messages pass through the queue on their way (Service Bus's send via). If the destination cannot take
+    them, they go to the queue's transfer dead-letter subqueue.
     """
 
     path: EntityPath
@@ -62,7 +62,7 @@ class Send(Operation[list[int]]):
     def start_all(
         cls, tx: Transaction, operations: Sequence[Any]
     ) -> Sequence[Callable[[], list[int]] | None]:
-        """Start several callers' sends: those to one queue are one insertion."""
+        """Start several callers' sends, with one insert per queue."""
         if not tx.plans:
             return [None] * len(operations)
         started: dict[int, Callable[[], list[int]]] = {}
@@ -81,7 +81,7 @@ class Send(Operation[list[int]]):
         return [started.get(index) for index in range(len(operations))]
 
     def _find_plain(self, tx: Transaction) -> QueueRecord | None:
-        """Return the queue if the messages just come to stand in it; errors are left to `run`."""
+        """Return the queue if the messages are simply stored in it; `run` handles errors."""
         if self.destination is not None:
             return None
         try:
@@ -93,7 +93,7 @@ class Send(Operation[list[int]]):
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
-        """Several callers' messages to one queue are one insertion."""
+        """Insert several callers' messages with one insert per queue."""
         queues = [check_send(tx, operation.path, operation.messages) for operation in operations]
         first = queues[0]
         options = first.options
@@ -117,12 +117,12 @@ def _numbers(keys: Callable[[], Sequence[int]], start: int, end: int) -> list[in
 def _insert(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None
 ) -> list[int]:
-    """Add messages to a queue, or let them go on from a topic or another entity; return their numbers."""
+    """Insert messages into a queue, or route them through an entity; return their numbers."""
     if destination is not None:
         return deliver(tx, queue, messages, destination)
     if queue.kind is not EntityKind.TOPIC and not forwards(queue):
         return [sequence_of(key) for key in tx.insert_messages(queue, messages)]
-    # Those that are scheduled wait here until then.
+    # Scheduled messages wait here until their time.
     waits = [m.scheduled is not None and m.scheduled > tx.now for m in messages]
     if not any(waits):
         return deliver(tx, queue, messages)
@@ -136,7 +136,7 @@ def _insert(
 
 
 def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
-    """Return the queue if these messages can be sent to it. Raises what stands against it."""
+    """Return the queue if these messages can be sent to it; raise the error otherwise."""
     queue = tx.queues.by_path(path.key) or require_queue(tx, path)
     refuse_sending(queue)
     if queue.kind is EntityKind.SUBSCRIPTION:
@@ -165,7 +165,7 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
 
 
 def _check_sender_queue(tx: Transaction, wanted: str) -> None:
-    """Raise what stands against a message's dead_letter_queue."""
+    """Raise an error if a message's dead_letter_queue is not valid."""
     target = tx.queues.by_path(wanted.lower())
     if target is None:
         raise EntityNotFound(
@@ -214,6 +214,6 @@ class CancelScheduled(Operation[None]):
         for row in rows:
             remove(tx, row)
             if detects:
-                # It never came to be, so that sending it again is no repetition.
+                # It was never active, so sending it again is not a duplicate.
                 partition = decode_headers(row.headers).partition_key or ""
                 tx.message_ids.forget(queue.queue_id, row.message_id, partition, sequence_of(row.key))

@@ -1,4 +1,4 @@
-"""Sessions: locked by one receiver, delivered in order, with a state of their own."""
+"""Sessions: each locked by one receiver, delivered in order, with its own state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
 
 
 def held_error(queue: QueueRecord, session_id: str, held_by: str) -> SessionHeld:
-    """Return the error that receiving from a session raises that is held back."""
+    """Return the error that receiving from a held session raises."""
     held = held_decoder.decode(held_by)
     return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason, held.error)
 
@@ -57,7 +57,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     path: EntityPath
     session_id: str | None
     after: str = ""
-    #: What the last run locked, for a caller who cannot know whether that was committed.
+    #: What the last run locked, for a caller that does not know whether the commit succeeded.
     locked: Lock | None = None
 
     def run(self, tx: Transaction) -> Lock | EntityError | Again | None:
@@ -95,7 +95,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         return lock
 
     def _next(self, tx: Transaction, queue: QueueRecord) -> str | None:
-        """Go round the sessions by name, from where the last one was found, so that none starves."""
+        """Search sessions by name, starting after the last one found, so that none starves."""
         start, wrapped = self.after, False
         while True:
             found = tx.sessions.next_id(queue.queue_id, start)
@@ -110,7 +110,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
 
 
 def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
-    """Return whether something of a session can be received; a unit waits as one for its retry."""
+    """Return whether a session has a receivable message; a unit waits for its retry as a whole."""
     waits = queue.options.whole_sessions and tx.sessions.first_delayed(queue.queue_id, session_id) is not None
     return not waits and tx.sessions.first_receivable(queue.queue_id, session_id) is not None
 
@@ -122,7 +122,7 @@ def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class RenewSession(Operation[Lock]):
-    """Prolong a session's lock: it holds for the queue's lock duration from now."""
+    """Renew a session's lock for the queue's lock duration from now."""
 
     path: EntityPath
     lock: Lock
@@ -140,7 +140,7 @@ class RenewSession(Operation[Lock]):
 
 @dataclasses.dataclass(slots=True)
 class ReleaseSession(Operation[None]):
-    """Give a session up; what is not settled becomes receivable again, uncharged."""
+    """Release a session; unsettled messages become receivable again, without counting an attempt."""
 
     path: EntityPath
     lock: Lock

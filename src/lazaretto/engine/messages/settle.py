@@ -35,13 +35,12 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What became of a message: how its attempt ended, and what the receiver adds to that.
+    """How one attempt at a message ended, with details from the receiver.
 
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
-    `poison`: what its error handler decides, should this be the last attempt; None leaves it to the policy.
-    `reject`: it goes to its sender's dead-letter queue, if there is one, instead of this queue's.
-    `properties`: application properties that it has from now on, beside those it had (Service Bus's
-    propertiesToModify).
+    `poison`: the error handler's decision if this is the last attempt; None leaves it to the policy.
+    `reject`: dead-letter it to its sender's dead-letter queue, if there is one, instead of this queue's.
+    `properties`: application properties to add or change (Service Bus's propertiesToModify).
     """
 
     outcome: Outcome
@@ -54,9 +53,9 @@ class Settlement(msgspec.Struct, frozen=True):
     poison: PoisonVerdict | None = None
 
 
-#: Outcomes that a session which is one unit may end with as a whole: any other undoes its completions.
+#: Outcomes that leave the completions of a session that is one unit intact; any other undoes them.
 _KEPT = (Outcome.COMPLETED, Outcome.DEFERRED)
-#: Outcomes that are a rolled-back receive to the automatic detection.
+#: Outcomes that the automatic detection counts as a rolled-back receive.
 _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED}
 
 COMPLETE = Settlement(Outcome.COMPLETED)
@@ -64,7 +63,7 @@ RELEASE = Settlement(Outcome.RELEASED)
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """One message of a settle, and what became of it."""
+    """One message of a settlement, and how its attempt ended."""
 
     message: ReceivedMessage
     settlement: Settlement
@@ -80,7 +79,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def as_unit(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """Return how the messages of a session that is one unit are settled: none is completed unless all are."""
+    """Return the settlements of a session that is one unit: no message completes unless all do."""
     given = list(settlements)
     if all(one.outcome in _KEPT for one in given):
         return given
@@ -89,9 +88,9 @@ def as_unit(settlements: Iterable[Settlement]) -> list[Settlement]:
 
 @dataclasses.dataclass(slots=True)
 class Settle(Operation[list[tuple[int, Final]]]):
-    """Settle messages, of one queue or several: all of them, or none and MessageLockLost.
+    """Settle messages of one or several queues: all of them, or none. Raises MessageLockLost.
 
-    The answer is the final verdicts that the policy gave: the message's key and the verdict.
+    Returns the policy's final verdicts, each with the message's key.
     """
 
     entries: Sequence[Settled]
@@ -101,7 +100,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[tuple[int, Final]]]:
-        """Several callers' completions are one removal."""
+        """Remove the completed messages of several callers together."""
         entries = [entry for operation in operations for entry in operation.entries]
         if all(e.settlement.outcome is Outcome.COMPLETED for e in entries) and _stand_alone(tx, entries):
             cls(entries).run(tx)
@@ -116,9 +115,9 @@ class Settle(Operation[list[tuple[int, Final]]]):
             queue = require_queue(tx, path)
             entries = [entry for of_lock in locks.values() for entry in of_lock]
             if any(queue_of(e.message.key) != queue.queue_id for e in entries):
-                # The queue was deleted, and another one stands at its path now.
+                # The queue was deleted, and a new one has its path.
                 raise _lost(path, [e.message.key for e in entries])
-            # Sessions are settled one after the other, the first lock that is lost being what is said.
+            # Sessions are settled one after the other; the first lost lock is the error.
             sessions = queue.options.requires_session
             for part in [{token: each} for token, each in locks.items()] if sessions else [locks]:
                 finals += self._settle_part(tx, queue, path, part)
@@ -128,7 +127,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
                 watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
         for queue, messages in settled:
-            # Not before everything is settled: what ends with this takes along what is left.
+            # Runs after all settlements: a conversation that ends here removes what is left of it.
             hooks_of(queue).after_settle(tx, queue, messages)
         self._note_consecutive(tx, watched)
         return finals
@@ -136,7 +135,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def _settle_part(
         self, tx: Transaction, queue: QueueRecord, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
     ) -> list[tuple[int, Final]]:
-        """Settle messages of a queue by their locks: those that are completed are removed together."""
+        """Settle messages of a queue under their locks; completed messages are removed together."""
         finals: list[tuple[int, Final]] = []
         for of_lock in locks.values():
             lock = of_lock[0].lock
@@ -158,7 +157,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         return finals
 
     def _note_consecutive(self, tx: Transaction, watched: Mapping[int, set[Outcome]]) -> None:
-        """Tell the automatic detection of each queue that has it whether this was a commit or a rollback."""
+        """Report a commit or a rollback to each queue with automatic detection."""
         for queue_id, outcomes in watched.items():
             queue = tx.queues.by_id(queue_id)
             if queue is None:
@@ -170,7 +169,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
 
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
-    """Return whether nothing follows from a completion for those that are settled beside it."""
+    """Return whether these settlements are independent of each other."""
     for path, locks in _by_lock(entries).items():
         queue = tx.queues.by_path(path.key)
         if queue is None or queue.options.policy.disable_after_rollbacks is not None:
@@ -204,7 +203,7 @@ def _settle_others(
         raise _lost(path, sorted(missing) or keys)
     for entry in entries:
         held = rows[entry.message.key]
-        # An earlier one of these may have been poison, and have taken its whole session along.
+        # An earlier message may have been poison, and its whole session may be gone with it.
         row = held if held.session_id is None else tx.row(held.key)
         if row is None:
             continue
@@ -217,7 +216,7 @@ def _settle_others(
 def settle_row(
     tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement
 ) -> Verdict | None:
-    """Settle one message whose lock is held; return the policy's verdict if it was asked for one."""
+    """Settle one message whose lock is held; return the policy's verdict if the policy applied."""
     if settlement.properties:
         headers = decode_headers(row.headers)
         properties = {**headers.properties, **settlement.properties}
@@ -249,7 +248,7 @@ def settle_row(
 
 
 def _set_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, settlement: Settlement) -> None:
-    """Set a message aside as its receiver says, or return it to its sender."""
+    """Dead-letter a message at its receiver's request, or return it to its sender."""
     put = reject if settlement.reject else dead_letter
 
     def act(row: MessageRow) -> None:
@@ -260,9 +259,9 @@ def _set_aside(tx: Transaction, queue: QueueRecord, row: MessageRow, settlement:
 
 
 def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]) -> None:
-    """Raise NotAllowed where some messages of a session that is one unit were completed, but not all.
+    """Raise NotAllowed if only some messages of a session that is one unit were completed.
 
-    What was sent since they were handed over is of no account, nor is what was deferred on purpose.
+    Messages sent after the delivery do not matter, nor do deferred ones.
     """
     session_id = entries[0].lock.session_id
     if session_id is None or all(e.settlement.outcome is not Outcome.COMPLETED for e in entries):
@@ -292,7 +291,7 @@ def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
 
 @dataclasses.dataclass(slots=True)
 class RenewLocks(Operation[list[int]]):
-    """Prolong message locks: each for its queue's lock duration from now. The answer is until when."""
+    """Renew message locks, each for its queue's lock duration from now. Returns the new expiries."""
 
     messages: Sequence[ReceivedMessage]
 

@@ -26,7 +26,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
-#: How many attempts of a message are kept, the latest: one that is retried for ever must not fill the disk.
+#: How many of a message's latest attempts are kept: endless retries must not fill the disk.
 HISTORY_LIMIT = 100
 
 #: Outcomes that do not show whether a suspect kills its worker.
@@ -36,7 +36,7 @@ _UNTRIED = (Outcome.LOST, Outcome.RELEASED)
 def end_attempt(
     tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
 ) -> MessageRow:
-    """Write an attempt that did not complete into the history, and return the row charged for it."""
+    """Record an attempt that did not complete, and return the row with the attempt counted."""
     record_attempt(tx, row, outcome, failure)
     if row.suspect and outcome not in _UNTRIED:
         queue = tx.queues.by_id(queue_of(row.key))
@@ -47,7 +47,7 @@ def end_attempt(
 
 
 def note_cleared(tx: Transaction, queue: QueueRecord, sequence_number: int, suspect: int) -> None:
-    """Say that a suspect ended an attempt alone without taking its worker down."""
+    """Note that a suspect ended an attempt alone without killing its worker."""
     if suspect > 1:
         note(tx, "suspect_cleared", queue, sequence_number, deaths=suspect - 1)
 
@@ -55,7 +55,7 @@ def note_cleared(tx: Transaction, queue: QueueRecord, sequence_number: int, susp
 def record_attempt(
     tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
 ) -> None:
-    """Write an attempt that did not complete into the history, charging nothing."""
+    """Record an attempt that did not complete, without counting it."""
     tx.history.insert_attempt(
         main_key(row.key),
         AttemptRecord(
@@ -79,7 +79,7 @@ def put_back(
 ) -> None:
     """Make a message receivable again in its old place, after `delay` seconds if given.
 
-    A message that was received as deferred stays deferred. A suspect waits to be handed out alone.
+    A message that was received as deferred stays deferred. A suspect waits to be delivered alone.
     """
     if row.deferred:
         tx.save_row(_replace(row, state=DEFERRED, due=None))
@@ -96,7 +96,7 @@ def put_back(
 
 
 def note_rollback(tx: Transaction, queue: QueueRecord) -> None:
-    """Count a rolled-back receive, and switch the queue off when they are too many in a row."""
+    """Count a rolled-back receive, and disable the queue after too many in a row."""
     limit = queue.options.policy.disable_after_rollbacks
     if limit is None:
         return
@@ -113,6 +113,6 @@ def note_rollback(tx: Transaction, queue: QueueRecord) -> None:
 
 
 def note_commit(tx: Transaction, queue: QueueRecord) -> None:
-    """A receive was committed: rollbacks are no longer consecutive."""
+    """Note that a receive was committed, which resets the count of consecutive rollbacks."""
     if queue.options.policy.disable_after_rollbacks is not None and tx.queues.rollbacks(queue.queue_id):
         tx.queues.set_rollbacks(queue.queue_id, 0)

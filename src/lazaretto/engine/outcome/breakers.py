@@ -22,7 +22,7 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _decoder = msgspec.json.Decoder(BreakerState)
 
-#: What an operator may say of a breaker.
+#: What an operator may set a breaker to.
 BREAKER_VERBS = {
     "auto": None,
     "open": BreakerStatus.HELD_OPEN,
@@ -36,7 +36,7 @@ def breaker_of(queue: QueueRecord) -> BreakerState | None:
 
 
 def describe_breaker(queue: QueueRecord) -> BreakerDescription:
-    """Return how a queue's breaker stands."""
+    """Return the state of a queue's breaker."""
     state = breaker_of(queue)
     if state is None:
         return BreakerDescription(BreakerStatus.CLOSED)
@@ -47,7 +47,7 @@ def describe_breaker(queue: QueueRecord) -> BreakerDescription:
 
 
 def save_breaker(tx: Transaction, queue: QueueRecord, state: BreakerState | None) -> None:
-    """Store how a queue's breaker stands."""
+    """Store the state of a queue's breaker."""
     encoded = None if state is None else msgspec.json.encode(state).decode()
     current = tx.queues.by_id(queue.queue_id)
     if current is not None and current.breaker != encoded:
@@ -57,10 +57,10 @@ def save_breaker(tx: Transaction, queue: QueueRecord, state: BreakerState | None
 
 @dataclasses.dataclass(slots=True)
 class OpenBreaker(Operation[int]):
-    """Note that a failure is an outage, and give back the attempts it has cost.
+    """Open the breaker because of an outage, and undo the attempts counted for it.
 
-    `charges`: how often each message was charged for it, by key. Those that it brought among the
-    dead letters return to their places. The answer is how many messages got attempts back.
+    `charges`: the number of attempts counted for each message, by key. Messages that were dead-lettered
+    because of the outage return to their places. Returns the number of messages whose attempts were undone.
     """
 
     path: EntityPath
@@ -94,12 +94,12 @@ def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> boo
         row,
         failures=max(0, row.failures - count),
         delivery_count=max(0, row.delivery_count - count),
-        # In a later cycle those of the earlier ones are given back with it.
+        # In a later cycle, the attempts of earlier cycles are undone too.
         cycle_attempts=max(0, row.cycle_attempts - count),
         cycle=row.cycle if row.cycle_attempts >= count else 0,
     )
     if row.state == LOCKED:
-        # At work again: whoever holds it goes on, and is not told.
+        # It is locked again: its receiver continues, and is not notified.
         tx.save_counters(back)
         return True
     if row.state == DELAYED:
@@ -110,9 +110,9 @@ def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> boo
 
 @dataclasses.dataclass(slots=True)
 class NoteProbe(Operation[BreakerStatus]):
-    """Tell a breaker what became of a hand-over while it was not closed; the answer is how it stands.
+    """Report a hand-over's result to a breaker that is not closed; return the breaker's state.
 
-    `well`: messages were processed, or failed in other ways only.
+    `well`: all messages were processed, or failed only in other ways.
     """
 
     path: EntityPath
@@ -142,7 +142,7 @@ class NoteProbe(Operation[BreakerStatus]):
 
 @dataclasses.dataclass(slots=True)
 class SetBreaker(Operation[BreakerDescription]):
-    """Keep a queue's breaker open or closed, or let it decide by itself again."""
+    """Force a queue's breaker open or closed, or make it automatic again."""
 
     path: EntityPath
     verb: str

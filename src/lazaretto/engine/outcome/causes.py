@@ -1,4 +1,4 @@
-"""Groups dead letters into causes, reads these, and does what operators do with them."""
+"""Groups dead letters into causes, reads causes, and applies operators' changes to them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 _replace = msgspec.structs.replace
 
 HOUR = 3_600_000_000
-#: Dead letters without a fingerprint that get one in one commit.
+#: How many dead letters without a fingerprint get one in one commit.
 _ADOPTED = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alike:
-    """Dead letters of a cause with one fingerprint: what they share, and how many wait."""
+    """Dead letters of a cause with one fingerprint: what they share, and how many are unresolved."""
 
     fingerprint: str
     reason: str | None
@@ -45,12 +45,13 @@ class Alike:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """Dead letters that have one cause, under its number within the queue.
+    """Dead letters with one cause, and the number of the cause within the queue.
 
-    `letters`: how many wait; `total`: how many there ever were. Reason, error type and site are those of most
-    of them. `template`: their text, with a hole (✱) for what differs. `first`, `last`: when they came;
-    `hours`: how many in each of the last 24 hours, the present one last. `example`: the sequence number of
-    one that waits. `difference`: what they have that others lack, once that is known.
+    `letters`: how many are unresolved; `total`: how many there ever were. Reason, error type and site are
+    those of the majority. `template`: their text, with ✱ in place of what differs. `first`, `last`: when the
+    first and last arrived; `hours`: how many in each of the last 24 hours, the current hour last. `example`:
+    the sequence number of an unresolved one. `difference`: what distinguishes them from good messages, once
+    that is known.
     """
 
     number: int
@@ -74,7 +75,7 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Triage:
-    """The causes of a queue's dead letters, the largest first. `time`: when they were read."""
+    """The causes of a queue's dead letters, the largest first. `time`: when it was read."""
 
     queue: str
     time: datetime
@@ -88,7 +89,7 @@ def place_at(tx: Transaction, path: EntityPath) -> int:
 
 
 def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGroup] | None:
-    """Return the dead letters that wait, by reason and error type; None if GroupCauses is to run before."""
+    """Return unresolved dead letters by reason and error type; None if GroupCauses must run first."""
     place = place_at(tx, path)
     if tx.causes.unknown_letters(place, 1):
         return None
@@ -111,9 +112,10 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
 
 
 def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: bool) -> Triage | None:
-    """Return the causes of a queue's dead letters; None if GroupCauses is to run before.
+    """Return the causes of a queue's dead letters; None if GroupCauses must run first.
 
-    `since`: from when on a cause is new, by default 24 hours ago. `over`: also those without letters.
+    `since`: causes that begin after this time are new; default: 24 hours ago. `over`: include causes without
+    unresolved letters.
     """
     place = place_at(tx, path)
     prints = tx.causes.fingerprints(place)
@@ -184,9 +186,9 @@ def _cause_of(
 
 @dataclasses.dataclass(slots=True)
 class GroupCauses(Operation[bool]):
-    """Give each fingerprint a cause, and each dead letter of an older version a fingerprint.
+    """Assign a cause to each fingerprint, and a fingerprint to each dead letter of an older version.
 
-    The answer is whether there is more to do.
+    Returns whether there is more to do.
     """
 
     path: EntityPath
@@ -199,7 +201,7 @@ class GroupCauses(Operation[bool]):
         for letter in letters:
             failure = None
             if letter.error_type is not None:
-                # Its latest error may be of a later generation's; then it tells nothing of this one's site.
+                # The latest error may belong to a later generation; then it does not show this one's site.
                 latest = tx.history.last_error(letter.key)
                 same = latest is not None and (latest.type, latest.message) == (
                     letter.error_type,
@@ -234,9 +236,9 @@ def _group_family(
     causes: dict[int, CauseRecord],
     sizes: Counter[int | None],
 ) -> None:
-    """Put fingerprints that share a template into one cause, the oldest of theirs if they have any.
+    """Put fingerprints that share a template into one cause, the oldest existing one if any.
 
-    What an operator has put somewhere stays there. `sizes`: how many fingerprints each cause has.
+    Fingerprints that an operator assigned stay where they are. `sizes`: how many fingerprints each cause has.
     """
     texts = templates({p.shape or "": max(1, p.total) for p in family if p.shape != OTHER_TEXTS})
     groups: dict[str, list[FingerprintRecord]] = defaultdict(list)
@@ -271,7 +273,7 @@ def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: Ca
 
 @dataclasses.dataclass(slots=True)
 class MergeCauses(Operation[int]):
-    """Make several causes one, under the lowest number of them; the answer is that."""
+    """Merge several causes into the one with the lowest number; return that number."""
 
     path: EntityPath
     numbers: Sequence[int]
@@ -294,7 +296,7 @@ class MergeCauses(Operation[int]):
 
 @dataclasses.dataclass(slots=True)
 class SplitCause(Operation[int]):
-    """Make a cause of its own of some fingerprints of another one; the answer is its number."""
+    """Split some fingerprints of a cause off into a new cause; return its number."""
 
     path: EntityPath
     number: int
@@ -329,7 +331,7 @@ class SplitCause(Operation[int]):
 
 @dataclasses.dataclass(slots=True)
 class NoteCause(Operation[None]):
-    """Keep a text with a cause, or none."""
+    """Store an operator's note on a cause, or remove it."""
 
     path: EntityPath
     number: int
@@ -345,7 +347,7 @@ class NoteCause(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class AcknowledgeCause(Operation[None]):
-    """Say that somebody knows of a cause, until a time or for good; None: nobody does."""
+    """Acknowledge a cause, until a time or permanently; None: withdraw the acknowledgement."""
 
     path: EntityPath
     number: int
@@ -362,7 +364,7 @@ class AcknowledgeCause(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class ExplainCause(Operation[None]):
-    """Keep what explains a cause: anything that JSON can say."""
+    """Store the explanation of a cause, as JSON."""
 
     path: EntityPath
     number: int
@@ -377,7 +379,7 @@ class ExplainCause(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class RecountCauses(Operation[None]):
-    """Count the dead letters of all causes anew, as after workers of an older version."""
+    """Recount the dead letters of all causes, for example after workers of an older version ran."""
 
     path: EntityPath
     actor: str

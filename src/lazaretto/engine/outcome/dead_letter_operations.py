@@ -45,7 +45,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-#: Dead letters that are looked up at once, where nothing but their numbers is.
+#: How many dead letters are looked up at once when only their numbers are known.
 _PAGE = 10_000
 #: Runs of sequence numbers that one entry of the audit log names.
 _MOST_RUNS = 20
@@ -54,11 +54,11 @@ _MOST_RUNS = 20
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters of a queue are meant: those that meet every part that is given.
+    """Selects dead letters of a queue: those that match every part that is given.
 
-    `cause` is a number that `triage` tells. `reason` and `error_type` are compared whole. `since`
-    (included) and `until` (not included) are aware datetimes of when the message was set aside. `text` is
-    sought in the body (as UTF-8), the description and the error's message. An empty filter means all.
+    `cause` is a number from `triage`. `reason` and `error_type` must match exactly. `since` (inclusive) and
+    `until` (exclusive) are aware datetimes and bound the time of dead-lettering. `text` is searched in the
+    body (as UTF-8), the description and the error message. An empty filter selects all.
     """
 
     reason: str | None = None
@@ -88,14 +88,14 @@ class DeadLetterFilter:
         return all(getattr(self, f.name) is None for f in dataclasses.fields(self))
 
     def as_detail(self) -> dict[str, Any]:
-        """Return the parts that are given, as the audit log keeps them."""
+        """Return the given parts, as the audit log records them."""
         parts = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return {name: value for name, value in parts if value is not None}
 
     def criteria(
         self, tx: Transaction, queue: QueueRecord, subqueue: Subqueue, after: int = 0
     ) -> DeadLetterCriteria:
-        """Return this filter as the store takes it, for sequence numbers above `after`."""
+        """Return this filter as criteria for the store, for sequence numbers above `after`."""
         first = lower_bound(queue.queue_id)
         numbers = self.sequence_numbers
         return DeadLetterCriteria(
@@ -153,14 +153,14 @@ class DeadLetterGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skipped:
-    """A dead letter that was left where it is, and why."""
+    """A dead letter that was not processed, and the reason."""
 
     sequence_number: int
     why: str
 
 
 def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
-    """Return all attempts of a message, those of its earlier generations first."""
+    """Return all attempts of a message, earlier generations first."""
     found: list[Attempt] = []
     current: int | None = key
     while current is not None:
@@ -186,7 +186,7 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
 
 
 def _fingerprint_of(attempt: AttemptRecord) -> str | None:
-    """Return what is the same for all attempts that failed alike, by what is stored of one."""
+    """Return the fingerprint of a stored attempt: it is the same for all that failed alike."""
     if attempt.error_type is None:
         return None
     failure = Failure(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
@@ -194,7 +194,7 @@ def _fingerprint_of(attempt: AttemptRecord) -> str | None:
 
 
 def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
-    """Return the messages of dead letters that wait, by the keys of these."""
+    """Return the messages of unresolved dead letters, by key."""
     keys = [record.key | record.subqueue << SEQUENCE_BITS for record in records if record.resolution is None]
     return {main_key(message.key): message for message in (tx.peek_keys(keys) if keys else ())}
 
@@ -222,7 +222,7 @@ def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessa
 
 
 def holder(tx: Transaction, path: EntityPath) -> QueueRecord:
-    """Return the queue or subscription whose dead letters are meant. Raises EntityNotFound, NotAllowed."""
+    """Return the queue or subscription that holds the dead letters. Raises EntityNotFound, NotAllowed."""
     queue = require_queue(tx, path)
     refuse_topic(queue, "the dead letters are in its subscriptions")
     return queue
@@ -231,7 +231,7 @@ def holder(tx: Transaction, path: EntityPath) -> QueueRecord:
 def list_dead_letters(
     tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int, *, messages: bool
 ) -> list[DeadLetter]:
-    """Return the dead letters that wait in a queue, by sequence number, from behind `after` on."""
+    """Return a queue's unresolved dead letters by sequence number, starting after `after`."""
     queue = holder(tx, path)
     records = tx.history.dead_letters(which.criteria(tx, queue, path.subqueue, after), limit)
     found = messages_of(tx, records) if messages else {}
@@ -239,7 +239,7 @@ def list_dead_letters(
 
 
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:
-    """Return one dead letter with its history, or what became of it."""
+    """Return one dead letter with its history, or how it was resolved."""
     queue = holder(tx, path)
     record = tx.history.dead_letter(lower_bound(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
@@ -252,9 +252,9 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
 
 
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
-    """Return the sequence numbers of all dead letters that the filter means."""
+    """Return the sequence numbers of all dead letters that the filter selects."""
     queue = holder(tx, path)
-    # There may be millions: eight bytes for each.
+    # There may be millions, so each takes only eight bytes.
     found = array("q")
     while True:
         after = found[-1] if found else 0
@@ -265,7 +265,7 @@ def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilte
 
 
 def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
-    """Return how the audit log names messages: how many, and their numbers, runs of them as "first-last"."""
+    """Return messages as the audit log records them: count and numbers, with runs as "first-last"."""
     given = sorted(numbers)
     runs: list[list[int]] = []
     for number in given:
@@ -274,7 +274,7 @@ def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
         else:
             runs.append([number, number])
     if len(runs) > _MOST_RUNS:
-        # The events name each of them.
+        # The events list each message.
         return {"count": len(given), "first": given[0], "last": given[-1]}
     return {
         "count": len(given),
@@ -283,7 +283,7 @@ def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
 
 
 def find_obstacle(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
-    """Return why nothing can be done with a dead letter, None if something can."""
+    """Return why a dead letter cannot be processed, or None if it can."""
     if record is None:
         return "not found"
     if record.resolution is not None or row is None:
@@ -293,7 +293,7 @@ def find_obstacle(row: MessageRow | None, record: DeadLetterRecord | None) -> st
 
 @dataclasses.dataclass(slots=True)
 class Purge(Operation[list[int]]):
-    """Delete dead letters for good; the answer is which were deleted."""
+    """Delete dead letters permanently; return which were deleted."""
 
     path: EntityPath
     sequence_numbers: Sequence[int]
@@ -322,7 +322,7 @@ class Purge(Operation[list[int]]):
 
 
 def dead_letter_path(path: EntityPath) -> EntityPath:
-    """Return the dead-letter subqueue that a path means: the one of the queue, or the one it names."""
+    """Return the dead-letter subqueue of a path: the queue's, or the one that the path names."""
     if path.subqueue is Subqueue.RETRY:
         raise InvalidOption(f"expected a queue or one of its dead-letter subqueues, got {str(path)!r}")
     return EntityPath(path.queue, Subqueue.DEAD_LETTER) if path.subqueue is Subqueue.MAIN else path

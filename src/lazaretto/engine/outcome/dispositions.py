@@ -35,12 +35,12 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import Transaction
 
-#: How much of an error is told with what a poison message has halted or holds back, in bytes.
+#: Maximum size of the error text shown for a halted queue or a held session, in bytes.
 _LONGEST_ERROR = 512
 
 
 class HeldRecord(msgspec.Struct, frozen=True):
-    """The message that holds a session back, as it is stored with the session."""
+    """The poison message of a held session, as stored with the session."""
 
     mode: PoisonSession
     sequence_number: int
@@ -50,7 +50,7 @@ class HeldRecord(msgspec.Struct, frozen=True):
 
 
 def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
-    """Return with which error a message's latest attempt failed, None if there was none."""
+    """Return the error of a message's latest failed attempt, or None."""
     latest = tx.history.last_error(main_key(row.key))
     if latest is None:
         return None
@@ -60,7 +60,7 @@ def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
 def hold_session(
     tx: Transaction, queue: QueueRecord, row: MessageRow, mode: PoisonSession, reason: str
 ) -> None:
-    """Hand nothing more of a session out until its poison message is decided on."""
+    """Hold a session: deliver none of its messages until an operator decides on its poison message."""
     assert row.session_id is not None
     record = HeldRecord(mode, sequence_of(row.key), reason, tx.now, _latest_error(tx, row))
     held = msgspec.json.encode(record).decode()
@@ -77,12 +77,12 @@ EXPIRED_TEXT = "The message expired and was dead lettered."
 
 SESSION_POISONED = "SessionPoisoned"
 
-#: The code of a rejection by policy, in MSMQ's negative class.
+#: The acknowledgement code of a rejection by policy, in MSMQ's negative class.
 REJECTED_CODE = 0xC004
 
 
 class CulpritRecord(msgspec.Struct, frozen=True):
-    """The message that halted a queue, as it is stored with the queue."""
+    """The message that halted a queue, as stored with the queue."""
 
     sequence_number: int
     delivery_count: int
@@ -96,7 +96,7 @@ culprit_decoder = msgspec.json.Decoder(CulpritRecord)
 
 
 def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
-    """Return a dead letter to the place it had in its queue, and the row it has there."""
+    """Return a dead letter to its former place in its queue; the result is its row there."""
     headers = decode_headers(row.headers)
     ttl, longest = headers.time_to_live, queue.options.default_time_to_live
     if longest is not None:
@@ -117,7 +117,7 @@ def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLe
 
 
 def expire(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
-    """End the life of a message whose time to live is over."""
+    """Expire a message whose time to live has passed."""
     if queue.options.dead_letter_on_expiration:
         dead_letter(tx, queue, row, EXPIRED_REASON, EXPIRED_TEXT)
     else:
@@ -152,7 +152,7 @@ def _fault(
 
 
 def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> None:
-    """Stop a queue, or its dead-letter subqueue, from being received from, because of a message."""
+    """Halt a queue, or its dead-letter subqueue, because of a message."""
     current = tx.queues.by_id(queue.queue_id)
     assert current is not None
     error = _latest_error(tx, row)
@@ -163,7 +163,7 @@ def halt(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str) -> N
             return
         tx.queues.save(dataclasses.replace(current, dead_letter_halted_by=halted_by))
     else:
-        # The first culprit stays the one to decide on; a queue that is switched off stays off.
+        # The first culprit remains the one to decide on. A disabled queue stays disabled.
         if current.halted_by is not None:
             return
         status = QueueStatus.HALTED if current.status is QueueStatus.ACTIVE else current.status
@@ -194,7 +194,7 @@ def _reject(
 ) -> None:
     target, why = _sender_queue(tx, queue, row)
     if target is None and not in_main(row.key):
-        # A dead letter cannot be moved further within its queue, and must not be lost.
+        # A dead letter cannot move further within its queue, and must not be lost.
         target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
     if target is None:
         dead_letter(tx, queue, row, "Rejected", verdict.description, failure)
@@ -210,7 +210,7 @@ def reject(
     description: str | None,
     failure: Failure | None = None,
 ) -> None:
-    """Return a message to its sender's dead-letter queue, because its receiver says so."""
+    """Return a message to its sender's dead-letter queue, at its receiver's request."""
     verdict = Final(Disposition.REJECT, reason or "Rejected", description or "Rejected by its receiver.")
     _reject(tx, queue, row, verdict, failure)
 
@@ -220,7 +220,7 @@ def _sender_queue(
 ) -> tuple[QueueRecord | None, str | None]:
     """Return the queue the sender wants its undeliverable messages in.
 
-    The system's if that one cannot take the message, and why it cannot: the system's takes everything.
+    If it cannot take the message, return the system's queue, which takes everything, and the reason.
     """
     wanted = decode_headers(row.headers).dead_letter_queue
     if wanted is None:
@@ -238,7 +238,7 @@ def _sender_queue(
 
 
 def keeps_rejected(target: QueueRecord) -> bool:
-    """Return whether rejected messages can go to an entity: a queue that anybody may receive from."""
+    """Return whether an entity can take rejected messages: it must be a queue open to all receivers."""
     return target.kind is EntityKind.QUEUE and admission_of(target).undeliverable is None
 
 
@@ -252,13 +252,13 @@ def return_to_sender(
 ) -> None:
     """Put a message into its sender's dead-letter queue, with a negative acknowledgement.
 
-    `instead`: why it does not go to the one that the sender named.
+    `instead`: why it does not go to the queue that the sender named.
     """
     headers = decode_headers(row.headers)
     system = target.path.lower() == SYSTEM_DEAD_LETTER_QUEUE
     returned = _replace(
         headers,
-        # Rejected there again, it goes to the system's queue; rejected there, it stays in quarantine.
+        # If rejected there, it goes to the system's queue; if rejected there too, it is quarantined.
         dead_letter_queue=None if system else SYSTEM_DEAD_LETTER_QUEUE,
         negative_acknowledgement=NegativeAcknowledgement(
             queue.path, sequence_of(row.key), REJECTED_CODE, f"{verdict.reason}: {verdict.description}"
@@ -322,9 +322,9 @@ def set_aside(
     shared: Disposition,
     reason: str | None,
 ) -> None:
-    """Set a message aside by `act`; what else there is of a session that is one unit goes with it, in order.
+    """Dispose of a message by `act`, and of the rest of a session that is one unit, in order.
 
-    `shared`: what is done to the others.
+    `shared`: the action on the rest of the session.
     """
     if not in_unit(queue, row):
         act(row)
@@ -344,7 +344,7 @@ def set_aside(
 def conclude(
     tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final, failure: Failure | None = None
 ) -> None:
-    """Do to a message, and to its session if that is one unit, what a final verdict says."""
+    """Apply a final verdict to a message, and to its session if that is one unit."""
 
     def act(row: MessageRow) -> None:
         DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
@@ -358,5 +358,5 @@ def conclude(
 def dispose(
     tx: Transaction, queue: QueueRecord, row: MessageRow, disposition: Disposition, reason: str
 ) -> None:
-    """Do one of the dispositions to a message because an operator says so."""
+    """Apply a disposition to a message at an operator's request."""
     conclude(tx, queue, row, Final(disposition, reason, "By an operator's verdict."))

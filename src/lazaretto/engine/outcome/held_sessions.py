@@ -22,7 +22,7 @@ from lazaretto.model.policy import DISPOSITIONS
 from lazaretto.store.contract.records import STATES
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-#: What an operator may decide on the message that blocks its session, and on a parked session.
+#: An operator's possible decisions on the poison message of a held session, and on a parked session.
 BLOCK_VERDICTS = ("retry", "move", "drop", "reject")
 PARK_VERDICTS = ("retry", "skip")
 
@@ -35,14 +35,14 @@ def held_session(session_id: str, held_by: str) -> HeldSession:
 
 
 def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSession]:
-    """Return the sessions of a queue that are held back, by the place of their poison message."""
+    """Return a queue's held sessions, in the order of their poison messages."""
     queue = require_queue(tx, path)
     bounds = lower_bound(queue.queue_id), upper_bound(queue.queue_id)
     return [held_session(s.session_id, s.held_by) for s in tx.sessions.held(*bounds, limit)]
 
 
 def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> SessionDescription:
-    """Return how a session stands. Raises MessageNotFound for one that has nothing at all."""
+    """Return the state of a session. Raises MessageNotFound if it has no messages, lock or state."""
     queue = require_queue(tx, path)
     record = tx.sessions.find(queue.queue_id, session_id)
     keys = tx.sessions.messages(queue.queue_id, session_id)
@@ -63,7 +63,7 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
 
 @dataclasses.dataclass(slots=True)
 class ResumeSession(Operation[None]):
-    """Let a held session go on, by a verdict on the poison message that holds it back."""
+    """Resume a held session by deciding on its poison message."""
 
     path: EntityPath
     session_id: str

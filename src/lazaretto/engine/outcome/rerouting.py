@@ -35,10 +35,10 @@ _replace = msgspec.structs.replace
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What was moved to another queue, and what was not, and why.
+    """Which dead letters were moved to another queue, and which were not, and why.
 
-    `moved`: by the dead letter's number the one that it has where it came to rest; None if that queue
-    forwards and could not.
+    `moved`: the new sequence number by the dead letter's number; None if the target queue forwards and could
+    not deliver the message.
     """
 
     moved: dict[int, int | None]
@@ -47,10 +47,10 @@ class MoveReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepublishReport:
-    """What is published to a topic anew, and what is not, and why.
+    """Which dead letters were republished to a topic, and which were not, and why.
 
-    `published`: by the dead letter's number how many copies there are of it. `subscriptions`: how many
-    copies each subscription gets, by its path.
+    `published`: the number of copies by the dead letter's number. `subscriptions`: the number of copies that
+    each subscription gets, by its path.
     """
 
     topic: str
@@ -60,11 +60,11 @@ class RepublishReport:
 
     @property
     def copies(self) -> int:
-        """How many messages there are in all subscriptions together."""
+        """Number of copies in all subscriptions together."""
         return sum(self.subscriptions.values())
 
     def add(self, other: RepublishReport) -> None:
-        """Add what another part of the dead letters came to."""
+        """Add the report on another part of the dead letters."""
         self.published.update(other.published)
         self.skipped.extend(other.skipped)
         for path, count in other.subscriptions.items():
@@ -73,10 +73,10 @@ class RepublishReport:
 
 @dataclasses.dataclass(slots=True)
 class MoveDeadLetters(Operation[MoveReport]):
-    """Move dead letters to another queue, where each is a new message; in one commit.
+    """Move dead letters to another queue as new messages, in one commit.
 
-    Its id, properties and body stay, its history is found from there, and it says where it comes from and
-    why. A dead letter that the queue cannot take stays where it is; none is dropped as a duplicate.
+    Each message keeps its id, properties and body, leads to its history, and records where it came from and
+    why. A dead letter that the queue cannot take stays where it is. None is dropped as a duplicate.
     """
 
     path: EntityPath
@@ -119,9 +119,10 @@ class MoveDeadLetters(Operation[MoveReport]):
 
 @dataclasses.dataclass(slots=True)
 class Republish(Operation[RepublishReport]):
-    """Publish dead letters to a topic anew: each goes to every subscription that its rules give it to.
+    """Republish dead letters to a topic: each goes to every subscription whose rules match it.
 
-    In one commit. One that no subscription wants, or that the topic cannot take, stays where it is.
+    Runs in one commit. A dead letter that no subscription matches, or that the topic cannot take, stays where
+    it is.
     """
 
     path: EntityPath
@@ -153,7 +154,7 @@ class Republish(Operation[RepublishReport]):
 def count_republished(
     tx: Transaction, path: EntityPath, numbers: Sequence[int], to: EntityPath | None
 ) -> RepublishReport:
-    """Return what would be published where, doing nothing."""
+    """Return what would be published and where, without changing anything."""
     source, topic = require_queue(tx, path), find_topic(tx, path, to)
     refuse_sending(topic)
     report = RepublishReport(topic.path, {}, {}, [])
@@ -164,7 +165,7 @@ def count_republished(
 
 
 def check_target(tx: Transaction, path: EntityPath, to: EntityPath) -> QueueRecord:
-    """Return the queue that dead letters can be moved to. Raises what stands against it."""
+    """Return the queue to move dead letters to. Raises an error if it cannot take them."""
     target = require_queue(tx, to)
     refuse_sending(target)
     admission_of(target).check_access(target)
@@ -199,7 +200,7 @@ def _letters(
     sequence_numbers: Sequence[int],
     skipped: list[Skipped],
 ) -> Iterator[tuple[MessageRow, DeadLetterRecord]]:
-    """Yield the dead letters that can go elsewhere; name those that cannot, and why."""
+    """Yield the dead letters that can be moved; report the others, with the reason."""
     keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
     rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
     records = tx.history.some_dead_letters(keys)
@@ -222,7 +223,7 @@ def _published(
     delivery: Router,
     report: RepublishReport,
 ) -> Iterator[tuple[MessageRow, RoutedMessage]]:
-    """Yield what a topic takes; note in the report how many copies go where, and what it does not take."""
+    """Yield messages that a topic takes; report the copies, and the messages it does not take."""
     for row, _ in _letters(tx, source, asked.path, asked.sequence_numbers, report.skipped):
         routed = revived(tx, row)
         trouble = delivery.find_obstacle(topic.path, routed)
@@ -237,7 +238,7 @@ def _published(
 
 
 def _with_reason(routed: RoutedMessage, record: DeadLetterRecord, source: QueueRecord) -> RoutedMessage:
-    """Return a message that says which entity's dead letter it was and why, if that has room in it."""
+    """Return the message with its source entity and reason added, if its headers have room."""
     headers = decode_headers(routed.headers)
     why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
     properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
@@ -249,8 +250,8 @@ def _with_reason(routed: RoutedMessage, record: DeadLetterRecord, source: QueueR
 
 
 def _go(tx: Transaction, delivery: Router, rows: Sequence[MessageRow]) -> None:
-    """Store messages where they have come to rest, and remove them from where they were."""
+    """Store routed messages in their new places, and remove them from the old ones."""
     tx.delete_messages([row.key for row in rows])
     finish(tx, delivery)
-    # Those that stand by themselves are used where the messages are now.
+    # Bodies stored separately are now used in the new places.
     tx.bodies.delete([row.body_id for row in rows if row.body_id is not None])

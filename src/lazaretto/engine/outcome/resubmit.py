@@ -49,7 +49,7 @@ Edit = Callable[[DeadLetter], Message | None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResubmitReport:
-    """What was sent back: old and new sequence numbers; and what was not, and why."""
+    """Resubmitted dead letters by old and new sequence number; and those skipped, and why."""
 
     resubmitted: dict[int, int]
     skipped: list[Skipped]
@@ -57,10 +57,10 @@ class ResubmitReport:
 
 @dataclasses.dataclass(slots=True)
 class Resubmit(Operation[ResubmitReport]):
-    """Send dead letters back to the queue they came from, in one commit.
+    """Resubmit dead letters to the queue they came from, in one commit.
 
-    Same message id and a new generation: the cycle counters start again, the lifetime totals go on.
-    Edited: a new id. A dead letter that cannot be sent back stays where it is.
+    A message keeps its id and begins a new generation: its cycle counters restart, its lifetime totals
+    continue. An edited message gets a new id. A dead letter that cannot be resubmitted stays where it is.
     """
 
     path: EntityPath
@@ -125,7 +125,7 @@ class Resubmit(Operation[ResubmitReport]):
     def _edited(
         self, tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord
     ) -> NewMessage | None:
-        """Return the message to send instead, or None if it is to be sent back as it is."""
+        """Return the edited message, or None to resubmit the dead letter unchanged."""
         if self.edit is None:
             return None
         try:
@@ -143,7 +143,7 @@ class Resubmit(Operation[ResubmitReport]):
     def _live(
         self, tx: Transaction, queue: QueueRecord, row: MessageRow, edited: NewMessage | None
     ) -> MessageRow:
-        """Return a dead letter as the message that it is again, or the one that is sent instead."""
+        """Return a dead letter as an active message again, or its edited replacement."""
         headers = decode_headers(row.headers)
         message_id, encoded, ttl = row.message_id, row.headers, headers.time_to_live
         if headers.hops:
@@ -162,7 +162,7 @@ class Resubmit(Operation[ResubmitReport]):
             headers, encoded = again, encode_headers(again)
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
-        # A copy lives no longer than its topic and its subscription allow, whoever brings it.
+        # A copy lives no longer than its topic and subscription allow, however it arrives.
         topic = None if queue.topic_id is None else tx.queues.by_id(queue.topic_id)
         defaults = [e.options.default_time_to_live for e in (queue, topic) if e is not None]
         lives = [round(seconds * 1_000_000) for seconds in defaults if seconds is not None]
@@ -191,7 +191,7 @@ class Resubmit(Operation[ResubmitReport]):
 
 
 def _back_in_place(live: MessageRow, dead: MessageRow) -> MessageRow:
-    """Return a message whose session waits behind it as it returns to its place among its fellows."""
+    """Return a message to its place in its session, which waits behind it."""
     return msgspec.structs.replace(
         live,
         state=READY,

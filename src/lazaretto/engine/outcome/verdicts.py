@@ -29,7 +29,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
-#: Errors that are a dead letter's reason by themselves, when the last attempt ended with one.
+#: Errors whose name becomes the reason of the dead letter if the last attempt ended with one.
 REASONS = (WORKER_CRASHED, HANDLER_TIMEOUT, OUT_OF_MEMORY)
 
 
@@ -44,9 +44,10 @@ def fail(
 ) -> Verdict:
     """End an attempt that failed, by the queue's policy, and return the verdict.
 
-    `delay` is the consumer's wish, in seconds; `poison` is its error handler's, should this be the last.
+    `delay`: the retry delay that the consumer asks for, in seconds; `poison`: the decision of its error
+    handler, if this was the last attempt.
 
-    A dead-letter subqueue without a policy of its own counts nothing, as in Service Bus.
+    A dead-letter subqueue without its own policy counts no attempts, as in Service Bus.
     """
     policy = queue.options.policy_of(subqueue_of(row.key))
     if policy is None:
@@ -72,7 +73,7 @@ def _tell(
     outcome: Outcome,
     failure: Failure | None,
 ) -> None:
-    """Log that an attempt has failed: which, and with what error, but nothing of the message's own."""
+    """Log a failed attempt and its error, but no content of the message."""
     error = outcome.value if failure is None else short_error(failure.type, failure.message)
     number = sequence_of(row.key)
     tell(
@@ -85,7 +86,7 @@ def _reason(failure: Failure | None) -> str | None:
 
 
 def foretell(tx: Transaction, key: int, outcome: Outcome, failure: Failure | None) -> Final | None:
-    """Return the final verdict on a message if the attempt at work ends so, None if there will be another."""
+    """Return the final verdict if the current attempt ends like this, None if a retry follows."""
     row, queue = tx.row(key), tx.queues.by_id(queue_of(key))
     policy = None if queue is None else queue.options.policy_of(subqueue_of(key))
     if row is None or policy is None:
@@ -95,7 +96,7 @@ def foretell(tx: Transaction, key: int, outcome: Outcome, failure: Failure | Non
 
 
 def allowed(poison: PoisonVerdict, key: int) -> bool:
-    """Return whether an error handler can decide so: a dead letter has nowhere further to be moved to."""
+    """Return whether an error handler may decide this: a dead letter cannot be moved further."""
     return poison is not Disposition.MOVE or in_main(key)
 
 
@@ -108,7 +109,7 @@ def _overrule(
     failure: Failure | None,
     delay: float | None,
 ) -> Verdict:
-    """Do what an error handler decided instead of the policy, and return that as the verdict."""
+    """Apply an error handler's decision instead of the policy's; return it as the verdict."""
     if poison == RETRY:
         put_back(tx, _replace(row, cycle_attempts=0, cycle=0), delay)
         return Retry()
@@ -126,7 +127,7 @@ def carry_out(
     failure: Failure | None = None,
     delay: float | None = None,
 ) -> None:
-    """Do to a message what the policy decided."""
+    """Apply the policy's verdict to a message."""
     if isinstance(verdict, Retry):
         if verdict.new_cycle:
             row = _replace(row, cycle=row.cycle + 1, cycle_attempts=0)
@@ -144,9 +145,9 @@ def _finish(
     *,
     decided: bool = False,
 ) -> None:
-    """Carry out a final verdict, and what it means for the message's session.
+    """Apply a final verdict to a message and its session.
 
-    `decided`: somebody has decided on this very message, so that its session need not wait for that.
+    `decided`: an error handler has decided on this message, so its session need not wait.
     """
     hooks = hooks_of(queue)
     mode = hooks.poison_session(queue, verdict)
@@ -160,7 +161,7 @@ def _finish(
     if not in_session or verdict.disposition is Disposition.FAULT:
         return
     if mode is PoisonSession.PARK:
-        # What was dropped or returned will not come back, so that there is nothing to wait for.
+        # A dropped or returned message does not come back, so the session need not wait.
         if tx.row(dead_key(row.key)) is not None:
             hold_session(tx, queue, row, mode, verdict.reason)
     else:

@@ -305,6 +305,7 @@ class TestStatements:
         ("sql", "queries.sql"),
         ("sql", "columns.sql"),
         ("sql", "dialogs.sql"),
+        ("sql", "causes.sql"),
         ("sqlite", "queries.sql"),
         ("postgres", "queries.sql"),
     )

@@ -18,12 +18,12 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.store.contract.records import NewEvent, Notice, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
-#: Characters of a name in the audit log.
+#: Maximum length of a name in the audit log.
 LONGEST_ACTOR = 1024
 
 
 def actor_name() -> str:
-    """Return who the audit log says did something, if nobody is named: the user of this process."""
+    """Return the default actor for the audit log: the user of this process."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):
@@ -31,13 +31,13 @@ def actor_name() -> str:
 
 
 def acting(given: object) -> str:
-    """Return who the audit log says did something: who is named, or the user of this process."""
+    """Return the actor for the audit log: the given name, or the user of this process."""
     if given is None or (isinstance(given, str) and not given):
         return actor_name()
     return text("actor", given, LONGEST_ACTOR)
 
 
-#: Every kind of event, and what its detail tells.
+#: Every kind of event, and the contents of its detail.
 EVENT_KINDS = {
     "queue_created": "A queue was created.",
     "queue_updated": "A queue's options changed. Detail: the names that changed.",
@@ -75,7 +75,7 @@ EVENT_KINDS = {
 }
 
 
-#: Kinds of events that the log warns of.
+#: Kinds of events that are logged as warnings.
 _WARNED = {
     "breaker_opened",
     "dropped",
@@ -91,7 +91,7 @@ _WARNED = {
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, at a position in the log that programs can go on from."""
+    """Something that happened, with a position in the log from which programs can continue."""
 
     position: int
     time: datetime
@@ -102,7 +102,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """Something an operator did: who, when, what, to which messages."""
+    """An operator's action: who, when, what, and to which messages."""
 
     position: int
     time: datetime
@@ -162,7 +162,7 @@ def read_events(
 
 
 def read_audit(tx: Transaction, limit: int, queue: str | None = None) -> list[AuditEntry]:
-    """Return what operators did, the latest first."""
+    """Return operators' actions, newest first."""
     decode = msgspec.json.decode
     return [
         AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, decode(e.detail))

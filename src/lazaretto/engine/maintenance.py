@@ -20,47 +20,47 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: How long it sleeps while nobody waits, in seconds.
+#: How long the thread sleeps while no receiver waits, in seconds.
 _REST = 0.5
-#: How often what is no longer kept is removed, in seconds, and how soon after the start first.
+#: How often outdated history is removed, and how soon after the start, in seconds.
 _CLEAN_EVERY = 600.0
 _CLEAN_FIRST = 5.0
-#: How often this process says that it lives, if it holds messages, in seconds.
+#: How often this process writes a heartbeat if it holds messages, in seconds.
 _BEAT_EVERY = 10.0
-#: How often it is looked for processes that died, in seconds.
+#: How often the thread looks for dead processes, in seconds.
 _BURY_EVERY = 1.0
 
 
 class MaintainedStore(Store, Protocol):
-    """What the keeper needs of a store besides the contract."""
+    """What maintenance needs from a store in addition to the contract."""
 
     notifier: Notifier
-    #: How often other processes' commits are looked for while somebody waits, in seconds.
+    #: How often the thread checks for other processes' commits while a receiver waits, in seconds.
     poll: float
 
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
-        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
+        """Return a function that gives two numbers: one changes with others' commits, one with any commit."""
         ...
 
     def tidy(self) -> None:
-        """Clear away what messages that are gone have left, if that is due."""
+        """Clean up after removed messages, if that is due."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, as the thread that looks for other processes' commits, until it is time to look again."""
+        """Sleep until the maintenance thread should look for other processes' commits again."""
         ...
 
     def wake(self) -> None:
-        """End the `sleep` that is under way, or else the next one."""
+        """End the current `sleep`, or the next one if none is running."""
         ...
 
 
 def look(store: Store, query: Callable[[Transaction], T]) -> T:
-    """Return what users see of a store at its time.
+    """Return what users see in a store at its current time.
 
-    A clock that is moved by hand has no thread that does what is due; whoever looks does it.
+    With a manual clock no thread processes due timers, so the reader does it.
     """
-    # A transaction of this thread may hold the store; it sees what there was when it began.
+    # A transaction of this thread may hold the store; then it sees the state at its start.
     with suppress(TransactionError):
         if not store.clock.ticks and store.read(lambda tx: tx.anything_due()):
             while store.run(Sweep()):
@@ -96,7 +96,7 @@ class Maintenance:
             except BrokerClosed:
                 return
             except Exception as error:
-                # The reader is opened anew. Whoever reads the log may be gone, which is no reason to stop.
+                # Reopen the reader. The log may not be writable, which is no reason to stop.
                 with suppress(Exception):
                     _log.warning("timers are looked after again soon: %s: %s", type(error).__name__, error)
                 self._store.sleep(_REST)
@@ -118,7 +118,7 @@ class Maintenance:
             except StoreGone as error:
                 if not gone:
                     _log.error("timers are not looked after: %s", error)
-                # Whoever waits finds out by itself.
+                # Waiting receivers notice the fault themselves.
                 gone = True
                 self._store.notifier.notify_all()
                 self._store.sleep(_REST)
@@ -140,7 +140,7 @@ class Maintenance:
                 self._next_due = self._store.read(lambda tx: tx.next_due())
 
     def _look_for_dead(self) -> None:
-        """Say that this process lives, and look after what those held that no longer do."""
+        """Write a heartbeat, and recover messages that dead processes held."""
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_EVERY

@@ -1,4 +1,4 @@
-"""What may go into and out of a kind of queue by the ordinary verbs: everything, or nothing for dialogs."""
+"""Decides what may enter and leave each kind of queue by ordinary calls: for dialogs, nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 
 class QueueAdmission(Protocol):
-    """Asked before something is done with a queue. What is done with its messages is told to QueueHooks."""
+    """Checks access to a queue before an operation. QueueHooks learn about its messages afterwards."""
 
-    #: Why no message can come to rest in the queue by being sent or forwarded; None if it can.
+    #: Why a sent or forwarded message cannot be stored in the queue; None if it can.
     undeliverable: Undeliverable | None
     #: Why its dead letters cannot go to another entity; None if they can.
     keeps_dead_letters: str | None
 
     def check_access(self, queue: QueueRecord) -> None:
-        """Raise NotAllowed if no sender and no receiver may use the queue."""
+        """Raise NotAllowed if senders and receivers must not use the queue."""
         ...
 
     def check_deletion(self, tx: Transaction, queue: QueueRecord) -> None:
@@ -27,7 +27,7 @@ class QueueAdmission(Protocol):
         ...
 
     def kind_of(self, queue: QueueRecord) -> str:
-        """Return what the entity is called in an error."""
+        """Return the name of this kind of entity in errors."""
         ...
 
 
@@ -52,5 +52,5 @@ _DIALOGS: QueueAdmission = DialogAdmission()
 
 
 def admission_of(queue: QueueRecord) -> QueueAdmission:
-    """Return what a queue lets in and out, by its kind."""
+    """Return the admission rules of a queue, by its kind."""
     return _DIALOGS if queue.options.dialogs else _PLAIN

@@ -1,4 +1,4 @@
-"""Hooks for settling the messages of a kind of queue: empty for plain queues, used by dialogs."""
+"""Hooks that run when messages are settled: empty for plain queues, used by dialogs."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class QueueHooks(Protocol):
     locks_each: bool
 
     def retains(self, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
-        """Return whether messages that were completed stay in the store."""
+        """Return whether completed messages stay in the store."""
         ...
 
     def on_completed(self, tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> None:
-        """Messages were completed; those that are retained are still there, under their lock."""
+        """Called when messages were completed; retained ones are still there, under their lock."""
         ...
 
     def after_settle(self, tx: Transaction, queue: QueueRecord, completed: Iterable[ReceivedMessage]) -> None:
-        """All messages of a settle are settled; these of the queue itself were completed."""
+        """Called when a settlement is done; these messages of the queue itself were completed."""
         ...
 
     def on_failed(self, tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
-        """An attempt was charged; the policy has not decided yet."""
+        """Called when an attempt was counted, before the policy decides."""
         ...
 
     def poison_session(self, queue: QueueRecord, verdict: Final) -> PoisonSession:
-        """Return what becomes of a session whose message got this verdict."""
+        """Return how to treat a session whose message got this verdict."""
         ...
 
     def on_poison(self, tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:
-        """A message of a session was set aside by the policy, and nothing waits for it."""
+        """Called when the policy disposed of a message of a session and nothing waits for it."""
         ...
 
     def on_dead_lettered(
         self, tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str | None
     ) -> None:
-        """A message was set aside by who received it."""
+        """Called when a receiver dead-lettered a message."""
         ...
 
     def headers_again(self, tx: Transaction, row: MessageRow, headers: Headers) -> Headers:
-        """Return the headers a dead letter is sent back with. Raises NotAllowed if it cannot be."""
+        """Return the headers for resubmitting a dead letter. Raises NotAllowed if that is impossible."""
         ...
 
 
@@ -93,5 +93,5 @@ _DIALOGS: QueueHooks = DialogHooks()
 
 
 def hooks_of(queue: QueueRecord) -> QueueHooks:
-    """Return what a queue adds, by its kind."""
+    """Return the hooks of a queue, by its kind."""
     return _DIALOGS if queue.options.dialogs else _PLAIN

@@ -29,20 +29,20 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-#: How long events and dealt-with dead letters are kept, in microseconds: 30 days.
+#: How long events and resolved dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000
 
-#: How many timers are looked after in the commit of a receive, before it takes messages.
+#: How many due timers a receive processes in its commit before it takes messages.
 SWEEP = 256
 
-#: How many waiting messages of a queue are forwarded at a time.
+#: How many messages of a queue are forwarded at a time.
 _BACKLOG = 100
 
 
 def sweep(tx: Transaction, limit: int) -> int:
-    """Do what is due, until nothing is or `limit` is reached; return how many there were."""
+    """Process due timers, up to `limit`; return how many there were."""
     done, found = 0, 1
-    # One thing makes another due: a lock that runs out, a message whose life was over meanwhile.
+    # One timer triggers another: an expired lock frees a message that has itself expired.
     while found and done < limit and tx.anything_due():
         found = _sweep_once(tx, limit)
         done += found
@@ -50,9 +50,9 @@ def sweep(tx: Transaction, limit: int) -> int:
 
 
 def catch_up(tx: Transaction) -> bool:
-    """Do what is due before messages are taken, a part of it if it is much; return whether that was all.
+    """Process due timers before messages are taken, up to a limit; return whether that was all.
 
-    If not, who finds nothing looks again in another commit: what it looks for may just not be there yet.
+    If not, a receive that finds nothing tries again in another commit: more timers may free messages.
     """
     return sweep(tx, SWEEP) < SWEEP
 
@@ -67,11 +67,11 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             continue
         queue = tx.queues.by_id(queue_of(row.key))
         if queue is None:
-            # The queue was deleted; its messages go in chunks, and this one needs no timer any more.
+            # The queue was deleted. Its messages are removed in chunks, and this one needs no timer.
             tx.save_row(msgspec.structs.replace(row, due=None))
             continue
         if row.state == LOCKED:
-            # All locks of one hand-over run out as one rolled-back receive.
+            # Expired locks of one delivery count as one rolled-back receive.
             if in_main(row.key) and (queue.queue_id, row.lock_token) not in lost:
                 lost.add((queue.queue_id, row.lock_token))
                 note_rollback(tx, queue)
@@ -80,7 +80,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             else:
                 fail(tx, queue, row, Outcome.LOCK_EXPIRED)
         else:
-            # One that was passed on with others that were due is gone.
+            # A message that was forwarded together with others is gone.
             passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
     sessions = tx.sessions.due(limit)
     for session in sessions:
@@ -95,7 +95,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
 
 
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:
-    """Blame what a dead worker held of a queue: all of it, also what its other locks still hold."""
+    """Blame all messages of a queue that a dead worker held, also under locks that have not expired."""
     until = tx.now + round(queue.options.lock_duration * 1_000_000)
     rows = tx.workers.locked_by(queue.queue_id, worker, until)
     blame(tx, worker, rows, alone=len(rows) == 1)
@@ -103,7 +103,7 @@ def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: st
 
 
 def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
-    """Do what the time of a message asks for; return how many others were dealt with."""
+    """Process a message whose time has come; return how many others were processed with it."""
     replace = msgspec.structs.replace
     if row.expires is not None and row.expires <= tx.now:
         expire(tx, queue, row)
@@ -111,7 +111,7 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
         if queue.kind is EntityKind.TOPIC or forwards(queue):
             pass_on_scheduled(tx, queue, row)
             return 0
-        # It enters the queue now: at its end, with a new number, as in Service Bus.
+        # It enters the queue now: at the end, with a new number, as in Service Bus.
         active = replace(
             row,
             state=FRESH,
@@ -127,13 +127,13 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
     elif forwards(queue) and in_main(row.key):
         return pass_all_on(tx, queue, _BACKLOG)
     else:
-        # It was to be forwarded, but now its queue is switched off.
+        # It was to be forwarded, but its queue is now disabled.
         tx.save_row(replace(row, due=row.expires))
     return 0
 
 
 def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: Outcome) -> None:
-    """End the attempts on whatever a session's former receiver still holds."""
+    """End the attempts on all messages that a session's former receiver still holds."""
     rows = tx.sessions.locked_messages(queue.queue_id, session_id)
     if rows and outcome is Outcome.LOCK_EXPIRED:
         note_rollback(tx, queue)
@@ -142,7 +142,7 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
             blame(tx, worker, rows, alone=len(rows) == 1)
             return
     for held in rows:
-        # One that was poison may have taken its session along.
+        # A poison message may have removed the rest of its session.
         row = tx.row(held.key)
         if row is None or row.state != LOCKED:
             continue
@@ -154,11 +154,11 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
 
 @dataclasses.dataclass(slots=True)
 class Sweep(Operation[bool]):
-    """Do what is due; the answer is whether there may be more."""
+    """Process due timers; return whether there may be more."""
 
     limit: int = 500
 
-    # What time does is done again by whoever looks next, should it be lost.
+    # If this work is lost, the next process to look repeats it.
     durable = False
 
     def run(self, tx: Transaction) -> bool:
@@ -167,7 +167,7 @@ class Sweep(Operation[bool]):
 
 @dataclasses.dataclass(slots=True)
 class CleanUp(Operation[bool]):
-    """Remove some of what is no longer kept; the answer is whether there may be more."""
+    """Remove some outdated history; return whether there may be more."""
 
     limit: int = 1000
 

@@ -22,7 +22,7 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 @dataclasses.dataclass(slots=True)
 class CommitWork(Operation[None]):
-    """Settle what a transaction has received, then do what it has gathered: sends, verbs of dialogs."""
+    """Settle the messages that a transaction received, then run its sends and dialog operations."""
 
     entries: Sequence[Settled]
     operations: Sequence[Operation[Any]]
@@ -36,7 +36,7 @@ class CommitWork(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class RollBackWork(Operation[None]):
-    """Charge a failure to each message that a transaction still holds, and give up its locks."""
+    """Count a failed attempt for each message that a transaction still holds, and release its locks."""
 
     messages: Sequence[ReceivedMessage]
     failure: Failure | None
@@ -48,7 +48,7 @@ class RollBackWork(Operation[None]):
             lock, row = message.lock, tx.row(message.key)
             queue = tx.queues.by_id(queue_of(message.key))
             if lock is None or row is None or queue is None or not tx.held([message.key], lock.token):
-                # Its lock ran out, and it was charged for that.
+                # Its lock expired, which counted as an attempt.
                 continue
             if queue.queue_id not in noted and lock.path.subqueue is Subqueue.MAIN:
                 noted.add(queue.queue_id)
@@ -59,10 +59,10 @@ class RollBackWork(Operation[None]):
 
 
 class Finished(NamedTuple):
-    """What came of a hand-over that was settled.
+    """The result of settling a hand-over.
 
-    `finals`: the final verdicts, by the message's key. `outage`: the fingerprint of failures that
-    were not charged, because the queue's breaker had been opened for them.
+    `finals`: the final verdicts, by message key. `outage`: the fingerprint of failures that did not count,
+    because the queue's breaker was open for them.
     """
 
     finals: list[tuple[int, Final]]
@@ -71,10 +71,10 @@ class Finished(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class FinishHandover(Operation[Finished]):
-    """Settle a host's hand-over, send what its handlers sent, and start on the next one.
+    """Settle a host's hand-over, send its handlers' messages, and mark the next one as started.
 
-    `fingerprints`: of the messages that failed, by key. `token`: of the lease that ends with this;
-    `started`: of the next one, whose handlers are about to start.
+    `fingerprints`: of failed messages, by key. `token`: of the lease that ends; `started`: of the next lease,
+    whose handlers are about to start.
     """
 
     entries: Sequence[Settled]
@@ -101,7 +101,7 @@ class FinishHandover(Operation[Finished]):
         return Finished(finals, outage)
 
     def _outage(self, tx: Transaction) -> str | None:
-        """Return the fingerprint of an outage that another hand-over of the queue has found meanwhile."""
+        """Return the fingerprint of an outage that another hand-over of the queue has found."""
         queue = tx.queues.by_id(queue_of(next(iter(self.fingerprints))))
         state = None if queue is None else breaker_of(queue)
         return None if state is None else state.fingerprint

@@ -1,4 +1,4 @@
-"""What an explanation says: of each cause how many letters it has, and what they have that good ones lack."""
+"""Explanations of causes: how many dead letters each has, and how they differ from good messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ComparedWith(StrEnum):
-    """What the letters of a cause were compared with."""
+    """The messages that the dead letters of a cause were compared with."""
 
     GIVEN = "given messages"
     COMPLETED = "completed messages"
@@ -18,10 +18,10 @@ class ComparedWith(StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """A condition that letters of a cause meet and good messages do not, counted over all of both.
+    """A condition that holds for dead letters of a cause and not for good messages, with exact counts.
 
-    `filter` is a condition of `SqlFilter`. `letters` and `good` are how many of either it holds for. `also`
-    are other conditions that hold for the same messages.
+    `filter` is a condition of `SqlFilter`. `letters` and `good`: the number of dead letters and good messages
+    that it holds for. `also`: other conditions that hold for the same messages.
     """
 
     filter: str
@@ -32,12 +32,13 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """The letters of one cause, and their differences from good messages: none, if none was found.
+    """The dead letters of one cause, and their differences from good messages, if any were found.
 
-    `causes` are the numbers that `triage` gives: several, where one difference explains more than theirs do.
-    `text` is of the error, with ✱ for what differs. `differences` are mostly one; a further
-    one was found among the letters that those before it do not hold for. `unexplained` counts the letters
-    that none holds for. `good` counts the messages that were compared, which `compared_with` names.
+    `causes`: numbers from `triage`, several if one difference explains them better than separate ones.
+    `text`: the error's text, with ✱ in place of what differs. `differences`: usually one; each further one
+    was found among the dead letters that earlier ones do not hold for. `unexplained`: the number of dead
+    letters that no difference holds for. `good`: the number of messages compared, which `compared_with`
+    names.
     """
 
     reason: str | None
@@ -53,5 +54,5 @@ class Explanation:
 
     @property
     def filter(self) -> str | None:
-        """The condition of the first difference; None: no difference was found."""
+        """The condition of the first difference, or None if no difference was found."""
         return self.differences[0].filter if self.differences else None

@@ -1,4 +1,4 @@
-"""Description lengths: how many bits it takes to say who failed, and to say under which condition."""
+"""Description lengths: the bits needed to encode which messages failed, and a condition for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def entropy(part: int, whole: int) -> float:
-    """Return the bits that say which `part` of `whole` things are meant, coded by their share."""
+    """Return the bits needed to encode which `part` of `whole` items are selected, given their share."""
     rest = whole - part
     if part <= 0 or rest <= 0:
         return 0.0
@@ -14,9 +14,9 @@ def entropy(part: int, whole: int) -> float:
 
 
 def cost(failing: int, good: int, all_failing: int, all_good: int) -> float:
-    """Return the bits that say which messages failed, given a split with so many of each inside.
+    """Return the bits needed to encode which messages failed, given a split of both sides.
 
-    Half a logarithm for each side pays for its rate of failures.
+    Each side also costs half a logarithm, to encode its failure rate.
     """
     inside = failing + good
     outside = all_failing + all_good - inside
@@ -29,7 +29,7 @@ def cost(failing: int, good: int, all_failing: int, all_good: int) -> float:
 
 
 def choice(number: int, chosen: int) -> float:
-    """Return the bits that say which so many of a number of things are chosen."""
+    """Return the bits needed to encode a choice of several items from a number of them."""
     return (math.lgamma(number + 1) - math.lgamma(chosen + 1) - math.lgamma(number - chosen + 1)) / math.log(
         2
     )

@@ -1,4 +1,4 @@
-"""The features of a group of messages by field: which messages have which kind and which value."""
+"""The features of a group of messages by field: which messages have which type and value."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from lazaretto.filters.values import type_name
 from lazaretto.triage.features import Features, LongText, Other
 
-#: Fields that are looked at: those that most messages have.
+#: Maximum number of fields to examine: the most common ones.
 MOST_FIELDS = 200
 
 MISSING = "missing"
 
 
 def mask_of(rows: Iterable[int]) -> int:
-    """Return the set of rows as the bits of a number."""
+    """Return a set of rows as a bit mask."""
     numbers = list(rows)
     if not numbers:
         return 0
@@ -27,13 +27,13 @@ def mask_of(rows: Iterable[int]) -> int:
 
 
 def rows_of(mask: int, count: int) -> list[int]:
-    """Return the rows of a set, of so many that there are."""
+    """Return the rows in a bit mask, out of `count` rows."""
     bits = mask.to_bytes((count >> 3) + 1, "little")
     return [row for row in range(count) if bits[row >> 3] >> (row & 7) & 1]
 
 
 class Column:
-    """What the messages of a group have in one field, by row.
+    """The contents of one field in the messages of a group, by row.
 
     `kinds`: rows by the name of the type, or MISSING. `texts`, `numbers`, `flags`: rows by value.
     `lengths`: rows by length, of texts and of arrays.
@@ -51,7 +51,7 @@ class Column:
         self._like: dict[str, int] = {}
 
     def like(self, name: str, test: Callable[[str | LongText], bool]) -> int:
-        """Return the rows whose text passes a test, as bits; looked for once under the test's name."""
+        """Return the rows whose text passes a test, as a bit mask; cached under the test's name."""
         found = self._like.get(name)
         if found is None:
             rows = [row for text, rows in self.texts.items() if test(text) for row in rows]
@@ -81,7 +81,7 @@ class Column:
 
 
 class Group:
-    """The messages of one side of a comparison: those that failed, or good ones."""
+    """The messages of one side of a comparison: failed ones or good ones."""
 
     def __init__(self, rows: Sequence[Features]) -> None:
         self.rows = rows
@@ -90,7 +90,7 @@ class Group:
         self._columns: dict[str, Column] = {}
 
     def column(self, field: str) -> Column:
-        """Return what the messages have in a field; made once."""
+        """Return the contents of a field; built once."""
         column = self._columns.get(field)
         if column is None:
             column = self._columns[field] = Column()
@@ -107,7 +107,7 @@ class Group:
 
 
 def fields_of(failing: Group, good: Group) -> list[str]:
-    """Return the fields worth a look, the commonest first: bounded, whatever the messages hold."""
+    """Return the fields to examine, the most common first, up to a limit."""
     seen = failing.seen + good.seen
-    # By name where they are equally common, so that the answer depends on the messages alone.
+    # Equally common fields are ordered by name, so that the answer depends only on the messages.
     return sorted(seen, key=lambda name: (-seen[name], name))[:MOST_FIELDS]

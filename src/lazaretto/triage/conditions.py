@@ -1,4 +1,4 @@
-"""Conditions on one field that tell messages that failed from good ones, and what each costs to say."""
+"""Conditions on one field that separate failed from good messages, and the bits to encode each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lazaretto.filters.values import is_numeral
 from lazaretto.triage.bits import choice, cost
 from lazaretto.triage.columns import MISSING, Column, Group, fields_of, mask_of
 
-#: The longest condition, in characters, so that three of them are a filter.
+#: Maximum length of a condition in characters, so that three of them fit into a filter.
 LONGEST = 330
-#: What a set's values must have of the failing messages: a value seen once names a message, not a cause.
+#: Failed messages that each value of a set must have: a value seen once names a message, not a cause.
 _LEAST_SHARE = 0.005
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d(?::\d\d)*\S{0,20})?\Z", re.ASCII)
 
@@ -25,7 +25,7 @@ _K = TypeVar("_K")
 
 
 class Condition(NamedTuple):
-    """A condition on one field: its text, the bits to say it, and the rows of each side that it holds for.
+    """A condition on one field: its text, its cost in bits, and the rows of each side that it holds for.
 
     `edge`: "low" or "high" for one side of a range; two of them may be about one field.
     """
@@ -39,13 +39,13 @@ class Condition(NamedTuple):
 
 
 def conditions_of(failing: Group, good: Group, told: str = "") -> list[Condition]:
-    """Return all conditions worth a look. `told`: the text of the error, which may name the field."""
+    """Return all candidate conditions. `told`: the text of the error, which may name the field."""
     fields = fields_of(failing, good)
     words = set(re.findall(r"[^\W\d]\w*", told[:4096].lower()))
     per_field = math.log2(max(2, len(fields)))
     found: list[Condition] = []
     for field in fields:
-        # What the error itself names costs a bit, not a choice among all fields.
+        # A field that the error names costs one bit, not a choice among all fields.
         last = re.findall(r"\w+", field.lower())[-1:]
         bits = 1.0 if last and last[0] in words else 1.0 + per_field
         bits += max(0, field.count(".") - 1) + field.count("[")
@@ -64,7 +64,7 @@ class _Field:
         self._sides: tuple[Column, Column] = failing.column(name), good.column(name)
 
     def conditions(self) -> Iterator[Condition]:
-        """Yield the conditions that split the messages at all."""
+        """Yield the conditions that hold for some messages and not for others."""
         for text, bits, rows, edge in itertools.chain(
             self._kinds(), self._values(), self._numbers(), self._lengths(), self._times(), self._traits()
         ):
@@ -115,7 +115,8 @@ class _Field:
         often = {value: len(rows) for value, rows in failing.items() if len(rows) >= least}
         if not often:
             return
-        # The best set of values is one of the first so many by share of failures (Fisher 1958, Breiman 1984).
+        # The best set of values is a prefix of all values ordered by failure rate (Fisher 1958, Breiman
+        # 1984).
         share = {value: a / (a + len(good.get(value, ()))) for value, a in often.items()}
         order = sorted(often, key=lambda value: (-share[value], -often[value], str(value)))
         distinct = len(failing.keys() | good.keys())
@@ -152,7 +153,7 @@ class _Field:
     def _lengths(self) -> Iterator[tuple[str, float, tuple[int, int], str]]:
         failing, good = self._sides[0].lengths, self._sides[1].lengths
         arrays = any("array" in side.kinds for side in self._sides)
-        # A text's length differs easily, and is seldom why something fails.
+        # Lengths of texts often differ by chance, and rarely cause a failure.
         bits = self.bits + (3 if arrays else 12)
         yield from self._cuts(f"LENGTH({self.name})", bits, failing, good, _number_between)
 
@@ -160,7 +161,7 @@ class _Field:
         failing, good = self._sides[0].texts, self._sides[1].texts
         texts = failing.keys() | good.keys()
         if len(texts) > 2 and sum(_ISO.match(text) is None for text in texts) <= 0.01 * len(texts):
-            # Times as text sort as they are.
+            # Times in text form sort correctly as text.
             yield from self._cuts(self.name, self.bits + 3, failing, good, _text_between)
 
     def _cuts(
@@ -171,7 +172,7 @@ class _Field:
         good: Mapping[_K, list[int]],
         between: Callable[[_K, _K], str],
     ) -> Iterator[tuple[str, float, tuple[int, int], str]]:
-        """Yield the best range that is open to one side, for each side."""
+        """Yield the best one-sided range in each direction."""
         values: list[Any] = sorted(failing.keys() | good.keys())
         if len(values) < 2:
             return
@@ -183,7 +184,7 @@ class _Field:
             )
         )
         total = below[-1]
-        # Between two values of which neither failed, or none but failed, no cut is best.
+        # The best cut never lies between two values with only good or only failed messages.
         edges = [i for i in range(len(values) - 1) if not _alike(failing, good, values[i], values[i + 1])]
         for edge in ("low", "high"):
             best, at = math.inf, -1
@@ -215,7 +216,7 @@ class _Field:
 
 
 def _alike(failing: Collection[Any], good: Collection[Any], left: Any, right: Any) -> bool:
-    """Return whether two neighbouring values are both only failing, or both only good."""
+    """Return whether two neighbouring values have only failed, or only good, messages."""
     return (left in failing, left in good) == (right in failing, right in good) != (True, True)
 
 

@@ -1,8 +1,8 @@
-"""Finds the smallest difference between messages that failed and good ones, by description length.
+"""Finds the smallest difference between failed and good messages, by description length.
 
-A difference is a conjunction of conditions. It is worth the bits it takes to say it, out of all conditions
-that could have been said, or is left out. So the correction for having looked at thousands of conditions is
-built in: a chance finding costs more bits than it saves.
+A difference is a conjunction of conditions. It is reported only if it saves more bits than it takes to select
+it among all possible conditions. This corrects for testing thousands of conditions: a chance finding costs
+more bits than it saves.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from lazaretto.triage.bits import cost
 from lazaretto.triage.columns import Group, rows_of
 from lazaretto.triage.conditions import Condition, conditions_of
 
-#: A difference gains more bits than this: by chance one in 2^8 groups at most gains as many.
+#: Minimum gain of a difference in bits: by chance, at most one in 2^8 groups reaches it.
 LEAST_GAIN = 8.0
-#: A further condition gains so many bits, and this share, more than what stands without it.
+#: Minimum gain of a further condition, in bits and as a share of the gain without it.
 _WORTH = 0.02
 _BEAM = 24
 MOST_CONDITIONS = 3
-#: Differences that together explain one cause, and the share of it that may be left.
+#: Maximum number of differences for one cause, and the share that may stay unexplained.
 MOST_PARTS = 3
 _LEFT = 0.05
-#: How many others are told that hold for the same messages, and how far these may differ.
+#: How many equivalent conditions are reported, and how far their messages may differ.
 _MOST_ALSO = 5
 _ALSO = 0.002
 
 
 class Found(NamedTuple):
-    """A difference, as it was found among samples of both sides.
+    """A difference found in samples of both sides.
 
-    `filter`: in the grammar of filters. `failing`, `good`: the rows that it holds for, as bits.
-    `gain`: bits. `cost`: bits that say who failed, with it. `also`: conditions that hold for the same.
+    `filter`: an SQL filter. `failing`, `good`: the rows that it holds for, as bit masks. `gain`: bits saved.
+    `cost`: bits that encode which messages failed, given the difference. `also`: conditions that hold for the
+    same messages.
     """
 
     filter: str
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """Conditions that were put together, in the order in which they were."""
+    """A conjunction of conditions, in the order in which they were added."""
 
     ids: tuple[int, ...]
     gain: float
@@ -54,7 +55,7 @@ class _Path(NamedTuple):
 
 
 def find_difference(failing: Group, good: Group, told: str = "") -> Found | None:
-    """Return the smallest difference; None if there is none that chance would not make too."""
+    """Return the smallest difference, or None if none is better than chance."""
     if not failing.count or not good.count:
         return None
     conditions = conditions_of(failing, good, told)
@@ -63,7 +64,7 @@ def find_difference(failing: Group, good: Group, told: str = "") -> Found | None
 
     def weighed(ids: tuple[int, ...], in_failing: int, in_good: int, bits: float) -> _Path | None:
         a, b = in_failing.bit_count(), in_good.bit_count()
-        # A difference says what the failing have, not what they lack.
+        # A difference describes what failed messages have, not what they lack.
         if a * sizes[1] <= b * sizes[0]:
             return None
         return _Path(ids, nothing - cost(a, b, *sizes) - bits, in_failing, in_good, bits)
@@ -82,7 +83,7 @@ def find_difference(failing: Group, good: Group, told: str = "") -> Found | None
                 if i in path.ids or not _goes_with(conditions, path.ids, condition):
                     continue
                 bits = path.bits + condition.bits + 1
-                # It cannot gain more than all that is left to say.
+                # It cannot gain more than the bits that remain.
                 if nothing - bits <= path.gain + max(LEAST_GAIN, _WORTH * path.gain):
                     continue
                 ids = tuple(sorted((*path.ids, i)))
@@ -104,10 +105,10 @@ def find_difference(failing: Group, good: Group, told: str = "") -> Found | None
 def find_differences(
     failing: Group, good: Group, told: str = "", first: Found | None = None
 ) -> tuple[list[Found], list[int]]:
-    """Return differences that together hold for what failed, and the rows that none of them holds for.
+    """Return differences that together cover the failed messages, and the rows that none covers.
 
-    The most telling is first, and is mostly the only one. The rows of the further ones are those that
-    were left over, by their place among all that failed. `first`: the first one, if it is known.
+    The strongest comes first, and is usually the only one. Further ones cover the remaining rows, numbered
+    among all failed messages. `first`: the first one, if it is known.
     """
     found: list[Found] = []
     left = list(range(failing.count))
@@ -128,7 +129,7 @@ def _is_worth(gain: float, before: float) -> bool:
 
 
 def _goes_with(conditions: list[Condition], ids: tuple[int, ...], new: Condition) -> bool:
-    """Return whether a condition is about another field than the others, or is the other end of a range."""
+    """Return whether a condition is on a new field, or is the other end of a range."""
     for i in ids:
         old = conditions[i]
         if old.field == new.field and {old.edge, new.edge} != {"low", "high"}:
@@ -137,7 +138,7 @@ def _goes_with(conditions: list[Condition], ids: tuple[int, ...], new: Condition
 
 
 def _text(conditions: list[Condition], ids: tuple[int, ...]) -> str:
-    # By what they say, so that the text depends on the difference alone.
+    # Ordered by their text, so that the result depends only on the difference.
     return " AND ".join(sorted(conditions[i].text for i in ids))
 
 

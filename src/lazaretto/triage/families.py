@@ -1,4 +1,4 @@
-"""Makes one cause of several whose texts differ in a word, where one difference says more in fewer bits."""
+"""Merges causes whose texts differ in one word, if one difference explains them in fewer bits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lazaretto.triage.bits import cost
 from lazaretto.triage.columns import Group
 from lazaretto.triage.differences import Found, find_difference
 
-#: What stands in a text where its siblings differ.
+#: Placeholder for the part of a text in which siblings differ.
 HOLE = "✱"
-#: Rows of all siblings together, and of each at least.
+#: Maximum rows of all siblings together, and minimum rows of each.
 _MOST_ROWS, _LEAST_ROWS = 2_000, 20
 _MOST_WORDS = 60
 _MOST_CAUSES = 200
@@ -23,9 +23,9 @@ _PIECE = re.compile(r"\w+|[^\w\s]")
 
 @dataclasses.dataclass(slots=True)
 class Cause:
-    """Letters that failed for the same reason: what names them, a sample of them, and their difference.
+    """Dead letters that failed for the same reason: their name, a sample, and their difference.
 
-    `kind`: what siblings have in common, such as reason and error type. `members`: keys of what was united.
+    `kind`: what siblings have in common, such as reason and error type. `members`: keys of merged causes.
     """
 
     kind: Hashable
@@ -37,7 +37,7 @@ class Cause:
 
 
 def unite(causes: Sequence[Cause], good: Group) -> list[Cause]:
-    """Return the causes, each with its difference, with siblings united."""
+    """Return the causes with their differences, siblings merged."""
     left: dict[int, Cause] = dict(enumerate(causes))
     for text, members in sorted(_families(causes), key=lambda family: (-len(family[1]), family[0])):
         found = [i for i in members if i in left]
@@ -51,7 +51,7 @@ def unite(causes: Sequence[Cause], good: Group) -> list[Cause]:
 
 
 def _united(text: str, parts: Sequence[Cause], good: Group) -> Cause | None:
-    """Return the one cause of several, if its difference takes fewer bits than theirs."""
+    """Return the merged cause if its difference takes fewer bits than the separate ones."""
     most = max(_LEAST_ROWS, _MOST_ROWS // len(parts))
     parts = [_cut(part, most, good) for part in parts]
     together = Group([row for part in parts for row in part.sample.rows])
@@ -67,7 +67,7 @@ def _united(text: str, parts: Sequence[Cause], good: Group) -> Cause | None:
 
 
 def _cut(part: Cause, most: int, good: Group) -> Cause:
-    """Return a cause with a smaller sample and the difference of that, so that the same rows are compared."""
+    """Return a cause with a smaller sample and its difference, so that equal rows are compared."""
     if part.sample.count <= most:
         return part
     sample = Group(part.sample.rows[:most])
@@ -75,7 +75,7 @@ def _cut(part: Cause, most: int, good: Group) -> Cause:
 
 
 def _families(causes: Sequence[Cause]) -> list[tuple[str, list[int]]]:
-    """Return the texts with a hole that several causes of one kind have, and which these are."""
+    """Return texts with a placeholder that several causes of one kind share, and these causes."""
     around: dict[tuple[Hashable, tuple[str, ...]], tuple[str, list[int]]] = {}
     for i, cause in enumerate(causes[:_MOST_CAUSES]):
         text = cause.text[:4096]

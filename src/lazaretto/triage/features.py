@@ -1,4 +1,4 @@
-"""The features of a message: what each of its fields holds, by the text that names the field in a filter."""
+"""The features of a message: the content of each field, by the field's name in a filter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lazaretto.filters.printing import print_name
 from lazaretto.filters.values import is_numeral, type_name
 from lazaretto.filters.view import MessageView
 
-#: What the tracing of a call puts into each message, which says nothing of the message.
+#: Tracing headers, which say nothing about the message.
 LEFT_OUT = frozenset({"traceparent", "tracestate", "diagnostic-id"})
 
-#: How much of one message is looked at: fields, levels of nesting, and characters of a name and of a text.
+#: Limits for one message: fields, levels of nesting, characters of a name and of a text.
 MOST_FIELDS = 200
 DEEPEST = 4
 LONGEST_NAME = 100
 LONGEST_TEXT = 200
 
-# Not the message's id: it names a message, and many who give good ones have none.
+# The message id is left out: it is unique, and many good messages have none.
 _SYSTEM = {
     "sys.Label": "subject", "sys.ContentType": "content_type", "sys.CorrelationId": "correlation_id",
     "sys.To": "to", "sys.ReplyTo": "reply_to", "sys.SessionId": "session_id",
@@ -30,7 +30,7 @@ _SYSTEM = {
 
 
 class LongText(NamedTuple):
-    """A text that is too long to be a value, and what can be said of it."""
+    """A text that is too long to be a value: only its length and kind are kept."""
 
     length: int
     is_ascii: bool
@@ -39,18 +39,18 @@ class LongText(NamedTuple):
 
 
 class Other(NamedTuple):
-    """What has no constants in the grammar: an array (with its length), an object, bytes, a time."""
+    """A value without constants in filters: an array (with its length), an object, bytes, a time."""
 
     type: str
     length: int | None = None
 
 
-#: A text, number, boolean or None as it is; all else as what can be said of it.
+#: A text, number, boolean or None as it is; anything else as LongText or Other.
 Features = dict[str, Any]
 
 
 def features_of(view: MessageView, leave_out: Collection[str] = ()) -> Features:
-    """Return the features of a message. `leave_out`: fields by the text that names them, with all below."""
+    """Return the features of a message. `leave_out`: names of fields to skip, with everything below them."""
     found: Features = {}
     skipped = frozenset(map(str.lower, leave_out))
     for name, field in _SYSTEM.items():
@@ -73,7 +73,7 @@ def _named(where: str, name: str) -> str | None:
 
 
 def _flatten(value: Any, path: str, depth: int, found: Features, skipped: frozenset[str]) -> None:
-    """Add a part of the body with all below it: of an array, its first element."""
+    """Add a part of the body and everything below it; of an array, its first element."""
     inner: list[tuple[str | None, Any]] = []
     if depth < DEEPEST:
         if type(value) is dict:
@@ -99,6 +99,6 @@ def _feature(value: Any) -> Any:
     if kind in (bool, float, type(None)):
         return value
     if kind is int:
-        # What has no 64 bits is a float to the grammar, and its text no constant.
+        # Filters treat integers above 64 bits as floats, and their text is no constant.
         return value if -(1 << 63) <= value < 1 << 63 else Other("number")
     return Other(type_name(value), len(value) if kind is list else None)

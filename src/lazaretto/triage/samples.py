@@ -1,4 +1,4 @@
-"""Samples by hash: the same of a whole whatever its order, and whatever parts it is looked at in."""
+"""Samples by hash: the same sample whatever the order of the items, or the parts they come in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MASK = (1 << 64) - 1
 
 
 def hashed(number: int) -> int:
-    """Return a number of 64 bits, as if by chance but always the same."""
+    """Return a 64-bit hash, which is always the same for the same input."""
     x = (number + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -16,7 +16,7 @@ def hashed(number: int) -> int:
 
 
 class Sample:
-    """The numbers with the lowest hashes of those that were added, at most so many."""
+    """The added numbers with the lowest hashes, up to a limit."""
 
     __slots__ = ("_heap", "_most", "count")
 
@@ -34,5 +34,5 @@ class Sample:
             heapq.heapreplace(self._heap, entry)
 
     def numbers(self) -> list[int]:
-        """Return them, the lowest hash first."""
+        """Return the numbers, lowest hash first."""
         return [number for _, number in sorted(self._heap, reverse=True)]

@@ -1,4 +1,4 @@
-"""Counts exactly for how many messages differences hold, one message after the other."""
+"""Counts exactly how many messages each difference holds for, one message at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lazaretto.filters.view import MessageView
 
 
 class Tally:
-    """How many messages there were, for how many each filter holds, and for how many none does."""
+    """Number of messages, of those that each filter holds for, and of those that none holds for."""
 
     def __init__(self, filters: Sequence[str]) -> None:
         self._conditions = [compile_filter(text) for text in filters]

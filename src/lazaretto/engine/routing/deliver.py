@@ -39,7 +39,7 @@ _replace = msgspec.structs.replace
 
 
 def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
-    """Let sessions go on whose poison messages are decided on, or gone."""
+    """Release sessions whose poison messages are resolved or gone."""
     for session in tx.sessions.release(keys):
         queue = tx.queues.by_id(session.queue_id)
         if queue is not None:
@@ -47,7 +47,7 @@ def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
 
 
 def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:
-    """Record what became of dead letters; sessions that waited for them go on."""
+    """Record how dead letters were resolved, and release the sessions that waited for them."""
     tx.history.resolve_dead_letters(keys, resolution)
     release_sessions(tx, keys)
 
@@ -61,9 +61,9 @@ def dead_letter(
     failure: Failure | None = None,
     subqueue: Subqueue = Subqueue.DEAD_LETTER,
 ) -> None:
-    """Move a message to a dead-letter subqueue, with why and with its history.
+    """Move a message to a dead-letter subqueue, with its reason and history.
 
-    From there it goes on if the queue forwards its dead letters.
+    If the queue forwards its dead letters, the message goes on from there.
     """
     if failure is None:
         latest = tx.history.last_error(main_key(row.key))
@@ -88,8 +88,7 @@ def dead_letter(
     )
     print_ = fingerprint_of(record.reason, record.description, failure)
     tx.history.insert_dead_letter(record, print_)
-    # Time to live does not run in a dead-letter queue, and sessions do not order it. The attempts
-    # within it are counted anew, by its own policy.
+    # A dead-letter queue has no time to live and no session order. Its own policy counts attempts from zero.
     moved = _replace(
         row,
         state=READY,
@@ -104,7 +103,7 @@ def dead_letter(
     )
     key = dead_key(row.key, subqueue)
     tx.save_row(moved, key)
-    # Nothing but a message of a session, or a dead letter, which may have been one, holds a session back.
+    # Only a message of a session can hold it, or a dead letter, which may have been one.
     if row.session_id is not None or not in_main(row.key):
         release_sessions(tx, [row.key])
     why = f"{reason}: {short_error(error_type, error_message)}" if error_type else str(reason)
@@ -129,7 +128,7 @@ def _forward_dead_letter(
     properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
     encoded = encode_headers(_replace(headers, properties=properties, dead_letter_source=queue.path))
     if headers.hops >= MOST_HOPS or len(encoded) > MAX_HEADERS_SIZE:
-        # It is a dead letter already, and this is the place for those that go no further.
+        # It is already a dead letter, and this subqueue is for those that cannot be forwarded.
         note(tx, "forward_refused", queue, sequence_of(row.key), to=destination)
         return
     routed = transit_of(tx, _replace(row, headers=encoded), resubmitted_from=record.key)
@@ -139,7 +138,7 @@ def _forward_dead_letter(
         text = f"{undeliverable.text} It was a dead letter before: {record.reason}: {record.description}"
         place = place_of(undeliverable.subqueue)
         text = shorten(text, LONGEST_TEXT)
-        # Where it was counted it is no longer.
+        # It no longer counts in its former place.
         tx.history.resolve_dead_letters([record.key], "forwarded")
         print_ = fingerprint_of(undeliverable.reason, text, undeliverable.failure)
         instead = _replace(record, reason=undeliverable.reason, description=text, subqueue=place)
@@ -158,7 +157,7 @@ def _forward_dead_letter(
 def transit_of(
     tx: Transaction, row: MessageRow, origin: int | None = None, resubmitted_from: int | None = None
 ) -> RoutedMessage:
-    """Return a message that is stored as one that goes on from where it is."""
+    """Return a stored message as a routed message that continues from its place."""
     headers = decode_headers(row.headers)
     body = tx.body(row.key)
     before = resubmitted_from or row.resubmitted_from
@@ -188,7 +187,7 @@ def _hand_on(
     destination: str | None,
     routed: RoutedMessage,
 ) -> None:
-    """Let a stored message go on, to a destination or as its entity says, and remove it from where it was."""
+    """Route a stored message to a destination or as its entity forwards, and remove the original."""
     tx.delete_messages([row.key])
     if destination is None:
         router.enter(queue, routed)
@@ -200,14 +199,14 @@ def _hand_on(
 
 
 def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
-    """Let an active message go on from the forwarding queue that it is in."""
+    """Forward an active message from its queue."""
     _hand_on(tx, Router(tx), queue, row, None, transit_of(tx, row))
     if row.deliveries:
         tx.history.delete_attempts([row.key])
 
 
 def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
-    """Let the first active messages of a forwarding queue go on; return how many, and call for the rest."""
+    """Forward the first active messages of a queue; return how many, and make the rest due."""
     first, last = lower_bound(queue.queue_id), lower_bound(queue.queue_id, Subqueue.DEAD_LETTER)
     rows = tx.active(first, last, limit)
     for row in rows:
@@ -217,7 +216,7 @@ def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
 
 
 def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> None:
-    """Let a message whose time has come go on from the topic or forwarding queue that it waited in."""
+    """Route a scheduled message that is due from the topic or forwarding queue it waited in."""
     key = tx.sequences.take_key(topic.queue_id)
     tx.sequences.keep(key)
     routed = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
@@ -225,7 +224,7 @@ def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> N
 
 
 def finish(tx: Transaction, router: Router) -> None:
-    """Store what came to rest, and set aside what could not."""
+    """Store routed messages, and dead-letter undeliverable ones."""
     for queue, routed, undeliverable in router.commit():
         _set_aside(tx, queue, routed, undeliverable)
 
@@ -261,7 +260,7 @@ def _set_aside(
 
 
 def revived(tx: Transaction, row: MessageRow) -> RoutedMessage:
-    """Return a dead letter as a message of a new generation, which goes elsewhere than back."""
+    """Return a dead letter as a message of a new generation, bound for another entity."""
     routed = transit_of(tx, row, origin=sequence_of(row.key), resubmitted_from=main_key(row.key))
     headers = decode_headers(row.headers)
     life = headers.time_to_live
@@ -278,7 +277,7 @@ def revived(tx: Transaction, row: MessageRow) -> RoutedMessage:
 def deliver(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
 ) -> list[int]:
-    """Let new messages enter a topic or a forwarding queue, or pass through a queue; return their numbers."""
+    """Route new messages into a topic or forwarding queue, or via a queue; return their numbers."""
     router = Router(tx)
     first = tx.sequences.take_key(queue.queue_id, len(messages))
     for key, message in enumerate(messages, first):

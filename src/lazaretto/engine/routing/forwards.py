@@ -1,4 +1,4 @@
-"""Forwarding: which entities forward where, whether this is allowed, and which are in use."""
+"""Forwarding: which entity forwards where, which destinations are allowed, and when entities are idle."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 
 def forwards(queue: QueueRecord) -> bool:
-    """Return whether an entity's messages go on to another one; while it is switched off they wait."""
+    """Return whether an entity forwards its messages now; while it is disabled, they wait."""
     return queue.options.forward_to is not None and queue.status.gives
 
 
 def active_due(tx: Transaction, queue_id: int, expires: int | None) -> int | None:
-    """Return when a message that becomes active must be looked at: at once where it is to be forwarded."""
+    """Return when an active message is due: at once if it must be forwarded."""
     queue = tx.queues.by_id(queue_id)
     return tx.now if queue is not None and forwards(queue) else expires
 
 
 def start_forwarding(tx: Transaction, queue: QueueRecord) -> None:
-    """Let the messages that an entity holds already go on too, if it forwards."""
+    """Start to forward the messages that an entity already holds, if it forwards."""
     if forwards(queue):
         tx.make_due(lower_bound(queue.queue_id), upper_bound(queue.queue_id))
 
 
 def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions) -> None:
-    """Raise EntityNotFound for a destination that is not there, InvalidOption for messages going in a circle.
+    """Raise EntityNotFound for a missing destination, InvalidOption for a forwarding cycle.
 
-    Dead letters may go in a circle: a helper queue that sends them back is of use, and the limit of hops
-    ends it.
+    Dead letters may go in a cycle: a queue that sends them back is useful, and the hop limit ends the cycle.
     """
     for name in ("forward_to", "forward_dead_lettered_messages_to"):
         destination = getattr(options, name)
@@ -50,7 +49,7 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
 
 
 def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
-    # What comes to a topic comes to all its subscriptions, this one among them.
+    # A message to the topic reaches all its subscriptions, including this one.
     own = {path.key}
     if names_subscription(path):
         own.add(path.key.rsplit("/", 2)[0])
@@ -76,7 +75,7 @@ def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
 
 
 def touch(tx: Transaction, queue: QueueRecord) -> None:
-    """Note that an entity is used, and its topic with it, so that it is not deleted as idle."""
+    """Note that an entity and its topic are in use, so that they are not deleted as idle."""
     _touch(tx, queue)
     if queue.topic_id is not None:
         topic = tx.queues.by_id(queue.topic_id)
@@ -89,6 +88,6 @@ def _touch(tx: Transaction, queue: QueueRecord) -> None:
     if longest is None:
         return
     micros = round(longest * 1_000_000)
-    # Somewhat later than need be, so that not every use must be written down.
+    # Somewhat later than necessary, so that not every use causes a write.
     if tx.now + micros > tx.queues.idle_at(queue.queue_id):
         tx.queues.set_idle_at(queue.queue_id, tx.now + micros + micros // 20)

@@ -36,7 +36,7 @@ _replace = msgspec.structs.replace
 
 
 class Router:
-    """The messages of one commit on their way, and where they come to rest: by entity, in order."""
+    """Collects the messages of one commit and their final places, by entity, in order."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -48,13 +48,13 @@ class Router:
         self._subscribers: dict[int, Subscribers] = {}
         self._unmatched: dict[int, int] = {}
         self._growth: dict[int, int] = {}
-        #: Under which key dead letters came to rest, by the one they had; of several copies, one.
+        #: The new key of each dead letter, by its old key; with several copies, one of them.
         self.rested: dict[int | None, int] = {}
 
     # -- ways in --------------------------------------------------------------------------------
 
     def accept(self, queue: QueueRecord, key: int, message: NewMessage, destination: str | None) -> None:
-        """Let a new message enter an entity under a key, or pass through it to a destination."""
+        """Accept a new message into an entity under a key, or route it through to a destination."""
         tx = self._tx
         self._used[queue.queue_id] = key
         body, life = message.body, message.time_to_live
@@ -69,7 +69,7 @@ class Router:
             self.forward(queue, destination, routed)
 
     def enter(self, queue: QueueRecord, routed: RoutedMessage) -> None:
-        """Let a message enter an entity: it rests there, is published, or goes on."""
+        """Put a message into an entity, which stores, publishes or forwards it."""
         later = routed.scheduled is not None and routed.scheduled > self._tx.now
         if queue.kind is EntityKind.TOPIC and not later:
             self._publish(queue, routed)
@@ -80,7 +80,7 @@ class Router:
             self._rest(queue, routed)
 
     def forward(self, source: QueueRecord, destination: str, routed: RoutedMessage) -> None:
-        """Let a message go on from an entity to another one, or be set aside in the one it comes from."""
+        """Forward a message to another entity, or dead-letter it where it comes from."""
         routed = self._shortened(source, routed)
         undeliverable = self.find_obstacle(destination, routed) if routed.hops < MOST_HOPS else TOO_FAR
         if undeliverable is not None:
@@ -94,9 +94,9 @@ class Router:
         self._let_in(queue, _replace(routed, hops=routed.hops + 1, home=None))
 
     def admit(self, queue: QueueRecord, routed: RoutedMessage) -> None:
-        """Let a message enter that was set aside elsewhere, and never is a duplicate."""
+        """Accept a message that was a dead letter elsewhere; it is never a duplicate."""
         if queue.options.requires_duplicate_detection:
-            # What is sent under its id from now on is.
+            # Later sends with its id are duplicates.
             self._is_duplicate(queue, routed)
         self._let_in(queue, routed)
 
@@ -108,7 +108,7 @@ class Router:
         self.enter(queue, routed)
 
     def find_obstacle(self, destination: str, routed: RoutedMessage) -> Undeliverable | None:
-        """Return what stands against a message going to a destination."""
+        """Return why a message cannot go to a destination."""
         queue = self._tx.queues.by_path(destination.lower())
         growth = 0 if queue is None else self._growth.get(queue.queue_id, 0)
         undeliverable = refusal(self._tx, destination, _size(routed), growth)
@@ -120,7 +120,7 @@ class Router:
         ):
             known = self._subscribers_of(queue)
             if not known.everyone and not self._wanted(known, routed)[0]:
-                # A topic drops what nobody wants, which is not for what was set aside.
+                # A topic drops messages that match no rule. A former dead letter must not be dropped.
                 return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
         return undeliverable
 
@@ -144,12 +144,12 @@ class Router:
             return
         routed = self._shortened(topic, routed)
         if number > 1 and routed.body is not None:
-            # One body for all of them, however many there are.
+            # All copies share one body.
             body_id = self._tx.bodies.take_id()
             self._bodies[body_id] = routed.body
             routed = _replace(routed, body=None, body_id=body_id)
         if known.everyone:
-            # Under a number that no queue has, because they are all of it.
+            # Uses a number that no queue has, which stands for all of these queues.
             self._rest_in(-topic.queue_id, known.everyone, routed)
         for queue, copy, failed in wanted:
             if failed is not None:
@@ -161,7 +161,7 @@ class Router:
                 self.enter(queue, routed)
 
     def recipients(self, topic: QueueRecord, routed: RoutedMessage) -> list[QueueRecord]:
-        """Return the subscriptions that get a message by their rules, each once for every copy."""
+        """Return the subscriptions whose rules match a message, once for each copy."""
         known = self._subscribers_of(topic)
         return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, routed)[0])]
 
@@ -174,7 +174,7 @@ class Router:
     def _body_of(self, routed: RoutedMessage) -> bytes | None:
         if routed.body is not None or routed.body_id is None:
             return routed.body
-        # One that was shared in this commit is not stored before its end.
+        # A body that is shared in this commit is stored at its end.
         known = self._bodies.get(routed.body_id)
         return self._tx.bodies.find(routed.body_id) if known is None else known
 
@@ -209,7 +209,7 @@ class Router:
     def _enter_changed(self, queue: QueueRecord, routed: RoutedMessage, changed: MessageView) -> None:
         encoded = encode_headers(changed.headers)
         if len(encoded) > MAX_HEADERS_SIZE:
-            # As it was before the action, so that it can be kept at all.
+            # Kept as it was before the action, because the result cannot be stored.
             self._undelivered.append((queue, routed, LARGE_HEADERS))
             return
         headers = changed.headers
@@ -223,7 +223,7 @@ class Router:
     # -- coming to rest -------------------------------------------------------------------------
 
     def _shortened(self, queue: QueueRecord, routed: RoutedMessage) -> RoutedMessage:
-        """Return the message with no more life left than an entity on its way allows."""
+        """Return the message with its time to live limited to what an entity on its way allows."""
         longest = queue.options.default_time_to_live
         if longest is None:
             return routed
@@ -240,7 +240,7 @@ class Router:
             self._rest_in(queue.queue_id, (queue,), self._shortened(queue, routed))
 
     def _rest_in(self, place: int, queues: tuple[QueueRecord, ...], routed: RoutedMessage) -> None:
-        """Let a message come to rest in queues that take it as it is, for a place always the same ones."""
+        """Store a message unchanged in queues; each place always has the same queues."""
         if routed.hops:
             encoded = with_hops(routed)
             if encoded is None:
@@ -255,7 +255,7 @@ class Router:
         resting[1].append(routed)
 
     def commit(self) -> list[tuple[QueueRecord, RoutedMessage, Undeliverable]]:
-        """Insert all that came to rest; return what cannot go where it should, and is to be set aside."""
+        """Insert all routed messages; return the undeliverable ones, for dead-lettering."""
         tx = self._tx
         for key in self._used.values():
             tx.sequences.keep(key)
@@ -277,12 +277,12 @@ class Router:
         return self._undelivered
 
     def _keep_bodies(self) -> None:
-        """Insert the bodies that messages of this commit have, and note which have several."""
+        """Insert the bodies of this commit's messages, and note which are shared."""
         uses = self._uses
         new = {body_id: body for body_id, body in self._bodies.items() if uses.get(body_id)}
         if new:
             self._tx.bodies.insert(new)
-        # A body that was there before is that of a message that leaves its place, and counts until then.
+        # An existing body belongs to a message that is leaving its place, and counts until then.
         more = {i: n - (i in new) for i, n in uses.items()}
         shared = {body_id: count for body_id, count in more.items() if count}
         if shared:
@@ -290,9 +290,9 @@ class Router:
 
 
 def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Undeliverable | None:
-    """Return why an entity takes no message of so many bytes, None if it does.
+    """Return why an entity cannot take a message of this size, or None if it can.
 
-    `growth`: bytes that this commit is going to add to it before.
+    `growth`: bytes that this commit adds to the entity before this message.
     """
     queue = tx.queues.by_path(destination.lower())
     if queue is None:
@@ -312,7 +312,7 @@ def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Un
 
 
 def remember_id(tx: Transaction, queue: QueueRecord, message_id: str, partition: str, number: int) -> None:
-    """Remember an id for as long as a queue detects duplicates, and the number it was sent under."""
+    """Remember a message id and its sequence number for the queue's duplicate detection window."""
     forget_after = tx.now + round(queue.options.duplicate_detection_window * 1_000_000)
     tx.message_ids.remember(queue.queue_id, message_id, partition, forget_after, number)
 
@@ -322,7 +322,7 @@ def _size(routed: RoutedMessage) -> int:
 
 
 def with_hops(routed: RoutedMessage) -> bytes | None:
-    """Return the headers with the number of hops in them; None if they are too large then."""
+    """Return the headers with the hop count added; None if they become too large."""
     headers = decode_headers(routed.headers)
     if headers.hops == routed.hops:
         return routed.headers

@@ -16,10 +16,10 @@ _PLACE = operator.itemgetter(0)
 
 
 class Subscribers:
-    """A topic's subscriptions, so that a message is shown to few of those that it does not concern.
+    """A topic's subscriptions, indexed so that few rules are evaluated for each message.
 
-    A subscription whose one rule is a correlation filter is looked up by one of the values it wants;
-    only the others are asked one by one. `everyone`: those that get every message as it is and keep it.
+    A subscription whose only rule is a correlation filter is found by one of the filter's values. All other
+    rules are evaluated one by one. `everyone`: subscriptions that store every message unchanged.
     """
 
     def __init__(self, subscriptions: Sequence[QueueRecord]) -> None:
@@ -39,11 +39,11 @@ class Subscribers:
                 self._wanted.setdefault(name, {}).setdefault((type(value), value), []).append((place, rules))
 
         self.everyone = tuple(everyone)
-        #: Whether there are others, so that a message must be looked at.
+        #: Whether there are other subscriptions, whose rules must be evaluated.
         self.asks = len(everyone) < len(self.records)
 
     def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
-        """Return those of the others that may want a message, in order."""
+        """Return the other subscriptions that may match a message, in order."""
         found = self._asked
         for name, by_value in self._wanted.items():
             value = view.get(*name)
@@ -60,7 +60,7 @@ def _keeps_as_it_is(record: QueueRecord) -> bool:
     )
 
 
-#: The latest topics' subscribers, by the identity of what the store returned.
+#: Subscribers of the latest topics, by the identity of the list that the store returned.
 _known: collections.OrderedDict[int, tuple[tuple[QueueRecord, ...], Subscribers]] = collections.OrderedDict()
 _MOST_KNOWN = 64
 

@@ -7,7 +7,7 @@ import msgspec
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.failure import Failure
 
-#: Service Bus's limit: a message that was forwarded so often is not forwarded once more.
+#: Maximum number of hops, as in Service Bus.
 MOST_HOPS = 4
 HOPS_REASON = "MaxTransferHopCountExceeded"
 HOPS_TEXT = (
@@ -16,7 +16,7 @@ HOPS_TEXT = (
 )
 HEADERS_REASON = "HeaderSizeExceeded"
 HEADERS_TEXT = "The size quota for this stream has been exceeded."
-#: The reason for a message without a session id where one is needed, after Service Bus.
+#: The reason for a message that lacks a required session id, as in Service Bus.
 SESSION_REASON = "Session ID is null."
 SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 FILTER_REASON = "FilterException"
@@ -25,12 +25,12 @@ NOT_FOUND_REASON = "MessagingEntityNotFound"
 DISABLED_REASON = "MessagingEntityDisabled"
 FULL_REASON = "QuotaExceeded"
 SIZE_REASON = "MessageSizeExceeded"
-#: Why what was set aside before is not published: a topic drops what no subscription wants.
+#: Why a former dead letter is not published: a topic drops messages that match no subscription.
 UNMATCHED_REASON = "NoMatchingSubscription"
 
 
 class Undeliverable(msgspec.Struct, frozen=True):
-    """Why a message is set aside instead of going where it should, and in which subqueue."""
+    """Why a message cannot be delivered, and the subqueue that it goes to instead."""
 
     reason: str
     text: str
@@ -44,5 +44,5 @@ TOO_FAR = Undeliverable(HOPS_REASON, HOPS_TEXT)
 
 
 def not_taken(reason: str, text: str) -> Undeliverable:
-    """Return the undeliverable of a message that its destination does not take."""
+    """Return the Undeliverable for a message that its destination rejects."""
     return Undeliverable(reason, text, Subqueue.TRANSFER_DEAD_LETTER)

@@ -25,7 +25,7 @@ _ANY_SIZE = 1 << 62
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
-    """What a message that was tried before brings along: its moves and its latest error."""
+    """Facts about a message's earlier attempts: its moves and its latest error."""
 
     moves: int
     error_type: str | None = None
@@ -33,11 +33,11 @@ class Past(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """Messages handed to a host under one lease, in order.
+    """Messages delivered to a host under one lease, in order.
 
-    `past`: by key, of those that were tried before. `alone`: it is a suspect, to be tried with
-    nothing else at work in the same process. `outage`: the queue's breaker is not closed, because of
-    failures with this fingerprint, and what becomes of these messages decides how it goes on.
+    `past`: by key, for messages with earlier attempts. `alone`: the message is a suspect, to be run with
+    nothing else in the same process. `outage`: the queue's breaker is not closed, because of failures with
+    this fingerprint; the result of these messages decides its next state.
     """
 
     lock: Lock
@@ -49,17 +49,17 @@ class Handover(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(slots=True)
 class Take(Operation[Handover | EntityError | None]):
-    """Receive for a host; `started`: its handlers start at once. None: there is nothing."""
+    """Receive messages for a host; None if there are none. `started`: the handlers start at once."""
 
     path: EntityPath
     limit: int
     session: Lock | None = None
     started: bool = True
-    #: Bytes of headers and bodies together, unless a single message has more.
+    #: Maximum size of headers and bodies together, unless a single message is larger.
     most_bytes: int | None = None
-    #: Among how many what waits is shared out: nobody takes more than their share while others have nothing.
+    #: How many slots share the available messages: none takes more than its share while others are idle.
     sharers: Callable[[], int] | None = None
-    #: What the last run handed over, for a caller who cannot know whether that was committed.
+    #: The result of the last run, for a caller that does not know whether the commit succeeded.
     handed: Handover | None = None
 
     durable = False
@@ -78,7 +78,7 @@ class Take(Operation[Handover | EntityError | None]):
                 return None
             if state.status is BreakerStatus.OPEN and tx.now < state.probe_at:
                 return None
-            # Going round, so that messages which fail anyway do not decide alone.
+            # Probes rotate through the queue, so that messages that always fail do not decide alone.
             limit, probed = min(limit, state.limit), state.probed
         limit = self._fitting(tx, queue, limit)
         found = Receive(self.path, limit, self.session, after=probed).run(tx)
@@ -104,7 +104,7 @@ class Take(Operation[Handover | EntityError | None]):
         return Handover(lock, found, past, any(m.suspect for m in found), outage)
 
     def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
-        """Return how many messages to take; look at what waits only if it is shared out or may be large."""
+        """Return how many messages to take; count waiting ones only if shares or sizes matter."""
         sharers = 1 if self.sharers is None or self.session is not None else self.sharers()
         if sharers > 1 and limit > 1:
             waiting = tx.count_fitting(*self._edges(queue), limit * sharers, _ANY_SIZE)
@@ -129,7 +129,7 @@ def _past(tx: Transaction, message: ReceivedMessage) -> Past:
 
 @dataclasses.dataclass(slots=True)
 class RenewLease(Operation[None]):
-    """Prolong the locks of a hand-over, of those messages that are still held."""
+    """Renew the locks on the messages of a hand-over that are still held."""
 
     lock: Lock
     keys: Sequence[int]
@@ -149,7 +149,7 @@ class RenewLease(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class GiveBack(Operation[None]):
-    """End a hand-over that cannot be worked on: what is held of it is receivable again, uncharged."""
+    """Release the held messages of a hand-over without counting an attempt, and end its lease."""
 
     lock: Lock
     keys: Sequence[int]

@@ -1,4 +1,4 @@
-"""Lists the processes that take messages, with what service hosts among them hold."""
+"""Lists the processes that hold messages, and the hand-overs of service hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldMessages:
-    """What a service host was handed of a queue. `started`: its handlers are at work on it."""
+    """A service host's hand-over from a queue. `started`: its handlers are running."""
 
     queue: str
     session_id: str | None
@@ -22,7 +22,7 @@ class HeldMessages:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that takes messages. `seen`: its last sign of life. `alive`: not known to be dead."""
+    """A process that holds messages. `seen`: its last heartbeat. `alive`: not known to be dead."""
 
     name: str
     machine: str
@@ -33,7 +33,7 @@ class Worker:
 
 
 def list_workers(tx: Transaction) -> list[Worker]:
-    """Return all workers that are known, by name."""
+    """Return all known workers, by name."""
     found = []
     for record in tx.workers.all():
         holds = []

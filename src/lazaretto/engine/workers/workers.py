@@ -1,9 +1,9 @@
 """Dead workers: finds out which of their messages is to blame, without guessing.
 
-A message that was alone with a worker when it died is charged for that death. Messages that were
-with it together are suspects: uncharged, and handed out one at a time from then on. A suspect whose
-attempt ends in any other way is cleared; one that takes another worker down was the killer, and is
-charged for every death it had a part in.
+If a worker dies while it holds a single message, the death counts as an attempt at that message. If it held
+several, all of them become suspects: no attempt counts, and each is delivered alone from then on. A suspect
+whose attempt ends in any other way is cleared. A suspect that kills another worker is to blame, and every
+death it was involved in counts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bool) -> None:
-    """End the attempts of messages whose worker died while it worked on all of them."""
+    """End the attempts of messages that a worker was processing when it died."""
     by_queue: dict[int, list[MessageRow]] = {}
     for row in rows:
         by_queue.setdefault(queue_of(row.key), []).append(row)
     for queue_id, group in by_queue.items():
         queue = tx.queues.by_id(queue_id)
         if queue is None:
-            # The queue was deleted; its messages go in chunks.
+            # The queue was deleted; its messages are removed in chunks.
             continue
         if alone or (len(by_queue) == 1 and _are_one_unit(queue, group)):
             for row in group[1:]:
@@ -52,7 +52,7 @@ def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:
 
 
 def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> None:
-    """Charge a message for the death of a worker that held nothing else, and for those before."""
+    """Count a worker's death, and earlier ones, against the only message that it held."""
     counters, earlier = row.counters, max(row.suspect - 1, 0)
     for _ in range(earlier):
         counters = charge(counters, Outcome.LOST)
@@ -68,7 +68,7 @@ def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) 
 
 
 def bury(tx: Transaction, worker: str) -> None:
-    """Give back or blame what a dead service host was handed. Other locks of it run out by themselves."""
+    """Release or blame the messages of a dead service host's leases. Its other locks expire."""
     leases = tx.workers.leases_of(worker)
     started = [row for lease in leases if lease.started for row in _held(tx, lease)]
     for lease in leases:
@@ -97,7 +97,7 @@ def _held(tx: Transaction, lease: LeaseRecord) -> list[MessageRow]:
 
 
 class BuryWorkers(Operation[None]):
-    """Look after what dead service hosts were handed."""
+    """Recover the hand-overs of dead service hosts."""
 
     __slots__ = ()
 
@@ -107,7 +107,7 @@ class BuryWorkers(Operation[None]):
 
 
 class Heartbeat(Operation[None]):
-    """Give a sign of life."""
+    """Write a heartbeat."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ class Heartbeat(Operation[None]):
 
 
 class Leave(Operation[None]):
-    """Give back what this process was handed as a service host, and stop counting as a worker."""
+    """Release this process's hand-overs as a service host, and unregister it as a worker."""
 
     __slots__ = ()
 

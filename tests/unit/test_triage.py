@@ -143,6 +143,13 @@ def test_siblings_are_one_cause_if_one_difference_says_more() -> None:
     )
 
 
+def test_a_text_with_two_holes_is_no_sibling_of_itself() -> None:
+    r = random.Random(3)
+    well = group(good(r, 500))
+    alone = _cause(r, "", lambda o: o.update(region="mars"), well, f"order {HOLE} to {HOLE}")
+    assert unite([alone], well) == [alone]
+
+
 def test_properties_and_system_fields_are_features() -> None:
     headers = Headers(
         subject="s", content_type="text/plain",

@@ -76,7 +76,7 @@ def _cut(part: Cause, most: int, good: Group) -> Cause:
 
 def _families(causes: Sequence[Cause]) -> list[tuple[str, list[int]]]:
     """Return texts with a placeholder that several causes of one kind share, and these causes."""
-    around: dict[tuple[Hashable, tuple[str, ...]], tuple[str, list[int]]] = {}
+    around: dict[tuple[Hashable, tuple[str, ...]], tuple[str, dict[int, None]]] = {}
     for i, cause in enumerate(causes[:_MOST_CAUSES]):
         text = cause.text[:4096]
         pieces = list(itertools.islice(_PIECE.finditer(text), _MOST_WORDS))
@@ -85,5 +85,6 @@ def _families(causes: Sequence[Cause]) -> list[tuple[str, list[int]]]:
             if piece[0][0].isalnum() or piece[0] == HOLE:
                 key = cause.kind, (*words[:place], HOLE, *words[place + 1 :])
                 shown = f"{text[: piece.start()]}{HOLE}{text[piece.end() :]}"
-                around.setdefault(key, (shown, []))[1].append(i)
-    return [family for family in around.values() if len(family[1]) > 1]
+                # A text with two placeholders is its own sibling at both; it counts once.
+                around.setdefault(key, (shown, {}))[1][i] = None
+    return [(text, list(members)) for text, members in around.values() if len(members) > 1]

@@ -41,6 +41,7 @@ LISTINGS = {
     "dialog show": ["DIALOG"],
     "dialog timeline": ["DIALOG"],
     "claim list": ["q"],
+    "worker list": [],
     "store check": [],
     "triage list": ["q"],
     "triage show": ["q", "1"],

@@ -27,6 +27,7 @@ COMMANDS = {
     "dead-letter": ("Inspect, resubmit, move and delete dead letters.", "dead_letter_commands"),
     "breaker": ("Show, pause and resume a queue's breaker.", "breaker_commands"),
     "session": ("List, show and resume sessions.", "session_commands"),
+    "worker": ("List the processes that take messages.", "worker_commands"),
     "dialog": ("Define dialogs, inspect and repair conversations.", "dialog_commands"),
     "claim": ("List and revoke the claims of Spark pipelines.", "claim_commands"),
     "spark": ("Run pipelines on Spark.", "spark_commands"),
@@ -44,6 +45,7 @@ ALIASES = {
     "dlq": "dead-letter",
     "breakers": "breaker",
     "sessions": "session",
+    "workers": "worker",
     "dialogs": "dialog",
     "claims": "claim",
 }

@@ -59,7 +59,7 @@ from lazaretto.errors import (
 )
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
-from lazaretto.model.causes import CauseState
+from lazaretto.model.causes import CauseDifference, CauseState
 from lazaretto.model.clock import ManualClock, SystemClock
 from lazaretto.model.entities import (
     BreakerDescription,
@@ -103,6 +103,7 @@ __all__ = [
     "BrokerClosed",
     "BrokerTransaction",
     "Cause",
+    "CauseDifference",
     "CauseState",
     "Claim",
     "ClaimFenced",

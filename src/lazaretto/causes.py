@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from lazaretto.engine.log import acting
@@ -28,7 +29,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 )
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
-from lazaretto.model.checks import flag, function, shown, text, whole
+from lazaretto.model.checks import flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, StoredMessage
@@ -54,20 +55,43 @@ def _listed(name: str, values: Iterable[T]) -> Iterable[T]:
     return values
 
 
+def _explaining() -> Any:
+    # Only who asks pays for the parser of filters.
+    return importlib.import_module("lazaretto.explain")
+
+
 class CauseDesk:
     """Tells causes of dead letters. Paths are of a queue, or of its dead-letter subqueue."""
 
     _store: Store
 
-    def triage(self, path: str, *, since: datetime | None = None, over: bool = False) -> Triage:
+    def triage(
+        self,
+        path: str,
+        *,
+        since: datetime | None = None,
+        over: bool = False,
+        explain_for: float | timedelta = 0,
+    ) -> Triage:
         """Return the causes of a queue's dead letters, the largest first.
 
         A cause is new if its first letter came after `since`: the time of a release, or of the last look; by
-        default 24 hours ago. `over`: also causes of which no letter waits any more.
+        default 24 hours ago. `over`: also causes of which no letter waits any more. `explain_for`: how many
+        seconds it may look for differences, as `explain` does, where a cause has none yet, or has half or
+        twice as many letters since; `left` has the numbers of the causes that it did not get to.
         """
         parsed, mark = dead_letter_path(EntityPath.parse(path)), _moment("since", since)
         flag("over", over)
-        return self._grouped(parsed, lambda tx: read_causes(tx, parsed, mark, over=over))
+        spend = seconds("explain_for", explain_for)
+
+        def read() -> Triage:
+            return self._grouped(parsed, lambda tx: read_causes(tx, parsed, mark, over=over))
+
+        found = read()
+        if not spend or not any(cause.to_explain for cause in found.causes):
+            return found
+        left = _explaining().explain_some(self._store, parsed, found.causes, spend)
+        return dataclasses.replace(read(), left=tuple(left))
 
     def cause(self, path: str, number: int, *, since: datetime | None = None) -> Cause:
         """Return one cause by its number. Raises MessageNotFound."""
@@ -92,7 +116,8 @@ class CauseDesk:
         It is found among samples, then counted over all letters. `good` defaults to completed messages that
         the queue has kept, else those that wait in it, else the letters of other causes. Bodies are read as
         JSON; `decode` returns what others hold, as dicts, lists, texts and numbers. `leave_out` names fields
-        that no difference may use, such as `body.id`.
+        that no difference may use, such as `body.id`. What was found for all letters of a cause is kept with
+        it: `cause.difference`.
         """
         parsed = dead_letter_path(EntityPath.parse(path))
         if which is not None and not isinstance(which, DeadLetterFilter):
@@ -102,9 +127,7 @@ class CauseDesk:
         compared = None if good is None else list(_listed("good", good))
         if compared and not all(isinstance(message, Message | StoredMessage) for message in compared):
             raise InvalidOption(f"expected good to be messages, got {shown(good)}")
-        # Only who asks pays for the parser of filters.
-        explaining = importlib.import_module("lazaretto.explain")
-        found: list[Explanation] = explaining.explain(
+        found: list[Explanation] = _explaining().explain(
             self._store, parsed, which or DeadLetterFilter(), compared,
             decode, left_out, self.triage(path).causes,
         )  # fmt: skip

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.causes import Cause as CauseOfLetters
+from lazaretto.engine.outcome.causes import ExplainCauses
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     holder,
     list_dead_letters,
 )
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, StoreBusy, StoreFull, StoreReadOnly, TransactionError
 from lazaretto.filters.body import LazyBody
 from lazaretto.filters.view import MessageView
+from lazaretto.model.causes import CauseDifference
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import Headers, decode_headers
@@ -47,6 +51,8 @@ _MESSAGES = 200
 _GOOD_BYTES = 16 << 20
 #: So many completed messages are preferred to more that wait, which may yet fail.
 _ENOUGH = 200
+#: A cause of more letters takes longer than people wait for a list.
+_MOST_AT_ONCE = 20_000
 
 #: The number of a cause, or reason and error type of letters that have none.
 _Kind = int | tuple[str | None, str | None]
@@ -72,14 +78,76 @@ def explain(
     good: Sequence[Message | StoredMessage] | None,
     decode: Decode | None,
     leave_out: Collection[str],
-    causes: Iterable[CauseOfLetters],
+    causes: Sequence[CauseOfLetters],
 ) -> list[Explanation]:
-    """Return the causes of the dead letters of a subqueue that are meant, most letters first."""
-    return _Asked(store, path, which, decode, leave_out, causes).answer(good)
+    """Return the causes of the dead letters of a subqueue that are meant, most letters first.
+
+    What explains whole causes is kept with them.
+    """
+    answers = _Asked(store, path, which, decode, leave_out, causes).answer(good)
+    if which == DeadLetterFilter(cause=which.cause):
+        _keep(store, path, answers, causes)
+    return answers
+
+
+def explain_some(
+    store: Store, path: EntityPath, causes: Sequence[CauseOfLetters], seconds: float
+) -> list[int]:
+    """Explain the causes that are to be explained, the largest first, for so long; return which are left.
+
+    Each gets half of the time that is left, so that one that takes too long leaves time for the next.
+    """
+    wanted = [cause for cause in causes if cause.to_explain]
+    left = [cause.number for cause in wanted if cause.letters > _MOST_AT_ONCE]
+    end = time.monotonic() + seconds
+    asked = _Asked(store, path, DeadLetterFilter(), None, (), causes)
+    for cause in wanted:
+        if cause.letters > _MOST_AT_ONCE:
+            continue
+        try:
+            now = time.monotonic()
+            answers = asked.answer_of(cause.number, (now + end) / 2)
+        except _OutOfTime:
+            left.append(cause.number)
+        else:
+            _keep(store, path, answers, causes)
+    return left
+
+
+def _keep(
+    store: Store, path: EntityPath, answers: Iterable[Explanation], causes: Iterable[CauseOfLetters]
+) -> None:
+    letters = {cause.number: cause.letters for cause in causes}
+    found = {}
+    for answer in answers:
+        # Without anything to compare with, nothing was learnt.
+        if answer.compared_with is ComparedWith.NOTHING:
+            continue
+        first = answer.differences[0] if answer.differences else None
+        for number in answer.causes:
+            found[number] = CauseDifference(
+                filter=first.filter if first else None,
+                letters=first.letters if first else 0,
+                counted=answer.letters,
+                good=first.good if first else 0,
+                compared=answer.good,
+                compared_with=answer.compared_with.value,
+                also=first.also if first else (),
+                causes=answer.causes,
+                waiting=letters[number],
+            )
+    # What cannot be kept now is found anew when somebody asks again.
+    with suppress(StoreBusy, StoreFull, StoreReadOnly, TransactionError):
+        if found:
+            store.run(ExplainCauses(path, found))
+
+
+class _OutOfTime(Exception):
+    """The time that may be spent on a cause is over."""
 
 
 class _Asked:
-    """One call of `explain`."""
+    """One call of `explain`, or several for single causes."""
 
     def __init__(
         self,
@@ -88,8 +156,11 @@ class _Asked:
         which: DeadLetterFilter,
         decode: Decode | None,
         leave_out: Collection[str],
-        causes: Iterable[CauseOfLetters],
+        causes: Sequence[CauseOfLetters],
     ) -> None:
+        self._all = causes
+        self._until: float | None = None
+        self._compared: tuple[list[MessageView], ComparedWith, Group] | None = None
         self._causes = {alike.fingerprint: cause for cause in causes for alike in cause.fingerprints}
         self._store = store
         self._path = path
@@ -97,22 +168,34 @@ class _Asked:
         self._decode = decode
         self._leave_out = leave_out
 
+    def answer_of(self, number: int, until: float) -> list[Explanation]:
+        """Explain one cause. Raises _OutOfTime at a time of the monotonic clock."""
+        self._which, self._until = DeadLetterFilter(cause=number), until
+        return self.answer(None)
+
+    def _check_time(self) -> None:
+        if self._until is not None and time.monotonic() >= self._until:
+            raise _OutOfTime
+
     def answer(self, given: Sequence[Message | StoredMessage] | None) -> list[Explanation]:
+        views, compared, good = self._compare_with(given)
         kinds = self._count()
         largest = sorted(kinds, key=lambda kind: (-kinds[kind].sample.count, kinds[kind].first))[
             :_MOST_CAUSES
         ]
         samples = {kind: Group(self._sampled(kinds[kind].sample.numbers())) for kind in largest}
-        views, compared = self._good(given)
-        good = Group([self._features(view) for view in views])
-        if not good.count and len(samples) > 1:
+        elsewhere: Group | None = None
+        if not good.count and len(samples) == 1 and self._which.cause is not None:
+            elsewhere = self._of_other_causes(next(iter(samples)))
+        if not good.count and (len(samples) > 1 or (elsewhere is not None and elsewhere.count)):
             compared = ComparedWith.OTHER_CAUSES
 
         def against(kind: _Kind) -> Group:
-            return good if good.count else _others(samples, kind)
+            return good if good.count else elsewhere or _others(samples, kind)
 
         causes = []
         for kind, sample in samples.items():
+            self._check_time()
             text = kinds[kind].text
             difference = find_difference(sample, against(kind), text)
             letters = kinds[kind].sample.count
@@ -144,6 +227,7 @@ class _Asked:
                 after=after,
                 messages=messages,
             )
+            self._check_time()
             page = look(self._store, query)
             yield from page
             if len(page) < size:
@@ -172,11 +256,34 @@ class _Asked:
             query = functools.partial(
                 list_dead_letters, path=self._path, which=which, limit=_MESSAGES, after=0, messages=True
             )
+            self._check_time()
             letters = look(self._store, query)
             found += [self._features(self._view(letter.message)) for letter in letters if letter.message]
         return found
 
+    def _of_other_causes(self, kind: _Kind) -> Group:
+        """Return letters of all causes but one, as many of each as of the others."""
+        others = [cause for cause in self._all if cause.number != kind and cause.letters][:_MOST_CAUSES]
+        found: list[Features] = []
+        for cause in others:
+            self._check_time()
+            query = functools.partial(
+                list_dead_letters, path=self._path, which=DeadLetterFilter(cause=cause.number),
+                limit=max(1, min(_LETTERS, _GOOD // len(others))), after=0, messages=True,
+            )  # fmt: skip
+            letters = look(self._store, query)
+            found += [self._features(self._view(letter.message)) for letter in letters if letter.message]
+        return Group(found)
+
     # -- good messages --------------------------------------------------------------------------
+
+    def _compare_with(
+        self, given: Sequence[Message | StoredMessage] | None
+    ) -> tuple[list[MessageView], ComparedWith, Group]:
+        if self._compared is None:
+            views, compared = self._good(given)
+            self._compared = views, compared, Group([self._features(view) for view in views])
+        return self._compared
 
     def _good(
         self, given: Sequence[Message | StoredMessage] | None
@@ -205,6 +312,7 @@ class _Asked:
         queue = look(self._store, lambda tx: holder(tx, self._path))
         after, last, found, size = lower_bound(queue.queue_id), upper_bound(queue.queue_id), 0, 0
         while found < _GOOD and size < _GOOD_BYTES:
+            self._check_time()
             page = look(self._store, functools.partial(_peek, first=after, last=last))
             for message in page:
                 # One that was tried before did not go well.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli_program import Program, set_aside
 
+from lazaretto import Message
 from lazaretto.cli.triage_commands import sparkline
 
 
@@ -56,6 +57,38 @@ def test_what_operators_say(cli: Program) -> None:
     assert cli.ok("triage", "split", "orders", "1", fingerprint).out == "made cause 3 of orders\n"
     assert cli("triage", "note", "orders", "1").code == 2
     assert cli("triage", "acknowledge", "orders", "1").code == 2
+
+
+def test_differences(tmp_path: Path) -> None:
+    cli = Program(tmp_path / "store.db")
+    bodies = [b'{"id": %d, "to": "%s"}' % (n, b"XABC"[n % 4 : n % 4 + 1]) for n in range(200)]
+    with cli.broker() as broker:
+        set_aside(broker, "orders", [body.replace(b"}", b', "no": 1}') for body in bodies if b"X" in body])
+        broker.sender("orders").send([Message(body.replace(b"X", b"A")) for body in bodies])
+    shown = cli.ok("triage", "show", "orders", "1").out
+    assert "difference  body." in shown
+    assert "holds for   all; 0 of 200 good" in shown
+    assert "compared    with 200 waiting messages" in shown
+    (cause,) = cli.ok("triage", "orders", "--json").json
+    known = cause["difference"]
+    assert f"difference  {known['filter']}\n" in shown
+    assert (known["letters"], known["counted"], known["good"], known["compared"]) == (50, 50, 0, 200)
+    row = cli.ok("triage", "orders", "--columns", "difference,holds-for").out.splitlines()[1]
+    assert row.split("  ")[0] == known["filter"]
+    assert row.endswith("all; 0 of 200 good")
+
+
+def test_no_difference_found_is_an_answer(cli: Program) -> None:
+    with cli.broker() as broker:
+        broker.sender("orders").send([Message(b"order 7")] * 3)
+    assert [
+        row.strip() for row in cli.ok("triage", "orders", "--columns", "difference").out.splitlines()
+    ] == [
+        "difference",
+        "no difference found",
+        "no difference found",
+    ]
+    assert "difference  no difference found" in cli.ok("triage", "show", "orders", "1").out
 
 
 def test_bars() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lazaretto import (
     Broker,
+    CauseDifference,
     ComparedWith,
     DeadLetterFilter,
     InvalidOption,
@@ -187,3 +188,63 @@ def test_causes_are_those_of_triage_and_siblings_are_united(broker: Broker, queu
     assert [numbers[number] for number in single.causes] == ["TypeError"]
     (one,) = broker.explain(queue, DeadLetterFilter(cause=united.causes[0]))
     assert one.causes == united.causes[:1]
+
+
+def test_a_cause_keeps_what_explains_it(broker: Broker, queue: str) -> None:
+    r = random.Random(7)
+    kill(broker, queue, [order(r, to="X") for _ in range(60)], KeyError("unknown"))
+    kill(broker, queue, [order(r) for _ in range(30)], TimeoutError("slow"))
+    send(broker, queue, [order(r) for _ in range(300)])
+    first, second = broker.triage(queue).causes
+    assert first.difference is second.difference is None
+    assert first.to_explain
+    broker.explain(queue, DeadLetterFilter(error_type="KeyError"))
+    assert broker.cause(queue, first.number).difference is None, "these need not be all letters of a cause"
+    found = broker.triage(queue, explain_for=60)
+    assert found.left == ()
+    assert [cause.difference for cause in found.causes] == [
+        CauseDifference("body.to = 'X'", 60, 60, 0, 300, "waiting messages", (), (first.number,), 60),
+        CauseDifference(None, 0, 30, 0, 300, "waiting messages", (), (second.number,), 30),
+    ]
+    assert not any(cause.to_explain for cause in found.causes)
+    complete(broker, queue, [])
+    kill(broker, queue, [order(r, to="X") for _ in range(59)], KeyError("unknown"))
+    assert not broker.cause(queue, first.number).to_explain
+    kill(broker, queue, [order(r, to="X") for _ in range(2)], KeyError("unknown"))
+    assert broker.cause(queue, first.number).to_explain
+    send(broker, queue, [order(r) for _ in range(300)])
+    broker.explain(queue, DeadLetterFilter(cause=first.number))
+    kept = broker.cause(queue, first.number).difference
+    assert kept is not None
+    assert (kept.letters, kept.counted, kept.waiting) == (121, 121, 121)
+    broker.merge_causes(queue, [first.number, second.number])
+    assert broker.cause(queue, first.number).difference is None, "other letters, other differences"
+
+
+def test_united_causes_keep_the_difference_of_all_of_them(broker: Broker, queue: str) -> None:
+    r = random.Random(8)
+    for code in ("XA", "XB", "XC"):
+        kill(broker, queue, [order(r, to=code) for _ in range(40)], KeyError(f"no airport '{code}' here"))
+    send(broker, queue, [order(r) for _ in range(400)])
+    (united,) = broker.explain(queue)
+    kept = [cause.difference for cause in broker.triage(queue).causes]
+    assert [(k.filter, k.counted, k.waiting, k.causes) for k in kept if k is not None] == [
+        (united.filter, 120, 40, united.causes)
+    ] * 3
+
+
+def test_what_time_does_not_suffice_for_is_named(broker: Broker, queue: str) -> None:
+    r = random.Random(9)
+    kill(broker, queue, [order(r, to="X") for _ in range(60)], KeyError("unknown"))
+    kill(broker, queue, [order(r, tax=3) for _ in range(50)], ValueError("tax"))
+    found = broker.triage(queue, explain_for=1e-6)
+    assert found.left == tuple(cause.number for cause in found.causes)
+    assert all(cause.difference is None for cause in found.causes)
+    # Without good messages, a cause by itself is compared with the others too.
+    (one,) = broker.explain(queue, DeadLetterFilter(cause=found.causes[0].number))
+    assert (one.compared_with, one.good) == (ComparedWith.OTHER_CAUSES, 50)
+    (kept, _) = (cause.difference for cause in broker.triage(queue).causes)
+    assert kept is not None
+    assert kept.filter == one.filter is not None
+    with pytest.raises(InvalidOption):
+        broker.triage(queue, explain_for=-1)

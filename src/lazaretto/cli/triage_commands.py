@@ -16,10 +16,16 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import future, past
 from lazaretto.engine.outcome.causes import Cause
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 
 _BARS = "▁▂▃▄▅▆▇█"
-_COLUMNS = ("cause", "letters", "share", "last 24 h", "state", "reason", "error type", "text", "difference")
-_SPARE = ("difference", "reason", "share", "last 24 h")
+_COLUMNS = (
+    "cause", "letters", "share", "last 24 h", "state", "reason", "error type", "text", "difference",
+    "holds for",
+)  # fmt: skip
+_SPARE = ("holds for", "reason", "share", "last 24 h", "difference")
+#: Seconds for which a list of causes may look for differences.
+_EXPLAINING = 1
 #: How many fingerprints of a cause are shown.
 _SHOWN = 10
 
@@ -61,10 +67,16 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def _difference(cause: Cause) -> str | None:
-    found = cause.difference
-    if isinstance(found, dict):
-        found = found.get("condition", found.get("filter"))
-    return None if found is None else str(found)
+    known = cause.difference
+    return None if known is None else known.filter or "no difference found"
+
+
+def _holds_for(cause: Cause) -> str | None:
+    known = cause.difference
+    if known is None or known.filter is None:
+        return None
+    held = "all" if known.letters == known.counted else f"{known.letters} of {known.counted}"
+    return f"{held}; {known.good} of {known.compared} good"
 
 
 def _state(cause: Cause, now: datetime) -> str:
@@ -81,32 +93,41 @@ def list_(
 ) -> None:
     """List the causes of dead letters, the largest first.
 
-    `lazaretto triage QUEUE` does the same.
+    `lazaretto triage QUEUE` does the same. It looks for differences for a second at most; `triage show` takes
+    the time that a cause needs.
     """
     with call.broker() as broker:
-        found = broker.triage(queue, since=since, over=over)
+        found = broker.triage(queue, since=since, over=over, explain_for=_EXPLAINING)
 
     def row(cause: Cause) -> tuple[object, ...]:
         share = f"{100 * cause.letters / found.letters:.0f} %" if found.letters else ""
         return (
             cause.number, cause.letters, share, sparkline(cause.hours), _state(cause, found.time),
             cause.reason, cause.error_type, cause.template, _difference(cause),
+            _holds_for(cause),
         )  # fmt: skip
 
-    call.print_all(found.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE)
+    call.print_all(found.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE, shortened="text")
+    if found.left:
+        numbers = ", ".join(map(str, found.left[:_SHOWN])) + (", …" if len(found.left) > _SHOWN else "")
+        output.notice(f"not explained yet: {numbers}; see lazaretto triage show {queue} CAUSE")
 
 
 @causes.command("show")
 def show(call: CallOptions, queue: QueueArgument, number: CauseArgument, since: SinceOption = None) -> None:
-    """Show a cause with its site, texts and times."""
+    """Show a cause with its site, texts, times and difference."""
     with call.broker() as broker:
         cause = broker.cause(queue, number, since=since)
+        if cause.to_explain:
+            broker.explain(queue, DeadLetterFilter(cause=number))
+            cause = broker.cause(queue, number, since=since)
     call.print(cause, lambda: _print_cause(queue, cause))
 
 
 def _print_cause(queue: str, cause: Cause) -> None:
     output.line(f"cause {cause.number} of {queue}")
     sites = (cause.site or "").splitlines()
+    known = cause.difference
     example = None if cause.example is None else f"lazaretto dead-letter show {queue} {cause.example}"
     output.fields(
         [
@@ -121,6 +142,9 @@ def _print_cause(queue: str, cause: Cause) -> None:
             ("last", output.shown_time(cause.last)),
             ("last 24 h", sparkline(cause.hours)),
             ("difference", _difference(cause)),
+            ("holds for", _holds_for(cause)),
+            ("also", "; ".join(known.also) if known else None),
+            ("compared", f"with {known.compared} {known.compared_with}" if known else None),
             ("note", cause.note),
             ("known until", cause.acknowledged_until and output.shown_time(cause.acknowledged_until)),
             ("split from", cause.split_from),

@@ -1,7 +1,8 @@
-"""How a cause of dead letters stands: new, rising, steady, regressed or over. Pure functions."""
+"""How a cause of dead letters stands: new, rising, steady, regressed or over, and what explains it."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 from collections.abc import Sequence
@@ -14,6 +15,31 @@ HOURS = 24
 _FEWEST, _TIMES, _CHANCE = 10, 2, 1e-6
 #: Terms of a sum of which each is at most half the one before.
 _TERMS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CauseDifference:
+    """What the letters of a cause have that good messages lack, as it was found last.
+
+    `filter`: a condition of `SqlFilter`; None: no difference was found. `letters`: how many of the `counted`
+    letters it holds for; `good`: how many of the `compared` messages, which `compared_with` names. `also`:
+    other conditions that hold for the same messages. `causes`: the causes that it was counted over.
+    `waiting`: how many letters the cause had then.
+    """
+
+    filter: str | None
+    letters: int
+    counted: int
+    good: int
+    compared: int
+    compared_with: str
+    also: tuple[str, ...]
+    causes: tuple[int, ...]
+    waiting: int
+
+    def outdated(self, letters: int) -> bool:
+        """Return whether the cause has so many letters now that this is to be found anew."""
+        return not self.waiting <= 2 * letters <= 4 * self.waiting
 
 
 class CauseState(enum.Enum):

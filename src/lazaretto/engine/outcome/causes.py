@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.errors import InvalidOption
-from lazaretto.model.causes import HOURS, CauseState, state_of
+from lazaretto.model.causes import HOURS, CauseDifference, CauseState, state_of
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
@@ -51,7 +50,7 @@ class Cause:
     those of the majority. `template`: their text, with ✱ in place of what differs. `first`, `last`: when the
     first and last arrived; `hours`: how many in each of the last 24 hours, the current hour last. `example`:
     the sequence number of an unresolved one. `difference`: what distinguishes them from good messages, once
-    that is known.
+    `explain` has looked for it.
     """
 
     number: int
@@ -70,17 +69,27 @@ class Cause:
     note: str | None = None
     acknowledged_until: datetime | None = None
     split_from: int | None = None
-    difference: Any = None
+    difference: CauseDifference | None = None
+
+    @property
+    def to_explain(self) -> bool:
+        """Whether nothing explains it yet, or only what half or twice as many letters had in common."""
+        known = self.difference
+        return self.letters > 0 and (known is None or known.outdated(self.letters))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Triage:
-    """The causes of a queue's dead letters, the largest first. `time`: when it was read."""
+    """The causes of a queue's dead letters, the largest first. `time`: when it was read.
+
+    `left`: the numbers of the causes that there was no time to explain.
+    """
 
     queue: str
     time: datetime
     letters: int
     causes: tuple[Cause, ...]
+    left: tuple[int, ...] = ()
 
 
 def place_at(tx: Transaction, path: EntityPath) -> int:
@@ -177,7 +186,11 @@ def _cause_of(
         note=record.note,
         acknowledged_until=None if until is None else to_datetime(until),
         split_from=record.split_from,
-        difference=None if record.difference is None else msgspec.json.decode(record.difference),
+        difference=(
+            None
+            if record.difference is None
+            else msgspec.json.decode(record.difference, type=CauseDifference)
+        ),
     )
 
 
@@ -268,6 +281,11 @@ def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: Ca
     tx.causes.save(place, cause)
 
 
+def _unexplained(cause: CauseRecord) -> CauseRecord:
+    """Return a cause whose letters are others now."""
+    return _replace(cause, difference=None, explained=None)
+
+
 # -- what operators do ---------------------------------------------------------------------------
 
 
@@ -288,6 +306,7 @@ class MergeCauses(Operation[int]):
         first, *others = sorted(found)
         prints = [p.fingerprint for p in tx.causes.fingerprints(place) if p.cause in others]
         tx.causes.assign(place, prints, first, kept=True)
+        tx.causes.save(place, _unexplained(found[first]))
         for number in others:
             tx.causes.save(place, _replace(found[number], merged_into=first))
         audit(tx, self.actor, "merge_causes", str(self.path), into=first, merged=others)
@@ -319,6 +338,7 @@ class SplitCause(Operation[int]):
                 f"({', '.join(sorted(theirs))}), got {shown(wanted)}"
             )
         number = max(c.number for c in tx.causes.all(place)) + 1
+        tx.causes.save(place, _unexplained(cause))
         chief = max((theirs[name] for name in wanted), key=lambda p: (p.waiting, p.total))
         tx.causes.save(place, CauseRecord(number, chief.shape, tx.now, split_from=cause.number))
         tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
@@ -363,18 +383,21 @@ class AcknowledgeCause(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class ExplainCause(Operation[None]):
-    """Store the explanation of a cause, as JSON."""
+class ExplainCauses(Operation[None]):
+    """Store the explanations of causes, by number. One that was merged meanwhile gets none."""
 
     path: EntityPath
-    number: int
-    difference: Any
+    found: Mapping[int, CauseDifference]
+
+    durable = False
 
     def run(self, tx: Transaction) -> None:
         place = place_at(tx, self.path)
-        cause = known_cause(tx, place, self.number, str(self.path))
-        encoded = None if self.difference is None else msgspec.json.encode(self.difference).decode()
-        tx.causes.save(place, _replace(cause, difference=encoded, explained=tx.now))
+        for cause in tx.causes.all(place):
+            found = self.found.get(cause.number)
+            if found is not None and cause.merged_into is None:
+                encoded = msgspec.json.encode(found).decode()
+                tx.causes.save(place, _replace(cause, difference=encoded, explained=tx.now))
 
 
 @dataclasses.dataclass(slots=True)

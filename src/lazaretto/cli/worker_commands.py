@@ -47,7 +47,7 @@ def list_(
         typer.Option("--queue", metavar="QUEUE", help="Only workers that hold messages of this queue."),
     ] = None,
 ) -> None:
-    """List the processes that take messages, with what each holds.
+    """List the processes that take messages and what they hold.
 
     What a process holds is known of service hosts: `lazaretto run`, and `lazaretto.host`.
     """

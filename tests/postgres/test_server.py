@@ -36,6 +36,7 @@ from lazaretto import (
     StoreUnavailable,
 )
 from lazaretto.store.postgres.dialect import place
+from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Query
 from lazaretto.store.sql.statements import Statement
 
@@ -235,9 +236,11 @@ class TestFailures:
         with lazaretto.connect(url) as one, lazaretto.connect(url) as other:
             one.create_queue("work")
             store = other._store
+            assert isinstance(store, PostgresStore)
+            commits = store._commits
             fails = Statement(Query("SELECT 1 / (random() * 0)::int"), place)
-            store.dialect = dataclasses.replace(
-                store.dialect, statements={**store.dialect.statements, "flush": fails}
+            commits.dialect = dataclasses.replace(
+                commits.dialect, statements={**commits.dialect.statements, "flush": fails}
             )
             # The disk is waited for outside the lock where others write too.
             one.sender("work").send(Message(b"1"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
@@ -15,20 +13,20 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
-from lazaretto.model.keys import QUEUE_ID_BITS
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.listener import Bell, Listener, ServerClock, channel
-from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.user_sql import PgExclusive
-from lazaretto.store.postgres.whole_transaction import Settings, Unforeseen, WholeContext, WholeTransaction
+from lazaretto.store.postgres.whole_commits import WholeCommits
+from lazaretto.store.postgres.whole_transaction import Settings, WholeContext, WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -39,8 +37,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: The lock that whoever writes to a store holds until its commit; the other half is the schema's.
-_WRITING = 0x4C5A0002
 #: How long it waits before it connects again, in seconds: the first and the longest time.
 _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
@@ -106,8 +102,10 @@ class PostgresStore(SqlStore):
             clock or self._server_clock or SystemClock(),
             durable_attempts=durable_attempts,
         )
+        self._commits = Commits(self.dialect, schema, where, self.clock, self._server_clock)
+        self._number = self._commits.number
         self._settings = Settings(connection, self.dialect)
-        self._whole = self._whole_transaction()
+        self._whole = WholeCommits(self._commits, self._settings, self._whole_transaction)
         self._begun_at = 0
         #: How many commits of this process have followed on each other, nobody else having written.
         self._lone_commits = 0
@@ -121,7 +119,6 @@ class PostgresStore(SqlStore):
         self._comes_due = False
         self._readers: list[PgConnection] = []
         self._lent: set[PgConnection] = set()
-        self._number = zlib.crc32(schema.encode()) - (1 << 31)
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own = cast(PgConnection, connection)
@@ -145,68 +142,22 @@ class PostgresStore(SqlStore):
 
     def _commit_whole(self, group: list[Ticket], durable: bool) -> bool:
         """Commit in one round trip, whatever others do meanwhile; return False if that is not possible."""
-        connection, tx = self._connection, self._whole
-        foreseeable = all(ticket.operation.foreseeable for ticket in group)
-        if not foreseeable or connection.broken or connection.heard:
+        connection = self._connection
+        if connection.broken or connection.heard:
             return False
-        try:
-            tx.whole.memory.registered = self._memory.registered
-            tx.begin(self.clock.now())
-            plan_operations(group, tx)
-            tx.whole.finish()
-        except (Unforeseen, LazarettoError, psycopg.Error):
-            # What an operation found wrong may be so only by what was remembered.
+        whole = self._whole.plan(group, registered=self._memory.registered)
+        if whole is None:
             return False
-        try:
-            version = self._send_whole(tx.whole, durable)
-        except psycopg.Error:
-            connection.roll_back()
-            self._settings.forget()
-            return False
-        except BaseException:
-            connection.roll_back()
-            raise
-        if version is not None:
-            self._note_whole(tx.whole, version)
-        tx.whole.committed()
-        self._answer(group)
-        self._committed(tx.whole)
-        return True
-
-    def _send_whole(self, whole: WholeContext, durable: bool) -> int | None:
-        """Send a commit that is planned, and wait until it is done; return the store's new version."""
-        connection, clock = self._connection, self._server_clock
         flush = durable and not self._alone
-        queues, marks = whole.marks()
-        opening = {
-            "writing": _WRITING,
-            "store": self._number,
-            "lanes": self._number << QUEUE_ID_BITS,
-            "queues": sorted(whole.lanes),
-            "relaxed": flush or not durable,
-            "due": None if clock is None else whole.first_due,
-        }
-        closing = {
-            "queues": queues,
-            "marks": marks,
-            "tells": bool(whole.woken),
-            "channel": channel(self.schema),
-        }
-        connection.send_ahead()
-        connection.send("BEGIN")
-        opened = connection.execute(*self._statement("open_lanes", opening))
-        for planned in whole.plan.statements:
-            planned.sent = connection.send(planned.sql, planned.parameters)
-        closed = self._finish(connection, self._statement("close_lanes", closing), flush=flush)
-        assert closed is not None
-        if clock is not None:
-            clock.set(opened.fetchone()[-1])
-        version = closed.fetchone()[1]
-        return None if version is None else int(version)
-
-    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
-        statement = self.dialect.statements[name]
-        return statement.sql, statement.pick(values)
+        done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
+        if not done:
+            return False
+        if version is not None:
+            self._note_whole(whole, version)
+        whole.committed()
+        self._answer(group)
+        self._committed(whole)
+        return True
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
         """Note what a commit that went out whole has changed, and whether others have written too."""
@@ -275,14 +226,9 @@ class PostgresStore(SqlStore):
 
     def _begin_as_expected(self, durable: bool) -> None:
         """Begin without waiting for an answer, on the understanding that nobody else has written since."""
-        connection = self._connection
-        self._begun_at = connection.total_changes
-        connection.send_ahead()
-        connection.send("BEGIN")
+        self._begun_at = self._connection.total_changes
         self._flushes = False
-        query = self.dialect.text("begin_as_expected")
-        expected = (_WRITING, self._number, self._version, not durable)
-        self._opening = connection.execute(query, expected)
+        self._opening = self._commits.begin_as_expected(self._connection, self._version, durable)
         self._tx.begin(self.clock.now())
 
     def _was_as_expected(self) -> bool:
@@ -313,10 +259,9 @@ class PostgresStore(SqlStore):
             self._version = -1
             self._memory.cursors.clear()
             self._memory.registered = False
-            self._whole = self._whole_transaction()
-            self._settings.forget()
+            self._whole.forget()
         try:
-            return self._start(self._connection, durable)
+            return self._commits.begin(self._connection, durable)
         except psycopg.Error as error:
             if isinstance(translated(error, self._where), StoreUnavailable):
                 self._connection.close()
@@ -339,69 +284,14 @@ class PostgresStore(SqlStore):
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP)
 
-    def _start(self, connection: PgConnection, durable: bool) -> tuple[int, int]:
-        """Begin as the one writer, in one round trip; return the store's version and the time."""
-        ((version, now),) = connection.script(
-            # What the server is set to may be more than "on".
-            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
-            f"SELECT pg_advisory_xact_lock({_WRITING}, {self._number}); " + self.dialect.text("select_now")
-        )
-        if self._server_clock is not None:
-            self._server_clock.set(now)
-        return version, self.clock.now() if self._server_clock is None else now
-
     def _save(self) -> None:
         tells = bool(self._tx.context.woken)
-        version = self._commit_on(self._connection, self._begun_at, tells=tells, flush=self._flushes)
+        version = self._commits.finish(self._connection, self._begun_at, tells=tells, flush=self._flushes)
         if version is not None:
             self._version = version
             self._changes += 1
-        if self._opening is not None and self._server_clock is not None:
-            self._server_clock.set(self._opening.fetchone()[-1])
-
-    def _commit_on(
-        self, connection: PgConnection, begun_at: int, *, tells: bool = True, flush: bool = False
-    ) -> int | None:
-        """Commit; return the store's new version if something was changed.
-
-        `tells`: other processes hear of it, because there may be something to receive. `flush`: the commit
-        is not on disk, and is to be before this returns.
-        """
-        move: tuple[str, Sequence[Any]] | None = None
-        if connection.total_changes != begun_at:
-            move = self.dialect.text("tell" if tells else "move_on"), (channel(self.schema),) if tells else ()
-        moved = self._finish(connection, move, flush=flush)
-        row = None if moved is None else moved.fetchone()
-        return None if row is None else int(row[0])
-
-    def _finish(
-        self, connection: PgConnection, move: tuple[str, Sequence[Any]] | None, *, flush: bool
-    ) -> Cursor | None:
-        """Run what stands at the end of a commit that changes something, and commit."""
-        committed: Sent | None = None
-        try:
-            moved = None if move is None else connection.execute(*move)
-            if connection.sends_ahead:
-                committed = connection.send("COMMIT")
-                if move is not None and flush:
-                    connection.send(self.dialect.text("flush"))
-                connection.settle()
-            else:
-                flushed = f"; {self.dialect.text('flush')}" if move is not None and flush else ""
-                connection.script(f"COMMIT{flushed}")
-        except psycopg.Error as error:
-            # What was committed must not be done again, even if it could not be made sure that it is on disk.
-            if committed is None:
-                done = flush and not connection.in_transaction
-            else:
-                done = committed.result is not None
-            if move is None or not (connection.broken or done):
-                raise
-            raise CommitUnknown(
-                f"{self._where}: the connection was lost during the commit, or it may not be on disk: "
-                "whether it takes effect is not known; look before you do it again"
-            ) from error
-        return moved
+        if self._opening is not None:
+            self._commits.note_time(self._opening)
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)
@@ -463,12 +353,12 @@ class PostgresStore(SqlStore):
         # Less than there are: whatever the user's own statements do counts as a change.
         begun_at = connection.total_changes - 1
         return PgExclusive(
-            connection, tx, self._translated, lambda c: self._commit_on(c, begun_at), self._end_user_sql
+            connection, tx, self._translated, lambda c: self._commits.finish(c, begun_at), self._end_user_sql
         )
 
     def _begin_user_sql(self, connection: PgConnection) -> int:
         """Begin as the one writer; return the time."""
-        _version, now = self._start(connection, durable=True)
+        _version, now = self._commits.begin(connection, durable=True)
         # A user's own queries are planned as the server is set.
         connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
         # The broker's tables can be read, behind whatever the user's own path says.
@@ -534,10 +424,10 @@ class PostgresStore(SqlStore):
         with translating(self._where):
             connection = PgConnection(self._conninfo, self._patience)
             try:
-                self._start(connection, durable=True)
+                self._commits.begin(connection, durable=True)
                 # Copies know no ranges.
                 connection.execute(self.dialect.text("write_range_locks"))
-                yield PgTables(connection, self.schema, lambda: self._start(connection, durable=True))
+                yield PgTables(connection, self.schema, lambda: self._commits.begin(connection, durable=True))
             finally:
                 connection.close()
 
@@ -609,23 +499,6 @@ class PostgresStore(SqlStore):
 
     def _connections(self) -> Sequence[Closable]:
         return [*self._readers, *self._lent, self._connection, self._bell]
-
-
-def plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> None:
-    """Do all operations as far as that is possible before the commit. Raises what stands against it."""
-    for ticket in group:
-        ticket.error = ticket.later = None
-    ordered = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
-    for kind, tickets in itertools.groupby(ordered, key=lambda t: type(t.operation)):
-        some = list(tickets)
-        for ticket, later in zip(some, kind.start_all(tx, [t.operation for t in some]), strict=True):
-            ticket.later = later
-        some = [ticket for ticket in some if ticket.later is None]
-        if len(some) == 1:
-            some[0].answer = some[0].operation.run(tx)
-        elif some:
-            for ticket, answer in zip(some, kind.run_all(tx, [t.operation for t in some]), strict=True):
-                ticket.answer = answer
 
 
 def _begin_reading(connection: PgConnection) -> None:

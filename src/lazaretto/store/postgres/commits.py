@@ -1,0 +1,105 @@
+"""Begins and finishes the commits of a store on the server, on whatever connection they are."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from lazaretto.errors import CommitUnknown
+from lazaretto.model.clock import Clock
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.listener import ServerClock, channel
+from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.sql.rows import Cursor
+from lazaretto.store.sql.statements import Dialect
+
+#: The lock that whoever writes to a store holds until its commit; the other half is the schema's.
+WRITING = 0x4C5A0002
+
+
+class Commits:
+    """How commits of the store in `schema` begin and end; `where` names it in errors.
+
+    Without a `server_clock`, time is `clock`'s.
+    """
+
+    def __init__(
+        self, dialect: Dialect, schema: str, where: str, clock: Clock, server_clock: ServerClock | None
+    ) -> None:
+        self.dialect = dialect
+        self.clock = clock
+        self.server_clock = server_clock
+        self.channel = channel(schema)
+        #: The schema's half of its locks.
+        self.number = zlib.crc32(schema.encode()) - (1 << 31)
+        self._where = where
+
+    def begin(self, connection: PgConnection, durable: bool) -> tuple[int, int]:
+        """Begin as the one writer, in one round trip; return the store's version and the time."""
+        ((version, now),) = connection.script(
+            # What the server is set to may be more than "on".
+            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
+            f"SELECT pg_advisory_xact_lock({WRITING}, {self.number}); " + self.dialect.text("select_now")
+        )
+        if self.server_clock is not None:
+            self.server_clock.set(now)
+        return version, self.clock.now() if self.server_clock is None else now
+
+    def begin_as_expected(self, connection: PgConnection, version: int, durable: bool) -> Cursor:
+        """Begin without waiting for an answer, on the understanding that this is still the version."""
+        connection.send_ahead()
+        connection.send("BEGIN")
+        query = self.dialect.text("begin_as_expected")
+        return connection.execute(query, (WRITING, self.number, version, not durable))
+
+    def note_time(self, opening: Cursor) -> None:
+        """Note the server's time from what a commit was begun with."""
+        if self.server_clock is not None:
+            self.server_clock.set(opening.fetchone()[-1])
+
+    def finish(
+        self, connection: PgConnection, begun_at: int, *, tells: bool = True, flush: bool = False
+    ) -> int | None:
+        """Commit; return the store's new version if something was changed.
+
+        `tells`: other processes hear of it, because there may be something to receive. `flush`: the commit
+        is not on disk, and is to be before this returns.
+        """
+        move: tuple[str, Sequence[Any]] | None = None
+        if connection.total_changes != begun_at:
+            move = self.dialect.text("tell" if tells else "move_on"), (self.channel,) if tells else ()
+        moved = self.finish_with(connection, move, flush=flush)
+        row = None if moved is None else moved.fetchone()
+        return None if row is None else int(row[0])
+
+    def finish_with(
+        self, connection: PgConnection, move: tuple[str, Sequence[Any]] | None, *, flush: bool
+    ) -> Cursor | None:
+        """Run what stands at the end of a commit that changes something, and commit."""
+        committed: Sent | None = None
+        try:
+            moved = None if move is None else connection.execute(*move)
+            if connection.sends_ahead:
+                committed = connection.send("COMMIT")
+                if move is not None and flush:
+                    connection.send(self.dialect.text("flush"))
+                connection.settle()
+            else:
+                flushed = f"; {self.dialect.text('flush')}" if move is not None and flush else ""
+                connection.script(f"COMMIT{flushed}")
+        except psycopg.Error as error:
+            # What was committed must not be done again, even if it could not be made sure that it is on disk.
+            if committed is None:
+                done = flush and not connection.in_transaction
+            else:
+                done = committed.result is not None
+            if move is None or not (connection.broken or done):
+                raise
+            raise CommitUnknown(
+                f"{self._where}: the connection was lost during the commit, or it may not be on disk: "
+                "whether it takes effect is not known; look before you do it again"
+            ) from error
+        return moved

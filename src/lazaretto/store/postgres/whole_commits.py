@@ -1,0 +1,122 @@
+"""Plans commits that go out whole, and sends each in one round trip."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from lazaretto.errors import LazarettoError
+from lazaretto.model.keys import QUEUE_ID_BITS
+from lazaretto.store.postgres.commits import WRITING, Commits
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.whole_transaction import Settings, Unforeseen, WholeContext, WholeTransaction
+from lazaretto.store.runtime.group_commit import Ticket
+
+
+class WholeCommits:
+    """Commits that wait for no answer before their end, whatever other processes do meanwhile.
+
+    `transaction` makes the transaction that all of them are planned in.
+    """
+
+    def __init__(
+        self, commits: Commits, settings: Settings, transaction: Callable[[], WholeTransaction]
+    ) -> None:
+        self._commits = commits
+        self._settings = settings
+        self._make = transaction
+        self._tx = transaction()
+
+    def forget(self) -> None:
+        """Forget all that is known of the server: it may be another one now."""
+        self._tx = self._make()
+        self._settings.forget()
+
+    def plan(self, group: Sequence[Ticket], *, registered: bool) -> WholeContext | None:
+        """Do all operations as far as that is possible before the commit; None if they must read first.
+
+        `registered`: whether this process stands in the store.
+        """
+        if not all(ticket.operation.foreseeable for ticket in group):
+            return None
+        tx = self._tx
+        try:
+            tx.whole.memory.registered = registered
+            tx.begin(self._commits.clock.now())
+            _plan_operations(group, tx)
+            tx.whole.finish()
+        except (Unforeseen, LazarettoError, psycopg.Error):
+            # What an operation found wrong may be so only by what was remembered.
+            return None
+        return tx.whole
+
+    def send(
+        self, connection: PgConnection, whole: WholeContext, *, durable: bool, flush: bool
+    ) -> tuple[bool, int | None]:
+        """Send a commit that is planned; return whether it is done, and the store's new version.
+
+        The version is None if nothing was changed. `flush`: the commit is put on disk once its locks are
+        free.
+        """
+        try:
+            return True, self._send(connection, whole, durable, flush)
+        except psycopg.Error:
+            connection.roll_back()
+            self._settings.forget()
+            return False, None
+        except BaseException:
+            connection.roll_back()
+            raise
+
+    def _send(self, connection: PgConnection, whole: WholeContext, durable: bool, flush: bool) -> int | None:
+        commits = self._commits
+        clock = commits.server_clock
+        queues, marks = whole.marks()
+        opening = {
+            "writing": WRITING,
+            "store": commits.number,
+            "lanes": commits.number << QUEUE_ID_BITS,
+            "queues": sorted(whole.lanes),
+            "relaxed": flush or not durable,
+            "due": None if clock is None else whole.first_due,
+        }
+        closing = {
+            "queues": queues,
+            "marks": marks,
+            "tells": bool(whole.woken),
+            "channel": commits.channel,
+        }
+        connection.send_ahead()
+        connection.send("BEGIN")
+        opened = connection.execute(*self._statement("open_lanes", opening))
+        for planned in whole.plan.statements:
+            planned.sent = connection.send(planned.sql, planned.parameters)
+        closed = commits.finish_with(connection, self._statement("close_lanes", closing), flush=flush)
+        assert closed is not None
+        commits.note_time(opened)
+        version = closed.fetchone()[1]
+        return None if version is None else int(version)
+
+    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+        statement = self._commits.dialect.statements[name]
+        return statement.sql, statement.pick(values)
+
+
+def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> None:
+    """Do all operations as far as that is possible before the commit. Raises what stands against it."""
+    for ticket in group:
+        ticket.error = ticket.later = None
+    ordered = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
+    for kind, tickets in itertools.groupby(ordered, key=lambda t: type(t.operation)):
+        some = list(tickets)
+        for ticket, later in zip(some, kind.start_all(tx, [t.operation for t in some]), strict=True):
+            ticket.later = later
+        some = [ticket for ticket in some if ticket.later is None]
+        if len(some) == 1:
+            some[0].answer = some[0].operation.run(tx)
+        elif some:
+            for ticket, answer in zip(some, kind.run_all(tx, [t.operation for t in some]), strict=True):
+                ticket.answer = answer

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
-#: What was meant as a server's URL, and may hold a password.
+#: Text that looks like a server's URL and may contain a password.
 _NEARLY_SERVED = re.compile(r"\s*postgres\w*:", re.IGNORECASE)
 
 
 def is_served(url: object) -> bool:
-    """Return whether a store's address is that of a server."""
+    """Return whether an address names a PostgreSQL server."""
     return isinstance(url, str) and url.startswith(_POSTGRES)
 
 
@@ -65,10 +65,10 @@ def open_store(
 
 
 def migrate_store(url: str | os.PathLike[str], *, after: bool = False) -> list[int]:
-    """Do the migrations that a store lacks, and return their numbers.
+    """Run a store's pending migrations and return their numbers.
 
-    A file is migrated when it is opened, all at once. On a server, those that workers of older versions do
-    not survive are left for `after`. Raises StoreNotFound, StoreTooNew, StoreOutdated.
+    A file is migrated completely when it is opened. On a server, migrations that older versions cannot work
+    with run only with `after`. Raises StoreNotFound, StoreTooNew, StoreOutdated.
     """
     if not is_served(url):
         store = open_store(url, create=False)
@@ -85,10 +85,10 @@ def copy_store(
     target: str | os.PathLike[str],
     progress: Callable[[str, int, int], None] = lambda table, done, total: None,
 ) -> list[Copied]:
-    """Copy a store with everything in it into one that is new, or go on with such a copy.
+    """Copy an entire store into a new one, or resume an interrupted copy.
 
-    Nobody may use either meanwhile: writers are held off. Locks are dropped, history is kept, and what was
-    written is compared with what was read. Raises StoreError, InvalidOption.
+    Neither store may be in use: writers are blocked. Locks are dropped and history is kept. The copy is
+    compared with the source. Raises StoreError, InvalidOption.
     """
     from lazaretto.store.sql.copy_store import copy
 
@@ -106,14 +106,14 @@ def copy_store(
 
 
 def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two addresses are of one store."""
+    """Return whether two addresses name the same store."""
     if is_served(one) or is_served(other):
         return is_served(one) and is_served(other) and served_at(str(one)) == served_at(str(other))
     return file_of(one).resolve() == file_of(other).resolve()
 
 
 def without_password(url: str) -> str:
-    """Return a store's URL as it may be shown."""
+    """Return a store's URL without its password, for display."""
     url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:…@", url)
     return re.sub(r"(?<=password=)[^&]*", "…", url)
 
@@ -128,7 +128,7 @@ def _need_psycopg() -> None:
 
 
 def served_at(url: str) -> tuple[str, str]:
-    """Return the server's address as libpq takes it, and the schema. Raises InvalidOption."""
+    """Return the server's address in libpq's format, and the schema. Raises InvalidOption."""
     _need_psycopg()
     from lazaretto.store.postgres.address import parse_address
 
@@ -136,12 +136,12 @@ def served_at(url: str) -> tuple[str, str]:
 
 
 def absolute(url: str) -> str:
-    """Return a store's address that means the same in every folder."""
+    """Return a store's address with an absolute path."""
     return url if is_served(url) else str(file_of(url))
 
 
 def file_of(url: str | os.PathLike[str]) -> Path:
-    """Return the file that an address names, by its whole path. Raises InvalidOption."""
+    """Return the absolute path of the file that an address names. Raises InvalidOption."""
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidOption(f"expected a store such as 'sqlite:///orders.db', got {shown(url)}")
@@ -176,7 +176,7 @@ def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
-        # A name may be longer than the file system takes.
+        # A name may be longer than the file system allows.
         raise InvalidOption(
             f"expected a path that can be opened, got {shown(str(path))}: {error.strerror}"
         ) from None

@@ -1,4 +1,4 @@
-"""Reads the names of a store's entities in haste: changes nothing, waits little."""
+"""Reads the names of a store's entities quickly, for completion: changes nothing and waits little."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from lazaretto.store.addresses import file_of, is_served, served_at
 from lazaretto.store.sql.query_files import load_queries
 
-#: The longest that it waits for another process, or for the server, in seconds.
+#: Maximum time to wait for another process or the server, in seconds.
 _PATIENCE = 0.5
 
 
 def read_names(url: str) -> list[tuple[str, str]]:
-    """Return the kind and path of a store's first thousand entities. Raises whatever comes."""
+    """Return the kind and path of a store's first thousand entities. May raise any error."""
     sql = load_queries(("lazaretto.store.sql", "names.sql"))["select_names"].sql
     return _from_server(url, sql) if is_served(url) else _from_file(url, sql)
 
@@ -32,7 +32,7 @@ def _from_server(url: str, sql: str) -> list[Any]:
 
     address, schema = served_at(url)
     wait = f"-c statement_timeout={_PATIENCE * 1000:.0f}"
-    # libpq takes two seconds for the shortest time to connect in.
+    # Two seconds is libpq's shortest connection timeout.
     with Connection.connect(address, connect_timeout=2, options=wait, autocommit=True) as connection:
         connection.execute(text.SQL("SET search_path TO {}").format(text.Identifier(schema)))
         return connection.execute(sql).fetchall()

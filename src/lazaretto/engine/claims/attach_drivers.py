@@ -1,4 +1,4 @@
-"""A driver attaches to a consumer: the one before is fenced off, and what its death says is judged."""
+"""Attaches a driver to a consumer: fences off the previous one, and attributes its death to messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
-#: Readers that a claim may take down before a message was begun, and how many claims it becomes then.
+#: How many readers may die on a claim before a message was started, and into how many claims it is then
+#: split.
 _MOST_READS = 3
 _NARROWER = 32
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """A driver's hold on a consumer: its epoch, the last claim that has ended, and which consumer it is."""
+    """A driver's attachment to a consumer: its epoch, the last ended claim, and the consumer's identity."""
 
     epoch: int
     settled: int
@@ -32,7 +33,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(slots=True)
 class Attach(Operation[Attached]):
-    """Become the one driver of a consumer, made if there is none; `lease`: of its claims, in seconds."""
+    """Become the only driver of a consumer, creating it if needed; `lease`: of its claims, in seconds."""
 
     path: EntityPath
     consumer: str
@@ -61,14 +62,14 @@ class Attach(Operation[Attached]):
 
 
 def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
-    """Return whether a claim took its readers down again and again, before they began on a message."""
+    """Return whether a claim repeatedly killed its readers before they started a message."""
     shards = tx.claims.shards(claim.token)
     most = 1 if claim.rows > 1 and any(shard.careful for shard in shards) else _MOST_READS
     return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
 
 
 def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
-    """Give a claim back that nobody can read: its messages come again, fewer at a time."""
+    """Release a claim that cannot be read: its messages are redelivered in smaller claims."""
     revoke(
         tx,
         queue,
@@ -82,11 +83,11 @@ def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimReco
 
 
 def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
-    """Blame what a driver's tasks worked on, one message at a time each, when it went away.
+    """Blame the messages that a driver's tasks were processing, one each, when the driver died.
 
-    A message that was the whole claim is charged. Of others it is not sure: they may have been the
-    last before it was noticed; they are tried alone, in claims of their own. One that is alone because
-    claims with it could not be read is charged for being read, too.
+    If a message was the whole claim, the death counts as an attempt. For other messages the cause is
+    uncertain, so each is tried alone, in its own claim. A message that is alone because larger claims could
+    not be read is also blamed if it was only being read.
     """
     shards = [
         _replace(shard, started=shard.first) if shard.careful and shard.reads and claim.rows == 1 else shard

@@ -1,4 +1,4 @@
-"""The consumers of claims: each has one driver, whose claims are prolonged while it lives."""
+"""The consumers of claims: each has one driver, which renews its claims while it lives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_CONSUMER = 128
 
 
 def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
-    """Return the queue if claims can be taken of it."""
+    """Return the queue if it allows claims."""
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         raise NotAllowed(f"claims are taken of a queue, not of its subqueue {str(path)!r}")
@@ -33,7 +33,7 @@ def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
 def require_driver(
     tx: Transaction, path: EntityPath, consumer: str, epoch: int
 ) -> tuple[QueueRecord, ConsumerRecord]:
-    """Return queue and consumer if this is the driver attached last. Raises ClaimFenced."""
+    """Return queue and consumer if this is the latest driver. Raises ClaimFenced."""
     queue = require_claims(tx, path)
     record = tx.claims.consumer(queue.queue_id, consumer)
     if record is None or record.epoch != epoch:
@@ -46,7 +46,7 @@ def require_driver(
 
 @dataclasses.dataclass(slots=True)
 class Identify(Operation[int]):
-    """Find a consumer, made if there is none; the answer is its identity."""
+    """Find a consumer or create it; return its identity."""
 
     path: EntityPath
     consumer: str
@@ -70,7 +70,7 @@ def identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRe
 
 @dataclasses.dataclass(slots=True)
 class RenewClaims(Operation[None]):
-    """Prolong the leases of a consumer's open claims. Raises ClaimFenced."""
+    """Renew the leases of a consumer's open claims. Raises ClaimFenced."""
 
     path: EntityPath
     consumer: str
@@ -86,7 +86,7 @@ class RenewClaims(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class TrimClaims(Operation[None]):
-    """Forget a consumer's claims up to a number, those that have ended."""
+    """Delete a consumer's ended claims up to a number."""
 
     path: EntityPath
     consumer: str

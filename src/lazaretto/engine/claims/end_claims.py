@@ -16,12 +16,12 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
-#: Claims that a query asks for by number are between two numbers; this one is above all.
+#: An upper bound above all claim numbers, for queries by range.
 LAST_CLAIM = 1 << 62
 
 
 class ClaimSummary(msgspec.Struct, frozen=True):
-    """How a claim ended: messages by outcome, messages sent, and the seconds it took by kind of work."""
+    """How a claim ended: messages by outcome, messages sent, and seconds by kind of work."""
 
     number: int
     state: str
@@ -33,7 +33,7 @@ class ClaimSummary(msgspec.Struct, frozen=True):
 
 
 def summary_of(claim: ClaimRecord) -> ClaimSummary:
-    """Return how a claim stands or has ended."""
+    """Return the summary of an open or ended claim."""
     if claim.summary is not None:
         return msgspec.json.decode(claim.summary, type=ClaimSummary)
     return ClaimSummary(claim.number, claim.state, claim.rows)
@@ -46,7 +46,7 @@ def open_claims(tx: Transaction, consumer: ConsumerRecord) -> list[ClaimRecord]:
 
 
 def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
-    """Note up to which claim all have ended."""
+    """Record the number up to which all claims have ended."""
     record = tx.claims.consumer(queue.queue_id, consumer)
     assert record is not None
     left = open_claims(tx, record)
@@ -56,7 +56,7 @@ def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
 
 
 def give_back(tx: Transaction, shard: ShardRecord) -> int:
-    """Give back what a shard still holds, uncharged; return how many messages it was."""
+    """Release the messages that a shard still holds, without counting an attempt; return how many."""
     released = tx.claims.release_shard(shard)
     left = tx.claims.shard_keys(shard, shard.rows)
     for key in left:
@@ -67,20 +67,20 @@ def give_back(tx: Transaction, shard: ShardRecord) -> int:
 
 
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
-    """Give all messages of a claim back, uncharged."""
+    """Release all messages of a claim without counting an attempt."""
     released = sum(give_back(tx, shard) for shard in tx.claims.shards(claim.token))
     _end(tx, queue, claim, {"released": released}, why)
 
 
 def revoke_due_claims(tx: Transaction, limit: int) -> int:
-    """Revoke claims whose lease has run out, a part at a time; return how much was done.
+    """Revoke claims whose lease has expired, a part at a time; return how much was done.
 
-    What was worked on is charged as a lock that ran out, what was not, or only looked at, is given back.
+    Messages in progress count a lock expiry. Messages that were not started, or only read, are released.
     """
     done = 0
     for claim in tx.claims.due(limit):
         queue = tx.queues.by_id(claim.queue_id)
-        # Claims of a queue that is deleted go with it.
+        # The claims of a deleted queue are deleted with it.
         assert queue is not None
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)

@@ -18,7 +18,7 @@ _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode
 
 @dataclasses.dataclass(slots=True)
 class StageMessages(Operation[None]):
-    """Keep prepared messages under a name until they are sent. Raises what stands against sending them."""
+    """Store prepared messages under a name until they are sent. Raises an error if they cannot be sent."""
 
     path: EntityPath
     stage: str
@@ -33,9 +33,9 @@ class StageMessages(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class SendStaged(Operation[int]):
-    """Send a batch of a writer, if it was not sent before; the answer is how many messages it was.
+    """Send a writer's batch, unless it was sent before; return the number of messages.
 
-    Batches of a writer have growing numbers; without a writer, there is only this one.
+    The batch numbers of a writer increase. Without a writer, this is the only batch.
     """
 
     path: EntityPath
@@ -58,7 +58,7 @@ class SendStaged(Operation[int]):
 
 @dataclasses.dataclass(slots=True)
 class ForgetStaged(Operation[None]):
-    """Forget what tasks have prepared."""
+    """Delete the messages that tasks have prepared."""
 
     stages: Sequence[str]
 

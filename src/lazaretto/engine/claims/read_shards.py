@@ -1,4 +1,4 @@
-"""What is noted of the tasks that read a claim's shards, and whom it blames when one of them dies."""
+"""Records what tasks read of a claim's shards, and blames messages when a task dies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _replace = msgspec.structs.replace
 
 @dataclasses.dataclass(slots=True)
 class StartShard(Operation[bool | None]):
-    """Note that a task reads a shard; the answer is whether it is to go one message at a time.
+    """Record that a task reads a shard; return whether it must process one message at a time.
 
-    It is, when the shard was read before: then a message may have taken the reader down. None: the
-    claim is not open any more, and there is nothing to read. `begun`: whoever reads works on the
-    messages, too.
+    It must if the shard was read before, because a message may have killed the reader. None: the claim has
+    ended, and there is nothing to read. `begun`: the reader also processes the messages.
     """
 
     path: EntityPath
@@ -46,7 +45,7 @@ class StartShard(Operation[bool | None]):
         if shard is None:
             return None
         if shard.started is not None:
-            # An earlier attempt of the same task: nothing else was at work on this one.
+            # An earlier attempt of the same task: no other task was processing this message.
             blame_shards(tx, [shard], self.worker, alone=True)
         read_epoch = self.epoch if self.begun else shard.read_epoch
         tx.claims.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
@@ -56,7 +55,7 @@ class StartShard(Operation[bool | None]):
 
 @dataclasses.dataclass(slots=True)
 class BeginShard(Operation[None]):
-    """Note that the messages of a shard, read by another process, are worked on from here on."""
+    """Record that processing of a shard's messages starts, which another process has read."""
 
     epoch: int
     token: int
@@ -71,7 +70,7 @@ class BeginShard(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class MarkStarted(Operation[None]):
-    """Note which message of a shard is being worked on: the one to blame, should the worker die; or none."""
+    """Record the message of a shard in progress, to blame if the worker dies; or none."""
 
     token: int
     key: int | None
@@ -85,7 +84,7 @@ class MarkStarted(Operation[None]):
 
 
 def blame_shards(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *, alone: bool) -> None:
-    """Blame what shards were at for the latest death, and for those before in the same claim."""
+    """Blame the messages in progress for the latest death, and for earlier ones in the same claim."""
     rows = []
     for shard in shards:
         row = held_row(tx, shard, shard.started)
@@ -97,7 +96,7 @@ def blame_shards(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *,
 
 
 def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) -> None:
-    """Give back the messages of a session that stand behind one that leaves the claim."""
+    """Release the messages of a session that follow one that leaves the claim."""
     if culprit.session_id is None:
         return
     for message in tx.sessions.messages(queue_of(culprit.key), culprit.session_id):

@@ -35,10 +35,10 @@ _replace = msgspec.structs.replace
 
 
 class StagedRow(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What became of a message that was not simply completed.
+    """The outcome of a message that was not simply completed.
 
-    `outcome`: an Outcome's value. `sends`: what its handler sent, done if it is completed, deferred
-    or dead-lettered by its handler.
+    `outcome`: the value of an Outcome. `sends`: its handler's messages, sent if the handler completes, defers
+    or dead-letters the message.
     """
 
     key: int
@@ -51,7 +51,7 @@ class StagedRow(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class StagedRows(msgspec.Struct, array_like=True):
-    """What one task did with messages of a shard: 8 bytes for each that was completed, and the others.
+    """One task's outcomes for a shard: 8 bytes for each completed message, and rows for the others.
 
     `seconds`: what the task spent, by kind of work.
     """
@@ -75,13 +75,13 @@ _decode = msgspec.msgpack.Decoder(StagedRows).decode
 def staged_rows(
     token: int, completed: Sequence[int], others: list[StagedRow], seconds: dict[str, float]
 ) -> StagedRows:
-    """Return what a task did, ready to be staged."""
+    """Return a task's outcomes, encoded for staging."""
     return StagedRows(token, array.array("q", completed).tobytes(), others, seconds)
 
 
 @dataclasses.dataclass(slots=True)
 class Stage(Operation[None]):
-    """Keep what a task has done until the claim is settled. Raises ClaimFenced."""
+    """Store a task's outcomes until the claim is settled. Raises ClaimFenced."""
 
     path: EntityPath
     consumer: str
@@ -100,10 +100,10 @@ class Stage(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class SettleClaims(Operation[list[ClaimSummary]]):
-    """Settle claims by what was staged under these names; the answer tells how each has ended.
+    """Settle claims with the outcomes staged under these names; return a summary of each.
 
-    A claim that was settled before is left as it is, and its summary returned again. Messages of
-    a claim that nothing was staged for are given back. Raises ClaimFenced.
+    A claim that is already settled does not change, and its summary is returned again. Messages without a
+    staged outcome are released. Raises ClaimFenced.
     """
 
     path: EntityPath
@@ -130,7 +130,7 @@ class SettleClaims(Operation[list[ClaimSummary]]):
 
 
 def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled: int) -> None:
-    """Let claims grow again: twofold with each that goes well, and freely once all is done that did not."""
+    """Let claims grow again: double the limit after each success; remove it once the failed part is done."""
     if not before.narrow or not settled:
         return
     record = tx.claims.consumer(queue.queue_id, before.consumer)
@@ -181,10 +181,10 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
 def _settle_one(
     tx: Transaction, queue: QueueRecord, shard: ShardRecord, staged: StagedRow
 ) -> tuple[Outcome, bool]:
-    """Settle one message by what was staged; return how it ended, and whether for good."""
+    """Settle one message with its staged outcome; return the outcome, and whether it is final."""
     row = tx.row(staged.key)
     if row is None or row.lock_token != shard.token:
-        # Blamed and taken out of the claim meanwhile, or gone with its session.
+        # It was blamed and removed from the claim, or removed with its session.
         return Outcome.RELEASED, False
     outcome = Outcome(staged.outcome)
     settlement = Settlement(
@@ -198,14 +198,14 @@ def _settle_one(
             for send in sends:
                 send.run(tx)
         except LazarettoError as error:
-            # What it sent cannot be sent: its own failure, and nobody else's.
+            # Its messages cannot be sent: only this message has failed.
             settlement = Settlement(Outcome.FAILED, failure_of(error))
     verdict = settle_row(tx, queue, row, settlement)
     return settlement.outcome, isinstance(verdict, Final)
 
 
 def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int]) -> int:
-    """Remove messages whose work is done; return how many were held."""
+    """Remove completed messages; return how many were held."""
     if not keys:
         return 0
     held = tx.claims.shard_keys(shard, len(keys) + 1)
@@ -223,10 +223,10 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
 
 @dataclasses.dataclass(slots=True)
 class RevokeClaims(Operation[int]):
-    """Give all messages of open claims back, uncharged; the answer is how many claims there were.
+    """Release all messages of open claims without counting an attempt; return the number of claims.
 
-    `number`: one claim; None: all of the consumer. `epoch`: of the driver that does it, None for
-    an operator, who is named by `actor`.
+    `number`: one claim; None: all of the consumer. `epoch`: of the calling driver; None: an operator calls,
+    named by `actor`.
     """
 
     path: EntityPath

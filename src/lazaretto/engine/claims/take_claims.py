@@ -1,8 +1,8 @@
 """Claims: numbered, frozen sets of locked messages, which a consumer reads in shards and settles as one.
 
-A claim's number is all that the consumer has to remember: whoever asks for the same claim again
-gets the same messages, as long as it is open. A driver attaches before it takes claims; the one
-attached before is fenced off then, and what its death says about messages is judged.
+The consumer only has to remember a claim's number: while the claim is open, asking for it again returns the
+same messages. A driver attaches before it takes claims. This fences off the previous driver, and attributes
+its death to messages.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _KEY = operator.attrgetter("key")
 
 @dataclasses.dataclass(slots=True)
 class TakeClaim(Operation[int | EntityError | None]):
-    """Take the next claim after a number, or find the one that was taken; the answer is its number.
+    """Take the next claim after a number, or find the one already taken; return its number.
 
-    None: there is nothing to take. `last`: the highest sequence number to take. A session stands
-    in one shard as a whole. A suspect is a claim of its own. Who asks is done with all claims up to `after`:
-    one of them that nobody settled was only looked at, and nothing is held against its messages.
+    None: there is nothing to take. `last`: the highest sequence number to take. A session is never split
+    between shards. A suspect is a claim of its own. The caller is done with all claims up to `after`: one
+    that is not settled was only read, and counts no attempts.
     """
 
     path: EntityPath
@@ -104,7 +104,7 @@ class TakeClaim(Operation[int | EntityError | None]):
 
 
 def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
-    """Forget that open claims were read: whoever did it lives, and works on none of their messages."""
+    """Forget that open claims were read: their reader lives, and processes none of their messages."""
     if record.settled == record.last_claim:
         return
     for claim in open_claims(tx, record):
@@ -138,7 +138,7 @@ class _Taker:
         return shard, sum(message.size for message in keys)
 
     def _within(self, keys: Sequence[ClaimableMessage], room: int) -> int:
-        """Return how many of these, in order, fit into so many bytes; the first always does."""
+        """Return how many of these messages, in order, fit into a size; the first always does."""
         total = 0
         for index, message in enumerate(keys):
             total += message.size
@@ -150,7 +150,7 @@ class _Taker:
         tx, wanted = self._tx, self._wanted
         suspect = tx.select_suspect(self._first, self._last)
         if suspect is not None:
-            # Those before it go first, as they would to any receiver; then it goes alone.
+            # Messages before it go first, as for any receiver; then it goes alone.
             ready, _ = tx.claims.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
             fresh: list[ClaimableMessage] = []
             if not ready:
@@ -202,7 +202,7 @@ class _Taker:
                 room -= sum(message.size for message in keys)
         parts: list[list[ClaimableMessage]] = [[] for _ in range(min(wanted.shards, len(found)))]
         for name, keys in zip(names, found, strict=True):
-            # To the shard that has least so far.
+            # Goes to the smallest shard so far.
             number = min(range(len(parts)), key=lambda n: len(parts[n]))
             parts[number] += keys
             tx.sessions.lock(queue_id, name, self._token + number, WITH_CLAIM)
@@ -210,7 +210,7 @@ class _Taker:
         return [self._shard(number, sorted(part, key=_KEY)) for number, part in enumerate(parts)]
 
     def _suspect_of_sessions(self) -> tuple[ShardRecord, int] | None:
-        """Take a suspect alone that is the next of its session."""
+        """Take a suspect alone if it is the next message of its session."""
         tx, queue_id = self._tx, self._queue.queue_id
         first = self._first
         while (found := tx.select_suspect(first, self._last)) is not None:
@@ -231,7 +231,7 @@ class _Taker:
         return 0 if keys[0].size > room else self._within(keys, room)
 
     def _of_session(self, name: str, limit: int) -> list[ClaimableMessage]:
-        """Return what can be taken of a session, if nobody has it."""
+        """Return the messages that can be taken from a session, if it is not locked."""
         tx, queue_id = self._tx, self._queue.queue_id
         if not self._is_free(name):
             return []

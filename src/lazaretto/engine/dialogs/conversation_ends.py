@@ -41,7 +41,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
-#: Why messages are dead letters that waited in a conversation which a poison message has ended.
+#: The reason of dead letters that waited in a conversation when a poison message ended it.
 ENDED_REASON = "ConversationEnded"
 INVALID_REASON = "InvalidMessage"
 #: How many entries of a dialog's log are kept, and how often the rest is cut off.
@@ -68,14 +68,14 @@ def require_conversation(tx: Transaction, handle: str) -> ConversationRecord:
 
 
 def open_conversation(tx: Transaction, handle: str) -> ConversationRecord | None:
-    """Return one end of a dialog, None if there is none, or it has been ended there."""
+    """Return one end of a dialog; None if there is none, or it has ended."""
     record = tx.dialogs.conversation(handle)
     over = record is not None and record.state is ConversationState.DISCONNECTED_OUTBOUND
     return None if over else record
 
 
 def refused(tx: Transaction, handle: str, verb: str) -> ConversationError:
-    """Return the error of a verb that a conversation's state does not allow. Raises ConversationNotFound."""
+    """Return the error of a call that a conversation's state does not allow. Raises ConversationNotFound."""
     record = require_conversation(tx, handle)
     state = at_time(record.state, record.expires, tx.now)
     error = "" if record.error_code is None else f" (error {record.error_code}: {record.error_text})"
@@ -88,7 +88,7 @@ def refused(tx: Transaction, handle: str, verb: str) -> ConversationError:
 def message(
     priority: int, handle: str, lane: Lane, type_: str, body: bytes, name: str, scheduled: int | None = None
 ) -> NewMessage:
-    """Return a message for a lane of the conversation `handle`; `name` tells it from all others."""
+    """Return a message for a lane of the conversation `handle`; `name` makes its id unique."""
     session = lane_of(priority, handle, lane)
     headers = Headers(session_id=session, subject=type_, correlation_id=dialog_of(handle))
     return NewMessage(body, name, session, None, scheduled, None, encode_headers(headers))
@@ -102,7 +102,7 @@ def post(
     body: bytes = b"",
     scheduled: int | None = None,
 ) -> None:
-    """Put a message of the system into a lane, at once or later."""
+    """Put a system message into a lane, at once or later."""
     queue = tx.queues.by_id(record.queue_id)
     if queue is not None:
         name = f"{record.handle}.{type_.rpartition('/')[2]}"
@@ -119,7 +119,7 @@ def post_error(
 
 
 def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
-    """Take what is scheduled in a lane away."""
+    """Remove the scheduled messages of a lane."""
     for message in tx.sessions.messages(record.queue_id, lane_of(record.priority, record.handle, lane)):
         row = tx.row(message.key) if message.state == SCHEDULED else None
         if row is not None:
@@ -136,10 +136,10 @@ def end(
     *,
     set_aside: str | None = None,
 ) -> None:
-    """End a conversation at this end, and tell the far one. Nothing is left once both have ended.
+    """End a conversation at this end, and notify the other end. Once both have ended, nothing is left.
 
-    What waits in it unread is dropped, as in Service Broker; with `set_aside`, which says why, it becomes
-    dead letters. Raises ConversationError if it has been ended here before.
+    Unread messages are dropped, as in Service Broker. With `set_aside`, a reason, they become dead letters.
+    Raises ConversationError if this end has already ended.
     """
     far = open_conversation(tx, far_end(record.handle))
     event = ConversationEvent.END_LAST if far is None else ConversationEvent.END
@@ -165,7 +165,7 @@ def end(
 
 
 def forget(tx: Transaction, record: ConversationRecord, text: str | None, dropped: int) -> None:
-    """Forget a dialog both of whose ends are over; an event is all that remains."""
+    """Delete a dialog when both ends have ended; only an event remains."""
     for handle in (record.handle, far_end(record.handle)):
         tx.dialogs.delete_conversation(handle)
     tx.dialogs.forget_happenings(dialog_of(record.handle))
@@ -179,12 +179,12 @@ def forget(tx: Transaction, record: ConversationRecord, text: str | None, droppe
 
 
 def _tell(tx: Transaction, far: ConversationRecord, error: DialogError | None) -> None:
-    """Let the far end know that this one is over: after what was sent to it, an error before that."""
+    """Notify the other end: normally after all sent messages, but an error goes before them."""
     before = at_time(far.state, far.expires, tx.now)
     event = ConversationEvent.FAR_END if error is None else ConversationEvent.FAR_ERROR
     state = after(before, event)
     if state is None or before is ConversationState.ERROR:
-        # Its lifetime is over: it has its error.
+        # Its lifetime has expired: it already has its error.
         return
     cancel_scheduled(tx, far, Lane.ERROR)
     if error is None:
@@ -198,7 +198,7 @@ def _tell(tx: Transaction, far: ConversationRecord, error: DialogError | None) -
 def clear_lanes(
     tx: Transaction, queue: QueueRecord, record: ConversationRecord, set_aside: str | None = None
 ) -> int:
-    """Remove what waits for a conversation, or set its messages aside; return how many went unread."""
+    """Remove or dead-letter a conversation's messages; return how many were unread."""
     unread = 0
     for lane in LANES:
         for message in tx.sessions.messages(queue.queue_id, lane_of(record.priority, record.handle, lane)):
@@ -217,7 +217,7 @@ def clear_lanes(
 
 
 def leave_group(tx: Transaction, record: ConversationRecord) -> None:
-    """Forget the state of a group that a conversation was the last of."""
+    """Delete the state of a group after its last conversation."""
     if not tx.dialogs.group_open(record.queue_id, record.group_id):
         tx.sessions.set_state(record.queue_id, group_session(record.group_id), None)
 
@@ -226,7 +226,7 @@ def leave_group(tx: Transaction, record: ConversationRecord) -> None:
 
 
 def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
-    """Note that messages of dialogs were processed."""
+    """Record that messages of dialogs were processed."""
     for one in messages:
         headers = one.headers
         if headers.session_id is None or headers.subject is None:
@@ -262,7 +262,7 @@ def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
 
 
 def retain(tx: Transaction, keys: Sequence[int]) -> None:
-    """Keep messages that were processed until their conversation ends, where nobody receives them."""
+    """Keep processed messages, out of reach of receivers, until their conversation ends."""
     for key in keys:
         row = tx.row(key)
         if row is None or row.session_id is None:
@@ -273,7 +273,7 @@ def retain(tx: Transaction, keys: Sequence[int]) -> None:
 
 
 def record_failure(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
-    """Note that an attempt at a message of a dialog failed."""
+    """Record that an attempt at a message of a dialog failed."""
     if row.session_id is not None:
         error = "" if failure is None else f": {failure.type}: {failure.message or ''}"[:500]
         _about(tx, row, "failed", f"{outcome.value}{error}", over=False)
@@ -288,7 +288,7 @@ def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, ove
 
 
 def record_dead_letter(tx: Transaction, queue: QueueRecord, row: MessageRow, reason: str | None) -> None:
-    """Note that a message of a dialog was set aside, and the conversation goes on without it."""
+    """Record that a message of a dialog was dead-lettered, and the conversation continues without it."""
     if row.session_id is None:
         return
     handle = _about(tx, row, "set_aside", reason)
@@ -298,7 +298,7 @@ def record_dead_letter(tx: Transaction, queue: QueueRecord, row: MessageRow, rea
 
 
 def end_poisoned(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: Final) -> None:
-    """End the conversation of a message that was set aside because it is poison."""
+    """End the conversation of a message that was dead-lettered as poison."""
     assert row.session_id is not None
     record = open_conversation(tx, _about(tx, row, "set_aside", verdict.reason))
     if record is None:

@@ -1,4 +1,4 @@
-"""What the queue of a service lets in and out: messages of dialogs alone."""
+"""Admission to the queue of a service: only messages of dialogs may enter and leave."""
 
 from __future__ import annotations
 

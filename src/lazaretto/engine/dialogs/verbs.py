@@ -1,4 +1,4 @@
-"""The verbs of dialogs as operations: begin, send, end, move, time, clean up."""
+"""The operations of dialogs: begin, send, end, move, set timers, clean up."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _LIFETIME: DialogError = (LIFETIME_CODE, "The dialog has exceeded its lifetime."
 
 @dataclasses.dataclass(slots=True)
 class BeginDialog(Operation[None]):
-    """Begin a dialog between two services. The far end learns of it by the first message."""
+    """Begin a dialog between two services. The other end learns of it with the first message."""
 
     handle: str
     service: str
@@ -106,9 +106,9 @@ def _open(tx: Transaction, record: ConversationRecord, kind: str) -> None:
 
 @dataclasses.dataclass(slots=True)
 class SendDialog(Operation[None]):
-    """Send a message to the far end of a conversation.
+    """Send a message to the other end of a conversation.
 
-    One that is `invalid`, which says why, is not received there: it is set aside, and the far end ends with
+    With `invalid`, the reason, the message is not delivered: it is dead-lettered, and the other end ends with
     an error.
     """
 
@@ -116,7 +116,7 @@ class SendDialog(Operation[None]):
     type: str
     body: bytes
     invalid: str | None
-    #: The group that the far end gets if it begins with this.
+    #: The group of the other end if this message begins it.
     group: str
 
     def run(self, tx: Transaction) -> None:
@@ -165,7 +165,7 @@ class SendDialog(Operation[None]):
     def _refuse(
         self, tx: Transaction, queue: QueueRecord, far: ConversationRecord, key: int, number: int, why: str
     ) -> None:
-        """Set an invalid message aside, and answer it with an error at once."""
+        """Dead-letter an invalid message, and answer it with an error at once."""
         row = tx.row(key)
         assert row is not None
         dead_letter(tx, queue, row, INVALID_REASON, why)
@@ -173,7 +173,7 @@ class SendDialog(Operation[None]):
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
     def _retain(self, tx: Transaction, near: ConversationRecord) -> None:
-        """Keep a copy of what was sent, where the sender's queue retains until the conversation ends."""
+        """Keep a copy of a sent message if the sender's queue retains messages until the end."""
         queue = tx.queues.by_id(near.queue_id)
         if queue is None or not queue.options.retention:
             return
@@ -188,7 +188,7 @@ class SendDialog(Operation[None]):
 class EndConversation(Operation[None]):
     """End a conversation at this end, perhaps with an error.
 
-    `lenient`: it may be gone, because a message that was settled before was its last.
+    `lenient`: it may already be gone, because its last message was settled in the same commit.
     """
 
     handle: str
@@ -212,9 +212,9 @@ def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord)
 
 @dataclasses.dataclass(slots=True)
 class CleanUpConversation(Operation[int]):
-    """Remove one end of a dialog with all that waits for it, and tell nobody.
+    """Remove one end of a dialog and its pending messages, without notifying the other end.
 
-    The answer is how many messages that was.
+    Returns the number of removed messages.
     """
 
     handle: str
@@ -262,13 +262,13 @@ def refuse_locked(tx: Transaction, queue_id: int, group: str, token: int) -> Non
 
 @dataclasses.dataclass(slots=True)
 class SetTimer(Operation[None]):
-    """Let a DialogTimer message come to this end after a time, in place of one that was set; None: none."""
+    """Deliver a DialogTimer message to this end after a time, replacing an earlier timer; None: cancel it."""
 
     handle: str
     delay: int | None
 
     def run(self, tx: Transaction) -> None:
-        # One that has run out stays: its message is there.
+        # An expired timer stays: its message is already there.
         sweep(tx, SWEEP)
         record = open_conversation(tx, self.handle)
         if record is None:
@@ -323,11 +323,11 @@ class ResumeConversation(Operation[None]):
                 # Rolled back together with the poison message, it was charged for it.
                 tx.save_row(_replace(other, cycle_attempts=0, cycle=0))
         if self.verdict != "retry" and type_ in (END_DIALOG, ERROR):
-            # It was the last word of the far end, and counts as heard.
+            # It was the other end's last message, and counts as received.
             last_read(tx, queue, self.handle)
 
 
 def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:
-    """Return the ends of a dialog that there are: the one that began it first."""
+    """Return the existing ends of a dialog, the initiator first."""
     ends = (tx.dialogs.conversation(f"{dialog_of(dialog)}-{end_}") for end_ in "it")
     return [record for record in ends if record is not None]

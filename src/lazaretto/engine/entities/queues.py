@@ -46,7 +46,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-#: Queues about which is asked at once.
+#: Number of queues that are described at once.
 _PAGE = 1000
 
 
@@ -60,7 +60,7 @@ def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
 
 
 def refuse_topic(queue: QueueRecord, instead: str) -> None:
-    """Raise NotAllowed if it is a topic; `instead`: what to do."""
+    """Raise NotAllowed for a topic; `instead`: what to do."""
     if queue.kind is EntityKind.TOPIC:
         raise NotAllowed(f"{queue.path!r} is a topic: {instead}")
 
@@ -83,7 +83,7 @@ def describe_all(tx: Transaction, queues: Sequence[QueueRecord]) -> list[QueueDe
 
 
 def standings(tx: Transaction, queues: Sequence[QueueRecord]) -> Iterator[tuple[QueueRecord, Standing]]:
-    """Yield queues, each with how it stands, and ask for a page of them at once."""
+    """Yield queues with their states, reading a page at a time."""
     for start in range(0, len(queues), _PAGE):
         page = queues[start : start + _PAGE]
         found = tx.queues.standings([queue.queue_id for queue in page])
@@ -184,7 +184,7 @@ class UpdateQueue(Operation[QueueDescription]):
 def change_options(
     tx: Transaction, record: QueueRecord, changes: Mapping[str, Any], actor: str
 ) -> QueueRecord:
-    """Change some of an entity's options; return it as it is then. Raises InvalidOption."""
+    """Change some of an entity's options; return the changed entity. Raises InvalidOption."""
     names = [field.name for field in dataclasses.fields(QueueOptions)]
     refuse_unknown(changes, names, f"{record.kind.value} {record.path!r}")
     options = dataclasses.replace(record.options, **changes)

@@ -33,7 +33,7 @@ from lazaretto.model.policy import DISPOSITIONS, RETRY
 from lazaretto.store.contract.records import LOCKED, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-#: What an operator may decide on the message that halted a queue.
+#: An operator's possible decisions on the message that halted a queue.
 VERDICTS = (RETRY, "move", "drop", "reject")
 
 
@@ -51,7 +51,7 @@ def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
 
 
 def refuse_receiving(queue: QueueRecord, subqueue: Subqueue, *, by_dialogs: bool = False) -> None:
-    """Raise what stands against receiving: a queue that is off or forwards, a topic, a service's queue."""
+    """Raise an error if receiving is not possible: disabled, forwarding, a topic, a service's queue."""
     refuse_topic(queue, "receive from one of its subscriptions")
     if subqueue is Subqueue.MAIN and not by_dialogs:
         admission_of(queue).check_access(queue)
@@ -76,7 +76,7 @@ def _off_error(queue: QueueRecord, subqueue: Subqueue) -> QueueDisabled | None:
 
 
 def stop_error(queue: QueueRecord, subqueue: Subqueue) -> EntityError | None:
-    """Return the error that receiving raises from a queue that is switched off or halted, else None."""
+    """Return the error that receiving from a disabled or halted queue raises, else None."""
     return _off_error(queue, subqueue) or halt_error(queue, subqueue)
 
 
@@ -100,9 +100,9 @@ def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | N
 
 @dataclasses.dataclass(slots=True)
 class SetStatus(Operation[QueueStatus]):
-    """Switch an entity on or off, both ways or one; the answer is its status then.
+    """Enable or disable sending, receiving or both; return the new status.
 
-    A queue that a poison message halts stays halted when it is switched on.
+    A halted queue stays halted when it is enabled.
     """
 
     path: EntityPath
@@ -138,7 +138,7 @@ class SetStatus(Operation[QueueStatus]):
 
 @dataclasses.dataclass(slots=True)
 class ResumeQueue(Operation[QueueDescription]):
-    """Let a halted or disabled queue be used again; a halted one needs a verdict on the culprit."""
+    """Resume a halted or disabled queue; a halted one needs a decision on its poison message."""
 
     path: EntityPath
     verdict: str | None
@@ -183,7 +183,7 @@ class ResumeQueue(Operation[QueueDescription]):
         if dead and self.verdict == "move":
             raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
         row = tx.row(lower_bound(record.queue_id, self.path.subqueue) + culprit.sequence_number)
-        # The culprit may be gone: its time to live may have run out meanwhile.
+        # The culprit may be gone, because it expired.
         if row is None or row.state == LOCKED:
             return
         if self.verdict == RETRY:

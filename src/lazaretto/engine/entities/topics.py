@@ -32,13 +32,13 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 #: Service Bus's limit.
 MOST_SUBSCRIPTIONS = 2_000
 
-#: Who the audit log says deleted an entity that nobody used.
+#: The actor in the audit log for entities deleted as idle.
 IDLE_ACTOR = "auto_delete_on_idle"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubscriptionDescription:
-    """A subscription: the topic it belongs to, all that a queue has, and its rules by name."""
+    """A subscription: its topic, the description of its queue, and its rules by name."""
 
     topic: str
     name: str
@@ -48,11 +48,11 @@ class SubscriptionDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """What a topic is, and how it stands.
+    """A topic's options and state.
 
-    `scheduled`: messages that wait for their time. `unmatched`: those that no subscription took, over
-    the topic's life; `expired`: those whose time to live ran out before their scheduled time. `size`: bytes
-    that it and its subscriptions hold, where `max_size` is set.
+    `scheduled`: scheduled messages now. Over the topic's life: `unmatched`, messages that no subscription
+    took; `expired`, messages that expired before their scheduled time. `size`: bytes in the topic and its
+    subscriptions, if `max_size` is set.
     """
 
     path: str
@@ -173,7 +173,7 @@ def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
 
 
 def end_idle(tx: Transaction, entity: QueueRecord) -> None:
-    """Delete an entity that nobody has used for as long as it may be, unless something waits in it."""
+    """Delete an entity that was idle for longer than allowed, unless it holds messages."""
     topic = entity.kind is EntityKind.TOPIC
     if any(
         _waits(tx, each) for each in (entity, *(tx.topics.subscriptions(entity.queue_id) if topic else ()))
@@ -187,7 +187,7 @@ def end_idle(tx: Transaction, entity: QueueRecord) -> None:
 
 
 def _waits(tx: Transaction, queue: QueueRecord) -> bool:
-    """Return whether an entity has dead letters, or messages that somebody will come back to."""
+    """Return whether an entity has dead letters, or messages that a receiver will come back for."""
     ((_, standing),) = standings(tx, [queue])
     dead = standing.dead_letter + standing.transfer_dead_letter
     return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED))
@@ -233,7 +233,7 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
 
 @dataclasses.dataclass(slots=True)
 class ChangeRules(Operation[SubscriptionDescription]):
-    """Add a rule to a subscription, or remove those of a name."""
+    """Add a rule to a subscription, or remove the rule with a name."""
 
     topic: EntityPath
     name: str

@@ -12,11 +12,11 @@ from lazaretto.store.contract.records import DeadLetterRecord
 
 
 class FingerprintRecord(msgspec.Struct, frozen=True):
-    """Dead letters that are alike. Times in microseconds.
+    """Dead letters with one fingerprint. Times in microseconds.
 
-    `waiting`: those that are not resolved; `since`: when the first of these came, `key`: the first of them;
-    `emptied`: when there was none the last time. `cause`: its number, None if it was not looked for yet.
-    `kept`: an operator has put them there.
+    `waiting`: how many are unresolved. `since` and `key`: the arrival and key of the first of these.
+    `emptied`: when there last were none. `cause`: the number of its cause, None if not assigned yet. `kept`:
+    an operator assigned it.
     """
 
     fingerprint: int
@@ -37,7 +37,7 @@ class FingerprintRecord(msgspec.Struct, frozen=True):
 
 
 class CauseRecord(msgspec.Struct, frozen=True):
-    """What is known of a cause besides its fingerprints. `difference` is JSON. Times in microseconds."""
+    """A cause without its fingerprints. `difference` is JSON. Times in microseconds."""
 
     number: int
     template: str | None
@@ -51,21 +51,21 @@ class CauseRecord(msgspec.Struct, frozen=True):
 
 
 class StoredCauses(Protocol):
-    """What an operation may count and look up of causes within one commit.
+    """Counts and looks up causes within one commit.
 
-    `place` is a queue and its subqueue: what of a key is not the sequence number.
+    `place` is a queue and subqueue: a key without its sequence number.
     """
 
     def count_letter(self, place: int, print_: Fingerprint) -> int:
-        """Count a dead letter that came; return the fingerprint that it gets, as a number."""
+        """Count a new dead letter; return its fingerprint as a number."""
         ...
 
     def save_counts(self) -> None:
-        """Write what was counted in this commit so far."""
+        """Write the counts of this commit so far."""
         ...
 
     def fingerprints(self, place: int) -> list[FingerprintRecord]:
-        """Return all fingerprints of a subqueue, the oldest first."""
+        """Return all fingerprints of a subqueue, oldest first."""
         ...
 
     def all(self, place: int) -> list[CauseRecord]:
@@ -73,25 +73,25 @@ class StoredCauses(Protocol):
         ...
 
     def save(self, place: int, cause: CauseRecord) -> None:
-        """Store how a cause stands."""
+        """Store the state of a cause."""
         ...
 
     def assign(self, place: int, fingerprints: Sequence[int], cause: int, *, kept: bool) -> None:
-        """Let fingerprints belong to a cause. `kept`: because an operator says so."""
+        """Assign fingerprints to a cause. `kept`: an operator decided it."""
         ...
 
     def hours(self, place: int, hour: int) -> Iterable[tuple[int, int, int]]:
-        """Return fingerprints, hours since 1970 from one on, and how many dead letters came then."""
+        """Return fingerprint, hour since 1970 and number of dead letters, from a given hour on."""
         ...
 
     def unknown_letters(self, place: int, limit: int) -> list[DeadLetterRecord]:
-        """Return dead letters that wait and have no fingerprint yet."""
+        """Return unresolved dead letters without a fingerprint."""
         ...
 
     def set_fingerprint(self, place: int, letter: DeadLetterRecord, print_: Fingerprint) -> None:
-        """Give a dead letter the fingerprint that it lacks, and count it by that."""
+        """Assign a missing fingerprint to a dead letter, and count it."""
         ...
 
     def recount(self, place: int) -> None:
-        """Count anew which dead letters wait."""
+        """Recount unresolved dead letters."""
         ...

@@ -7,13 +7,13 @@ from typing import Protocol
 
 import msgspec
 
-#: Shards of one claim at most: their lock tokens follow one another.
+#: Maximum shards of one claim: their lock tokens are consecutive.
 MOST_SHARDS = 1024
-#: Messages of one claim at most.
+#: Maximum messages of one claim.
 MOST_ROWS = 10_000_000
 #: How long a claim holds its messages, in seconds, unless it is renewed.
 DEFAULT_LEASE = 300.0
-#: When a session's lock ends that a claim holds: with the claim, and not by itself.
+#: Expiry of a session lock that a claim holds: it ends with the claim, not by itself.
 WITH_CLAIM = 253_402_300_799_000_000
 
 #: States of a claim.
@@ -21,10 +21,10 @@ OPEN, SETTLED, REVOKED = "open", "settled", "revoked"
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True):
-    """Who takes claims of a queue: the driver attached last, the last claim, and the last that has ended.
+    """A consumer of a queue's claims: its latest driver, its last claim, and the last ended claim.
 
-    `narrow`: messages of a claim at most (0: no limit), until `narrow_left` more are settled.
-    `identity`: tells it from consumers of the same name in other queues and stores.
+    `narrow`: maximum messages of a claim (0: no limit), until `narrow_left` more are settled. `identity`:
+    distinguishes it from consumers of the same name in other queues and stores.
     """
 
     queue_id: int
@@ -56,11 +56,11 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """What one task reads: the messages between two keys that are locked under `token`.
+    """The part of a claim that one task reads: messages between two keys, locked under `token`.
 
-    `reads`: how often it was read. `read_epoch`: of the driver whose tasks worked on it last; None: it was
-    only looked at. `started`: the key of the message that is being worked on, where it is one at a time.
-    `careful`: that is so from the first time on.
+    `reads`: how often it was read. `read_epoch`: the epoch of the driver whose tasks last processed it; None:
+    it was only read. `started`: the key of the message in progress, if messages are processed one at a time.
+    `careful`: process one at a time from the first read on.
     """
 
     token: int
@@ -82,14 +82,14 @@ class ClaimableMessage(msgspec.Struct, frozen=True):
 
 
 class StoredClaims(Protocol):
-    """What an operation may do with claims within one commit."""
+    """Operations on claims within one commit."""
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
         """Return a consumer of claims."""
         ...
 
     def save_consumer(self, record: ConsumerRecord) -> None:
-        """Store how a consumer of claims stands."""
+        """Store the state of a consumer of claims."""
         ...
 
     def after(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
@@ -97,19 +97,19 @@ class StoredClaims(Protocol):
         ...
 
     def latest(self, queue_id: int, limit: int) -> list[ClaimRecord]:
-        """Return a queue's claims, the latest first."""
+        """Return a queue's claims, newest first."""
         ...
 
     def due(self, limit: int) -> list[ClaimRecord]:
-        """Return claims whose lease has run out, and those that are being revoked."""
+        """Return claims whose lease has expired, and those that are being revoked."""
         ...
 
     def save(self, record: ClaimRecord) -> None:
-        """Store how a claim stands."""
+        """Store the state of a claim."""
         ...
 
     def renew(self, queue_id: int, consumer: str, until: int) -> int:
-        """Prolong the leases of a consumer's open claims; return how many there were."""
+        """Renew the leases of a consumer's open claims; return how many there were."""
         ...
 
     def delete(self, queue_id: int, consumer: str, last: int) -> None:
@@ -125,25 +125,25 @@ class StoredClaims(Protocol):
         ...
 
     def save_shard(self, record: ShardRecord) -> None:
-        """Store how a shard stands."""
+        """Store the state of a shard."""
         ...
 
     def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
-        """Keep what a task has done until its claim is settled."""
+        """Store a task's outcomes until its claim is settled."""
         ...
 
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
-        """Return what a task has done, in order."""
+        """Return a task's staged outcomes, in order."""
         ...
 
     def forget_shards(self, claim_token: int) -> None:
-        """Forget the shards of a claim that has ended, and what was staged for it."""
+        """Delete the shards and staged outcomes of an ended claim."""
         ...
 
     def claimable(
         self, queue_id: int, last: int, limit: int
     ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
-        """Return receivable messages up to a key: those handed out before, and fresh ones."""
+        """Return receivable messages up to a key: ready ones and fresh ones."""
         ...
 
     def claimable_session(
@@ -153,11 +153,11 @@ class StoredClaims(Protocol):
         ...
 
     def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
-        """Lock all fresh messages between two keys, for a claim; those before them were taken already."""
+        """Lock all fresh messages between two keys for a claim; earlier ones are already taken."""
         ...
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
-        """Keep messages that a task has prepared."""
+        """Store messages that a task has prepared."""
         ...
 
     def outbox(self, stage: str) -> list[bytes]:
@@ -165,7 +165,7 @@ class StoredClaims(Protocol):
         ...
 
     def delete_outbox(self, stage: str) -> None:
-        """Forget messages that a task has prepared."""
+        """Delete messages that a task has prepared."""
         ...
 
     def last_batch(self, writer: str) -> int:
@@ -173,11 +173,11 @@ class StoredClaims(Protocol):
         ...
 
     def save_writer(self, writer: str, batch: int) -> None:
-        """Note that a writer's batch was sent."""
+        """Record that a writer's batch was sent."""
         ...
 
     def last_message(self, queue_id: int) -> int | None:
-        """Return the key of the last message there is in a queue itself."""
+        """Return the key of the last message in a queue itself."""
         ...
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
@@ -185,13 +185,13 @@ class StoredClaims(Protocol):
         ...
 
     def delete_shard(self, shard: ShardRecord) -> int:
-        """Remove all that a shard holds, with bodies and history; return how many messages it was."""
+        """Remove all messages of a shard, with bodies and history; return how many there were."""
         ...
 
     def release_shard(self, shard: ShardRecord) -> int:
-        """Give back all that a shard holds as if it had never been handed out, but suspects."""
+        """Release all messages of a shard as if never delivered, except suspects."""
         ...
 
     def unlock_sessions(self, queue_id: int, token: int) -> Sequence[str]:
-        """Give up the locks on sessions that a claim holds; return the sessions."""
+        """Release the session locks of a claim; return the sessions."""
         ...

@@ -35,7 +35,7 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 class OpenLane(msgspec.Struct, frozen=True, array_like=True):
     """A lane with a message that can be received now.
 
-    `first`: the key of that message; `before`: of the one that holds back what is behind it.
+    `first`: the key of that message. `before`: the key of the message that blocks all later ones.
     """
 
     session_id: str
@@ -48,9 +48,9 @@ class OpenLane(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NextGroup(NamedTuple):
-    """A group with something to receive. `found`: the session id by which it was found.
+    """A group with a receivable message. `found`: the session id by which it was found.
 
-    `lane`: the one of its lanes that is to be received from first, with its next messages.
+    `lane`: the lane to receive from first, with its next messages.
     """
 
     found: str
@@ -61,7 +61,7 @@ class NextGroup(NamedTuple):
 class Happening(msgspec.Struct, frozen=True, array_like=True):
     """An entry of a dialog's log. `number`: of the message within its direction, where it is about one.
 
-    `sent`: when that message was sent, if this is what became of it.
+    `sent`: when that message was sent, if this entry tells its outcome.
     """
 
     position: int
@@ -75,14 +75,14 @@ class Happening(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredDialogs(Protocol):
-    """What an operation may do with dialogs within one commit."""
+    """Operations on dialogs within one commit."""
 
     def definitions(self) -> Definitions:
-        """Return every definition there is."""
+        """Return all definitions."""
         ...
 
     def save_definition(self, definition: Definition) -> None:
-        """Add a definition, or put it in the place of one of its name."""
+        """Add a definition, or replace the one with its name."""
         ...
 
     def delete_definition(self, kind: str, name: str) -> None:
@@ -94,15 +94,15 @@ class StoredDialogs(Protocol):
         ...
 
     def save_conversation(self, record: ConversationRecord) -> None:
-        """Add one end of a dialog, or store its new standing."""
+        """Add one end of a dialog, or store its new state."""
         ...
 
     def delete_conversation(self, handle: str) -> None:
-        """Forget one end of a dialog."""
+        """Delete one end of a dialog."""
         ...
 
     def count_sent(self, handle: str) -> ConversationRecord | None:
-        """Count a message that an end sends, and return how it stands then; None if it cannot send now."""
+        """Count a message that an end sends, and return its new state; None if it cannot send now."""
         ...
 
     def conversations(
@@ -114,7 +114,7 @@ class StoredDialogs(Protocol):
         state: ConversationState | None,
         group_id: str | None,
     ) -> list[ConversationRecord]:
-        """Return conversations by handle, behind one."""
+        """Return conversations in the order of handles, after a given one."""
         ...
 
     def service_in_use(self, name: str) -> bool:
@@ -130,29 +130,29 @@ class StoredDialogs(Protocol):
         ...
 
     def levels(self, queue_id: int) -> list[int]:
-        """Return the priorities of which messages may be in a queue, rising."""
+        """Return the priorities that may have messages in a queue, ascending."""
         ...
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
-        """Give the lock on a conversation group's session up, if it is held under `token`."""
+        """Release the lock on a conversation group's session if it is held under `token`."""
         ...
 
     def next_group(
         self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
     ) -> Callable[[], NextGroup | None]:
-        """Return what finds the next group of which a message can be received, with its next messages.
+        """Return a function that gives the next group with a receivable message, and its messages.
 
-        By anybody, that is, or by who has locked groups under `token`. `ranges`: between which session ids to
-        look, one after the other.
+        The message must be receivable by anyone, or by the holder of groups locked under `token`. `ranges`:
+        the ranges of session ids to search, in order.
         """
         ...
 
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
     ) -> tuple[OpenLane, list[ReceivedMessage]] | None:
-        """Return the lane of a group, or of one of its conversations, that is first, and its next messages.
+        """Return the first lane of a group, or of one of its conversations, and its next messages.
 
-        Messages locked under `token` hold back nothing. A suspect goes alone.
+        Messages locked under `token` do not block others. A suspect is delivered alone.
         """
         ...
 
@@ -165,7 +165,7 @@ class StoredDialogs(Protocol):
         text: str | None = None,
         sent: int | None = None,
     ) -> None:
-        """Add to a dialog's log. `sent`: when the message was sent that is dealt with by this."""
+        """Add to a dialog's log. `sent`: when the message was sent whose outcome this entry records."""
         ...
 
     def happenings(self, dialog: str) -> list[Happening]:
@@ -173,9 +173,9 @@ class StoredDialogs(Protocol):
         ...
 
     def trim_happenings(self, dialog: str, keep: int) -> None:
-        """Forget all but the latest entries of a dialog's log."""
+        """Delete all but the latest entries of a dialog's log."""
         ...
 
     def forget_happenings(self, dialog: str) -> None:
-        """Forget a dialog's log."""
+        """Delete a dialog's log."""
         ...

@@ -18,9 +18,9 @@ from lazaretto.store.contract.records import (
 
 
 class StoredHistory(Protocol):
-    """What an operation may note and look up within one commit.
+    """Records and looks up history within one commit.
 
-    Attempts and dead letters are under the key a message has in the queue itself. Details are JSON.
+    The key of attempts and dead letters is the message's key in the queue itself. Details are JSON.
     """
 
     def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
@@ -28,7 +28,7 @@ class StoredHistory(Protocol):
         ...
 
     def trim_attempts(self, key: int, number: int) -> None:
-        """Forget a message's attempts up to a number."""
+        """Delete a message's attempts up to a number."""
         ...
 
     def attempts(self, key: int) -> list[AttemptRecord]:
@@ -36,11 +36,11 @@ class StoredHistory(Protocol):
         ...
 
     def move_attempts(self, key: int, new_key: int) -> None:
-        """Keep a message's history under another key."""
+        """Move a message's history to another key."""
         ...
 
     def delete_attempts(self, keys: Sequence[int]) -> None:
-        """Forget messages' history."""
+        """Delete the history of messages."""
         ...
 
     def last_error(self, key: int) -> ErrorRecord | None:
@@ -48,35 +48,35 @@ class StoredHistory(Protocol):
         ...
 
     def insert_dead_letter(self, record: DeadLetterRecord, print_: Fingerprint) -> None:
-        """Record why a message was set aside, and count it by its fingerprint."""
+        """Record why a message was dead-lettered, and count it by its fingerprint."""
         ...
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
-        """Return one dead letter, or what became of it."""
+        """Return one dead letter, resolved or not."""
         ...
 
     def some_dead_letters(self, keys: Sequence[int]) -> dict[int, DeadLetterRecord]:
-        """Return several dead letters, or what became of them, by key."""
+        """Return several dead letters, resolved or not, by key."""
         ...
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        """Return the dead letters that wait, oldest sequence number first."""
+        """Return unresolved dead letters, lowest sequence number first."""
         ...
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
-        """Return the keys of these alone."""
+        """Return only the keys of unresolved dead letters."""
         ...
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
-        """Record what became of dead letters, and count them no longer."""
+        """Record how dead letters were resolved, and stop counting them."""
         ...
 
     def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
-        """Record what became of dead letters that were sent back or elsewhere, and under which keys."""
+        """Record dead letters as resubmitted or moved, with their new keys."""
         ...
 
     def forget_old(self, before: int, limit: int) -> bool:
-        """Forget old events, resolved dead letters and message ids; return whether there may be more."""
+        """Delete old events, resolved dead letters and message ids; return whether there may be more."""
         ...
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
@@ -96,5 +96,5 @@ class StoredHistory(Protocol):
         ...
 
     def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
-        """Return what operators did, the latest first."""
+        """Return operators' actions, newest first."""
         ...

@@ -1,4 +1,4 @@
-"""What stands beside messages in the store: bodies, sequence numbers, and ids that may come again."""
+"""Data stored beside messages: separate bodies, sequence numbers, and ids for duplicate detection."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Protocol
 
 
 class StoredBodies(Protocol):
-    """What an operation may do with bodies that stand by themselves within one commit."""
+    """Operations on separately stored bodies within one commit."""
 
     def take_id(self) -> int:
-        """Return an id for a body that is to stand by itself."""
+        """Return a new id for a separately stored body."""
         ...
 
     def insert(self, bodies: Mapping[int, bytes]) -> None:
-        """Store bodies by themselves, under their ids."""
+        """Store bodies separately, under their ids."""
         ...
 
     def find(self, body_id: int) -> bytes | None:
-        """Return a body that stands by itself; None: there is none."""
+        """Return a separately stored body, or None."""
         ...
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
-        """Note that so many more messages have a body, by its id, than the one that has it anyway."""
+        """Add to the number of further messages that share each body, by its id."""
         ...
 
     def delete(self, body_ids: Sequence[int]) -> None:
-        """Remove bodies that stand by themselves."""
+        """Remove separately stored bodies."""
         ...
 
 
 class StoredSequences(Protocol):
-    """What an operation may do with sequence numbers within one commit."""
+    """Assigns sequence numbers within one commit."""
 
     def take_key(self, queue_id: int, count: int = 1) -> int:
-        """Return the key for one further message at the queue's end, or for the first of several."""
+        """Return the key for a new message at the queue's end, or for the first of several."""
         ...
 
     def keep(self, key: int) -> None:
-        """Note that a sequence number is used, of a message that is not kept under it."""
+        """Mark a sequence number as used by a message that is not stored under it."""
         ...
 
 
 class StoredMessageIds(Protocol):
-    """What an operation may do with the message ids of a duplicate detection window within one commit."""
+    """Remembers and finds message ids of the duplicate detection window within one commit."""
 
     def find(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
         """Return the sequence number under which the id was sent within the window."""
@@ -56,5 +56,5 @@ class StoredMessageIds(Protocol):
         ...
 
     def forget(self, queue_id: int, message_id: str, partition_key: str, sequence_number: int) -> None:
-        """Forget a message id, if it was sent under this number."""
+        """Delete a message id if it was sent under this number."""
         ...

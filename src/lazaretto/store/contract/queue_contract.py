@@ -10,7 +10,7 @@ from lazaretto.store.contract.records import QueueRecord, Standing
 
 
 class StoredQueues(Protocol):
-    """What an operation may do with queues, topics and subscriptions within one commit."""
+    """Operations on queues, topics and subscriptions within one commit."""
 
     def by_path(self, path_key: str) -> QueueRecord | None:
         """Return the queue at a path."""
@@ -36,7 +36,7 @@ class StoredQueues(Protocol):
         ...
 
     def insert_many(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
-        """Add queues at those of the paths at which nothing is, and return them."""
+        """Add queues at the paths that are free, and return them."""
         ...
 
     def save(self, record: QueueRecord) -> QueueRecord:
@@ -44,7 +44,7 @@ class StoredQueues(Protocol):
         ...
 
     def delete(self, record: QueueRecord) -> None:
-        """Remove a queue; its messages go in chunks by `remove_deleted`."""
+        """Remove a queue; `remove_deleted` removes its messages in chunks."""
         ...
 
     def remove_deleted(self, limit: int) -> bool:
@@ -52,7 +52,7 @@ class StoredQueues(Protocol):
         ...
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
-        """Return how queues stand, with exact numbers of messages."""
+        """Return the states of queues, with exact numbers of messages."""
         ...
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
@@ -60,33 +60,33 @@ class StoredQueues(Protocol):
         ...
 
     def rollbacks(self, queue_id: int) -> int:
-        """Return how many receives from the queue were rolled back in a row."""
+        """Return the number of consecutive rolled-back receives from the queue."""
         ...
 
     def set_rollbacks(self, queue_id: int, count: int) -> None:
-        """Note how many receives from the queue were rolled back in a row."""
+        """Store the number of consecutive rolled-back receives from the queue."""
         ...
 
     def size(self, queue_id: int) -> int:
-        """Return the bytes that an entity with a largest size holds; a topic, in all its subscriptions."""
+        """Return the bytes in an entity with a maximum size; for a topic, in all its subscriptions."""
         ...
 
     def count_size(self, queue_id: int) -> None:
-        """Count the bytes that an entity holds, one by one, because it has a largest size from now on."""
+        """Count the bytes in an entity, message by message, when it gets a maximum size."""
         ...
 
     def sized(self, queue_id: int) -> int | None:
-        """Return the entity whose size a queue's messages count to: its topic, itself, or none."""
+        """Return the entity whose size includes a queue's messages: its topic, itself, or None."""
         ...
 
     def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
-        """Note when an entity is to be deleted unless it is used before."""
+        """Store when an entity will be deleted if it is not used before."""
         ...
 
     def idle_at(self, queue_id: int) -> int:
-        """Return when that is, or a time that is past if it is not known here."""
+        """Return when an idle entity will be deleted; a past time if it is not known here."""
         ...
 
     def idle(self, limit: int) -> list[QueueRecord]:
-        """Return the entities that were not used for as long as they may be."""
+        """Return the entities that have been idle for longer than allowed."""
         ...

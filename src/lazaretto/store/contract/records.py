@@ -15,7 +15,7 @@ from lazaretto.model.policy import Counters
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.
 FRESH, READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, SUSPECT = range(7)
 
-#: How users read a state.
+#: The names of states for users.
 STATES = (
     MessageState.ACTIVE,
     MessageState.ACTIVE,
@@ -50,9 +50,9 @@ class QueueRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """How a queue stands: `states` is the number of messages in the queue itself by their state.
+    """The state of a queue. `states`: the number of messages in the queue itself, by their state.
 
-    `size`: bytes, where it is kept. `subscriptions`: of a topic.
+    `size`: bytes, if it is tracked. `subscriptions`: the number for a topic.
     """
 
     expired: int = 0
@@ -70,10 +70,9 @@ class Standing:
 
 
 class MessageRow(msgspec.Struct):
-    """All that the engine decides by of one message; not its body. Times in microseconds.
+    """A message without its body, as the engine sees it. Times in microseconds.
 
-    `suspect`: 0, or one more than the deaths of workers that it is suspected of and not charged for:
-    it is then handed out alone.
+    `suspect`: 0, or 1 plus the uncounted worker deaths that it may have caused. A suspect is delivered alone.
     """
 
     key: int
@@ -135,7 +134,7 @@ class NewMessage(msgspec.Struct, frozen=True):
 class RoutedMessage(msgspec.Struct, frozen=True):
     """A message on its way through topics and forwarding queues. Times in microseconds.
 
-    `body`: None if it stands by itself, under `body_id`. `size`: bytes of the body. `origin`: the
+    `body`: None if it is stored separately, under `body_id`. `size`: bytes of the body. `origin`: the
     sequence number where it was submitted; `home`: its key there, where it is known. `hops`: how often
     it was forwarded. `scheduled`: when it becomes active. `generation`, `resubmitted_from`: as a row has.
     `set_aside`: it was a dead letter or rejected before, and is not dropped as a duplicate, or because
@@ -174,7 +173,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True):
-    """Why a message was set aside, and what became of it. `counters` is JSON. Times in microseconds."""
+    """Why a message was dead-lettered, and how it was resolved. `counters` is JSON. Times in microseconds."""
 
     key: int
     message_id: str
@@ -196,7 +195,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True):
 
 
 class DeadLetterCriteria(msgspec.Struct, frozen=True):
-    """Which dead letters are meant; None leaves a part open. Times in microseconds."""
+    """Selects dead letters; None places no condition. Times in microseconds."""
 
     first: int
     last: int
@@ -271,7 +270,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 
 
 class Notice(NamedTuple):
-    """Something for the log, about a queue: a level of the logging module, a text, a stack."""
+    """A log record about a queue: level of the logging module, text and stack."""
 
     level: int
     queue: str
@@ -280,14 +279,14 @@ class Notice(NamedTuple):
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
-    """Which session of which queue."""
+    """A session of a queue."""
 
     queue_id: int
     session_id: str
 
 
 class HeldSessionRecord(msgspec.Struct, frozen=True):
-    """A session that is held back, with JSON of the poison message it waits for."""
+    """A held session, with JSON of its poison message."""
 
     session_id: str
     held_by: str
@@ -301,7 +300,7 @@ class MessageStanding(msgspec.Struct, frozen=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's lock and state, and what holds it back: JSON of the poison message it waits for."""
+    """A session's lock and state, and JSON of the poison message that holds it."""
 
     lock_token: int | None
     locked_until: int | None
@@ -310,5 +309,5 @@ class SessionRecord(msgspec.Struct, frozen=True):
     held_by: str | None
 
     def is_locked(self, now: int) -> bool:
-        """Return whether somebody holds it at a time."""
+        """Return whether the session is locked at a given time."""
         return self.locked_until is not None and self.locked_until > now

@@ -21,14 +21,14 @@ class SampleRecord(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(Protocol):
-    """What an operation may do with kept messages within one commit."""
+    """Operations on kept messages within one commit."""
 
     def keep(self, keys: Sequence[int], longest: int) -> None:
-        """Keep messages that are about to be removed, but those whose body is longer than so many bytes."""
+        """Keep messages that are about to be removed, except those with a body above a limit."""
         ...
 
     def standing(self, queue_id: int) -> list[Kept]:
-        """Return what is known of a queue's kept messages, without these."""
+        """Return the records of a queue's kept messages, without the messages."""
         ...
 
     def of_queue(self, queue_id: int) -> list[SampleRecord]:

@@ -15,7 +15,7 @@ from lazaretto.store.contract.records import (
 
 
 class StoredSessions(Protocol):
-    """What an operation may do with sessions within one commit."""
+    """Operations on sessions within one commit."""
 
     def ids(self, queue_id: int) -> list[str]:
         """Return the sessions that have messages, a lock or a state."""
@@ -26,7 +26,7 @@ class StoredSessions(Protocol):
         ...
 
     def first_receivable(self, queue_id: int, session_id: str) -> int | None:
-        """Return the key of a session's first message that is not held back by a delayed one."""
+        """Return the key of a session's first message that no delayed message blocks."""
         ...
 
     def first_delayed(self, queue_id: int, session_id: str) -> int | None:
@@ -42,31 +42,31 @@ class StoredSessions(Protocol):
         ...
 
     def renew(self, queue_id: int, session_id: str, until: int) -> None:
-        """Prolong a session's lock."""
+        """Renew a session's lock."""
         ...
 
     def unlock(self, queue_id: int, session_id: str) -> None:
-        """Give a session's lock up, and forget the session if it has no state."""
+        """Release a session's lock, and delete the session if it has no state."""
         ...
 
     def hold(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
-        """Hold a session back because of a message; `held_by` is JSON."""
+        """Hold a session because of a message; `held_by` is JSON."""
         ...
 
     def release(self, keys: Sequence[int]) -> list[SessionAddress]:
-        """Let the sessions go on that messages hold back; return them."""
+        """Release the sessions that messages hold; return them."""
         ...
 
     def held_by(self, keys: Sequence[int]) -> dict[int, str]:
-        """Return the sessions that messages hold back, by the messages' keys."""
+        """Return the sessions that messages hold, by the messages' keys."""
         ...
 
     def held(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
-        """Return the sessions held back by messages between two keys."""
+        """Return the sessions held by messages between two keys."""
         ...
 
     def messages(self, queue_id: int, session_id: str) -> list[MessageStanding]:
-        """Return how every message of a session stands, in order."""
+        """Return the key and state of each message of a session, in order."""
         ...
 
     def set_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
@@ -74,9 +74,9 @@ class StoredSessions(Protocol):
         ...
 
     def locked_messages(self, queue_id: int, session_id: str) -> list[MessageRow]:
-        """Return the messages a session's receiver holds."""
+        """Return the messages that a session's receiver holds."""
         ...
 
     def due(self, limit: int) -> list[SessionAddress]:
-        """Return the sessions whose lock has run out."""
+        """Return the sessions whose lock has expired."""
         ...

@@ -9,16 +9,16 @@ from lazaretto.store.contract.records import QueueRecord, RoutedMessage
 
 
 class StoredTopics(Protocol):
-    """What an operation may do with topics within one commit."""
+    """Operations on topics within one commit."""
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
-        """Return the subscriptions of a topic by path; the same object as long as nothing has changed."""
+        """Return a topic's subscriptions by path; the same object until something changes."""
         ...
 
     def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
-        """Add messages that come to rest at a queue's end; return their keys."""
+        """Add routed messages at a queue's end; return their keys."""
         ...
 
     def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
-        """Add the same at another queue's end that `insert_routed` has put behind a key."""
+        """Repeat, at another queue's end, the messages that `insert_routed` added after a key."""
         ...

@@ -1,4 +1,4 @@
-"""The contract of a store, which the engine is written against.
+"""The contract between the engine and a store.
 
 The contract is Lazaretto's own and may change between versions; it is not meant to be
 implemented by users.
@@ -34,72 +34,72 @@ T = TypeVar("T")
 
 
 class Transaction(Protocol):
-    """What an operation may do within one commit. A key is a message's address (see keys).
+    """Everything an operation may do within one commit. A key is a message's address (see keys).
 
-    Messages are dealt with here; each other subject has a part of its own.
+    This class covers messages; each other subject has a part of its own.
 
-    Messages to hand over come without their lock: whoever locks them, or has had them locked, puts it in.
-    Those that are suspects are marked `alone`.
+    Messages for delivery are returned without their lock: the caller that locks them adds it. Suspects are
+    marked `alone`.
     """
 
     @property
     def queues(self) -> StoredQueues:
-        """What may be done with queues, topics and subscriptions."""
+        """Operations on queues, topics and subscriptions."""
         ...
 
     @property
     def sessions(self) -> StoredSessions:
-        """What may be done with sessions."""
+        """Operations on sessions."""
         ...
 
     @property
     def topics(self) -> StoredTopics:
-        """What may be done with topics."""
+        """Operations on topics."""
         ...
 
     @property
     def dialogs(self) -> StoredDialogs:
-        """What may be done with dialogs."""
+        """Operations on dialogs."""
         ...
 
     @property
     def claims(self) -> StoredClaims:
-        """What may be done with claims."""
+        """Operations on claims."""
         ...
 
     @property
     def workers(self) -> StoredWorkers:
-        """What may be done with workers and leases."""
+        """Operations on workers and leases."""
         ...
 
     @property
     def history(self) -> StoredHistory:
-        """What may be done with attempts, dead letters, events and the audit log."""
+        """Operations on attempts, dead letters, events and the audit log."""
         ...
 
     @property
     def causes(self) -> StoredCauses:
-        """What may be done with causes of dead letters."""
+        """Operations on causes of dead letters."""
         ...
 
     @property
     def message_ids(self) -> StoredMessageIds:
-        """What may be done with message ids that may come again."""
+        """Operations on message ids for duplicate detection."""
         ...
 
     @property
     def bodies(self) -> StoredBodies:
-        """What may be done with bodies that stand by themselves."""
+        """Operations on separately stored bodies."""
         ...
 
     @property
     def samples(self) -> StoredSamples:
-        """What may be done with completed messages that are kept as examples."""
+        """Operations on completed messages that are kept as examples."""
         ...
 
     @property
     def sequences(self) -> StoredSequences:
-        """What may be done with sequence numbers."""
+        """Operations on sequence numbers."""
         ...
 
     @property
@@ -114,11 +114,11 @@ class Transaction(Protocol):
 
     @property
     def plans(self) -> bool:
-        """Whether the commit is only planned yet: nothing of the store but settings can be read."""
+        """Whether the commit is only being planned: then only settings of the store can be read."""
         ...
 
     def random_token(self, messages: int = 1) -> int:
-        """Return a new token for a lock on so many messages at most."""
+        """Return a new token for a lock on up to `messages` messages."""
         ...
 
     def random_fraction(self) -> float:
@@ -126,11 +126,11 @@ class Transaction(Protocol):
         ...
 
     def wake(self, key: int, messages: int = 1) -> None:
-        """Tell receivers of the subqueue that `key` lies in, after the commit, that there may be so many."""
+        """After the commit, wake receivers of the subqueue that contains `key`, for a number of messages."""
         ...
 
     def tell(self, notice: Notice) -> None:
-        """Log something after the commit, if it is done."""
+        """Log a notice after the commit succeeds."""
         ...
 
     def new_message_id(self) -> str:
@@ -147,47 +147,46 @@ class Transaction(Protocol):
     def start_sending(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> Callable[[], list[int]] | None:
-        """Do what `insert_messages` does without knowing their keys.
+        """Start the work of `insert_messages` without waiting for the keys.
 
-        Return what gives the keys once the commit is done; None if that is not possible.
+        Return a function that gives the keys after the commit; None if that is not possible.
         """
         ...
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
-        """Add a message with a past; a body that stands by itself is named by `body_id`."""
+        """Add a message with earlier attempts; `body_id` names a separately stored body."""
         ...
 
     def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
-        """Take the next fresh messages of a queue if nothing else is to be looked at first, else None.
+        """Take the next fresh messages of a queue if nothing precedes them, else return None.
 
-        That is: nothing is due anywhere in the store, and no message of the queue is suspect or was handed
-        out before.
+        That is: no timer in the store is due, and no message of the queue is suspect or ready.
         """
         ...
 
     def start_taking(
         self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
     ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
-        """Do what `take_clear` does for several, each with a limit and a token, without waiting for answers.
+        """Start several `take_clear` calls, each with limit and token, without waiting for answers.
 
-        Return what gives the answers once the commit is done; None if that is not possible.
+        Return a function that gives the answers after the commit; None if that is not possible.
         """
         ...
 
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
-        """Lock and return the next messages that were never handed out."""
+        """Lock and return the next fresh messages."""
         ...
 
     def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
-        """Return receivable messages between two keys that were handed out before."""
+        """Return ready messages between two keys."""
         ...
 
     def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
-        """Return how many of the next messages between two keys have so many bytes at most; at least 1."""
+        """Return how many of the next messages between two keys fit into a size; at least 1."""
         ...
 
     def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
-        """Return how many of the next messages of a session have so many bytes at most; at least 1."""
+        """Return how many of the next messages of a session fit into a size; at least 1."""
         ...
 
     def select_session_messages(
@@ -197,7 +196,7 @@ class Transaction(Protocol):
         ...
 
     def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
-        """Return those of the messages that are in the state."""
+        """Return the given messages that are in the state."""
         ...
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
@@ -205,11 +204,11 @@ class Transaction(Protocol):
         ...
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
-        """Return those of the messages that are held under the lock now."""
+        """Return the given messages that are held under the lock now."""
         ...
 
     def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
-        """Return those of the messages that are held under the lock now, by key."""
+        """Return the given messages that are held under the lock now, by key."""
         ...
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
@@ -225,7 +224,7 @@ class Transaction(Protocol):
         ...
 
     def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
-        """Return those of the messages that are there, by key."""
+        """Return the given messages that exist, by key."""
         ...
 
     def body(self, key: int) -> bytes:
@@ -233,31 +232,31 @@ class Transaction(Protocol):
         ...
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
-        """Store a message's new standing, unlocked, under another key if one is given."""
+        """Store a message's new state, unlocked, under another key if one is given."""
         ...
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
-        """Store the new standing of several messages, unlocked, each under the key it is given by."""
+        """Store the new states of several messages, unlocked, each under the given key."""
         ...
 
     def save_counters(self, row: MessageRow) -> None:
-        """Store a message's counters alone; its lock, if it has one, stays."""
+        """Store only a message's counters; its lock, if any, stays."""
         ...
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
-        """Prolong a lock; return False if it is lost."""
+        """Renew a lock; return False if it is lost."""
         ...
 
     def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
-        """Prolong the locks on those of the messages that are held."""
+        """Renew the locks on the given messages that are held."""
         ...
 
     def anything_due(self) -> bool:
-        """Return whether the time of any message, session, claim or idle entity has come."""
+        """Return whether any message, session, claim or idle entity is due."""
         ...
 
     def due(self, limit: int) -> list[MessageRow]:
-        """Return the messages whose time has come."""
+        """Return the messages that are due."""
         ...
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
@@ -265,28 +264,28 @@ class Transaction(Protocol):
         ...
 
     def make_due(self, first: int, last: int) -> None:
-        """Let the first active message between two keys be looked at by whoever does what is due."""
+        """Make the first active message between two keys due."""
         ...
 
     def next_due(self) -> int | None:
-        """Return when the store must next look at a message, session, claim or idle entity."""
+        """Return when the next message, session, claim or idle entity is due."""
         ...
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
-        """Return messages between two keys as they stand."""
+        """Return messages between two keys, in every state."""
         ...
 
     def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
-        """Return those of the messages that are there, as `peek` does."""
+        """Return the given messages that exist, as `peek` does."""
         ...
 
     def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
-        """Return the first message between two keys that must be handed out alone."""
+        """Return the first message between two keys that must be delivered alone."""
         ...
 
 
 class Again(enum.Enum):
-    """The one answer that is none."""
+    """The type of `AGAIN`, which means that there is no answer yet."""
 
     AGAIN = enum.auto()
 
@@ -295,7 +294,7 @@ AGAIN = Again.AGAIN
 
 
 class Operation(Generic[T]):
-    """Something to do within one commit, together with the operations of others.
+    """One call's change to the store, which shares a commit with other operations.
 
     `run` may be called more than once, each time on a clean state: when another operation of the
     same commit fails, the commit is done again with each operation by itself. It must therefore
@@ -304,34 +303,35 @@ class Operation(Generic[T]):
 
     __slots__ = ()
 
-    #: Whether the answer waits until the commit is on disk, or only until it survives a kill.
+    #: Whether the answer waits until the commit is on disk. If not, it only survives a killed process.
     durable: ClassVar[bool] = True
-    #: Whether it often needs nothing but the settings of queues to be read before its commit.
+    #: Whether it often reads only the settings of queues before its commit.
     foreseeable: ClassVar[bool] = False
 
     def run(self, tx: Transaction) -> T | Again:
-        """Do it and return the answer.
+        """Run the operation and return its answer.
 
-        `AGAIN` as the answer: a part of what goes before is done; `run` is called again, in another commit.
+        The answer `AGAIN` means that part of the work is done; `run` is called again in another commit.
         """
         raise LazarettoError(f"{type(self).__name__} cannot be run")
 
     def start(self, tx: Transaction) -> Callable[[], T | Again] | None:
-        """Do it without reading the store, and return what gives the answer once the commit is done.
+        """Run without reading the store; return a function that gives the answer after the commit.
 
-        None if that is not possible. `AGAIN` as the answer: it was not, nothing was done; `run` is to do it.
+        Return None if that is not possible. The answer `AGAIN` means that nothing was done, and `run` must do
+        it.
         """
         return None
 
-    #: The place of operations of this class among those of one commit: lower ones are done first.
+    #: The order of this class within a commit: lower ones run first.
     rank: ClassVar[int] = 1
 
-    #: Whether `run_all` does more than one at a time better than one after the other.
+    #: Whether `run_all` is faster for several operations than running each by itself.
     mergeable: ClassVar[bool] = False
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[Any]:
-        """Do several operations of this class; return their answers in order."""
+        """Run several operations of this class; return their answers in order."""
         return [operation.run(tx) for operation in operations]
 
     @classmethod
@@ -343,10 +343,10 @@ class Operation(Generic[T]):
 
 
 class Savepoint(Protocol):
-    """A point within an exclusive session to return to."""
+    """A point within an exclusive session to roll back to."""
 
     def rollback(self) -> None:
-        """Undo what was done since."""
+        """Undo all changes since the savepoint."""
         ...
 
 
@@ -358,20 +358,20 @@ class Exclusive(Protocol):
         ...
 
     def savepoint(self) -> Savepoint:
-        """Mark a point to return to."""
+        """Create a savepoint."""
         ...
 
     def commit(self, operation: Operation[T]) -> T:
-        """Run the operation, commit everything, end."""
+        """Run the operation, commit everything, and end the session."""
         ...
 
     def rollback(self) -> None:
-        """Undo everything, end."""
+        """Undo everything and end the session."""
         ...
 
 
 class Store(Protocol):
-    """Keeps everything, for several threads and several processes."""
+    """A durable store, shared by threads and processes."""
 
     clock: Clock
 
@@ -382,19 +382,19 @@ class Store(Protocol):
 
     @property
     def paramstyle(self) -> str:
-        """How its SQL names parameters, in DB-API's words."""
+        """The parameter style of its SQL, as in DB-API."""
         ...
 
     def run(self, operation: Operation[T]) -> T:
-        """Do an operation, in one commit with those of other threads; return when it is safe."""
+        """Run an operation in one commit with those of other threads; return once it is committed."""
         ...
 
     def read(self, query: Callable[[Transaction], T]) -> T:
-        """Return what `query` finds in one consistent snapshot."""
+        """Return the result of `query` on one consistent snapshot."""
         ...
 
     def exclusive(self) -> Exclusive:
-        """Become the one writer, for the user's own SQL."""
+        """Become the only writer, for the user's own SQL."""
         ...
 
     def own_fault(self, error: Exception) -> StoreError | None:
@@ -402,20 +402,21 @@ class Store(Protocol):
         ...
 
     def changes(self, key: int) -> int:
-        """Return a number that grows when the subqueue that `key` lies in may have more to receive."""
+        """Return a number that grows when the subqueue that contains `key` may have new messages."""
         ...
 
     def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
-        """Wait until `changes(key)` is no longer `seen`; return False when the time is over.
+        """Wait until `changes(key)` is no longer `seen`; return False on timeout.
 
-        `alike`: what it waits for, as others do who may be woken in its stead; then `pass_on` is to follow.
+        `alike`: identifies callers that wait for the same thing, of which any may be woken. The woken one
+        must call `pass_on`.
         """
         ...
 
     def pass_on(self, key: int, alike: str | None) -> None:
-        """Wake one more of those who wait for the same: who was woken has found something, or failed."""
+        """Wake one more caller that waits for the same thing, after finding something or failing."""
         ...
 
     def close(self) -> None:
-        """Give everything up. Waiting callers get BrokerClosed."""
+        """Close the store. Waiting callers get BrokerClosed."""
         ...

@@ -8,56 +8,56 @@ from lazaretto.store.contract.records import LeaseRecord, MessageRow, WorkerReco
 
 
 class StoredWorkers(Protocol):
-    """What an operation may do with workers and leases within one commit."""
+    """Operations on workers and leases within one commit."""
 
     def register(self) -> None:
-        """Make sure that this process is known as one that holds messages."""
+        """Register this process as a worker."""
         ...
 
     def all(self) -> list[WorkerRecord]:
-        """Return all workers that are known, by name."""
+        """Return all known workers, by name."""
         ...
 
     def is_dead(self, worker: str) -> bool:
-        """Return whether a worker is known to have ended without giving up what it held."""
+        """Return whether a worker is known to have died while registered."""
         ...
 
     def dead(self) -> list[str]:
-        """Return the workers that have died and were not buried yet."""
+        """Return the dead workers that `bury` has not recorded yet."""
         ...
 
     def bury(self, worker: str) -> None:
-        """Note that a worker has died."""
+        """Record that a worker has died."""
         ...
 
     def needs_heartbeat(self) -> bool:
-        """Return whether this process is known as a worker."""
+        """Return whether this process is registered as a worker."""
         ...
 
     def write_heartbeat(self) -> None:
-        """Note that this process lives, if it is known as a worker."""
+        """Write a heartbeat, if this process is registered as a worker."""
         ...
 
     def delete(self) -> None:
-        """Forget this process as a worker: it has given up what it held, or lets it run out."""
+        """Unregister this process as a worker: it has released its messages, or lets their locks expire."""
         ...
 
     def locked_by(self, queue_id: int, worker: str, until: int) -> list[MessageRow]:
-        """Return a queue's messages that a worker holds under locks that run out until then."""
+        """Return a queue's messages that a worker holds under locks that expire by a given time."""
         ...
 
     def insert_lease(self, lease: LeaseRecord) -> None:
-        """Note what a service host was handed."""
+        """Record a service host's hand-over."""
         ...
 
     def start_lease(self, token: int) -> None:
-        """Note that the handlers of a hand-over are started."""
+        """Record that the handlers of a hand-over were started."""
         ...
 
     def leases_of(self, worker: str) -> list[LeaseRecord]:
-        """Return what a worker was handed and has not finished with."""
+        """Return a worker's unfinished hand-overs."""
         ...
 
     def delete_lease(self, token: int) -> None:
-        """Forget a hand-over."""
+        """Delete the lease of a hand-over."""
         ...

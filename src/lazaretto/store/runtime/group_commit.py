@@ -1,18 +1,18 @@
 """Group commit: writes the concurrent operations of several threads in one commit.
 
-For threads there is no writer thread. A thread that finds nobody writing writes for itself, so that a lone
-caller pays for no hand-over. Threads that come meanwhile leave their operation in a queue and
-sleep; one of them is woken to write for all of them next.
+Threads need no writer thread. A thread that finds no writer writes for itself, so a single caller never waits
+for another thread. Threads that arrive during a commit queue their operations and sleep. One of them is then
+woken to write for all of them.
 
-An operation whose answer need not wait for the disk, as a hand-over, would wait for it in one commit with
-others that must. So, when both kinds wait, every other commit is of the quick ones alone.
+Some operations, such as deliveries, need not wait for the disk, but would have to in a commit with others
+that must. So when both kinds wait, every other commit contains only the quick ones.
 
-What event loops submit is written by one thread of its own, or by any thread that writes meanwhile. Who has
-submitted operations of one commit is told of all of them at once.
+Operations of event loops are written by a dedicated thread, or by any other thread that is writing. One call
+notifies an event loop of all its operations in a commit.
 
-A signal may raise an exception in the main thread between any two steps. So the right to write is
-held by a `with` statement, and nobody relies on being woken: a sleeper looks up by itself
-now and then, and finds out if whoever was to answer it is gone.
+A signal may raise an exception in the main thread between any two steps. So a `with` statement holds the
+right to write, and no thread relies on being woken: a sleeping thread checks now and then whether the thread
+that should answer it is gone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ticket:
         self.wake: threading.Lock | None = None
 
     def drop(self) -> bool:
-        """Have it not written any more; return False if that may be too late."""
+        """Cancel the operation; return False if it may be too late."""
         if not self.taken:
             # Whoever takes it says so first, and then looks here.
             self.done = True
@@ -65,8 +65,8 @@ class Ticket:
 class GroupCommit:
     """Brings the operations of many threads to `commit`, in groups, one group at a time.
 
-    `commit` fills in each ticket's answer or error. What it raises itself becomes the error of
-    every ticket in the group. `always_durable`: no answer is given before it is on disk.
+    `commit` sets each ticket's answer or error. An error that it raises becomes the error of every ticket in
+    the group. `always_durable`: every answer waits for the disk.
     """
 
     def __init__(self, commit: Callable[[list[Ticket]], None], *, always_durable: bool = False) -> None:
@@ -109,7 +109,7 @@ class GroupCommit:
         return ticket.answer
 
     def submit(self, ticket: Ticket, after: Callable[[], None]) -> None:
-        """Have an operation written, and the ticket told; return at once. `after` runs after each commit."""
+        """Submit an operation and return at once; its ticket is notified. `after` runs after each commit."""
         if self.closed:
             raise BrokerClosed("the broker is closed")
         if self._server is None:
@@ -147,7 +147,7 @@ class GroupCommit:
         _tell(left)
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Accept no more operations."""
         self.closed = True
         if self._submitted.locked():
             _release(self._submitted)

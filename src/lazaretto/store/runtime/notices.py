@@ -13,12 +13,12 @@ from lazaretto.store.contract.records import Notice
 
 _log = logging.getLogger("lazaretto.messages")
 
-#: How many lines of one level about one queue are logged in a while, and how long that is, in seconds.
+#: Maximum log records of one level about one queue in a period, and the period in seconds.
 MOST, WHILE = 100, 10.0
 
 
 class NoticeLog:
-    """Takes notices while a commit is written, and logs them afterwards; threads share it.
+    """Collects notices while a commit is written, and logs them afterwards; threads share it.
 
     More than MOST of one level about one queue within WHILE are counted, and only their number is logged.
     """
@@ -39,7 +39,7 @@ class NoticeLog:
         return bool(self._new)
 
     def write(self) -> None:
-        """Log what was added. No fault of a log's handler gets out."""
+        """Log the added notices. Errors of log handlers are suppressed."""
         while True:
             try:
                 notice = self._new.popleft()
@@ -67,7 +67,7 @@ class NoticeLog:
 
 
 class _Span:
-    """How many notices of one kind came since when."""
+    """How many notices of one kind came, and since when."""
 
     __slots__ = ("count", "since")
 

@@ -1,8 +1,7 @@
 """Wakes threads and coroutines that wait for messages of a queue: only as many as needed.
 
-Those who would take any message of a place are alike: it does not matter which of them is woken. One is woken
-for each message; whoever was woken and found something, or failed, passes that on to one more. So a wake is
-lost only where there was nothing left.
+Waiters that would take any message of a place are alike: any of them may be woken. Each message wakes one. A
+woken waiter that found something, or failed, wakes one more. So a wake-up is lost only if nothing is left.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from lazaretto.errors import BrokerClosed
 
 
 class Elsewhere(Protocol):
-    """What is known of other processes."""
+    """News from other processes."""
 
     def number(self, place: int) -> int:
         """Return a number that changes when some process has news of a place."""
         ...
 
     def watch(self, place: int, alike: bool, threads: int) -> None:
-        """Note that so many threads more, or less, wait at a place. One thread calls it at a time."""
+        """Add to the number of threads that wait at a place. Calls must not overlap."""
         ...
 
 
 class Caller:
-    """Waits without a thread: `wake` is called, once, by whoever brings news."""
+    """A waiter without a thread: `wake` is called once when there is news."""
 
     def __init__(self, wake: Callable[[], object], place: int, alike: str | None) -> None:
         self._wake = wake
@@ -105,10 +104,10 @@ class Notifier:
                     condition.notify(1)
 
     def wait(self, place: int, seen: int, seconds: float, alike: str | None = None) -> bool:
-        """Wait until `count(place)` is no longer `seen`; return False when the time is over.
+        """Wait until `count(place)` is no longer `seen`; return False on timeout.
 
-        `alike`: what it waits for, as others do who may be woken in its stead. Whoever gives it calls
-        `pass_on` after it has found something, or failed to look.
+        `alike`: identifies waiters for the same thing, of which any may be woken. A caller that passes it
+        must call `pass_on` after it has found something, or failed.
         """
         end = time.monotonic() + seconds
         with self._lock:
@@ -177,7 +176,7 @@ class Notifier:
             self.elsewhere.watch(place, alike is not None, -1)
 
     def close(self) -> None:
-        """Wake everybody for good."""
+        """Wake all waiters, permanently."""
         with self._lock:
             self._closed = True
             for conditions in self._conditions.values():

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process, told apart from every other that ever has its number.
+    """A process, distinguished from all others that ever have its number.
 
-    `machine` is the same for all that can see each other's numbers: a container is a machine of
-    its own. `born` is when it started, in the machine's own measure; empty where that is not known.
+    `machine` is the same for processes that can see each other's numbers: a container is its own machine.
+    `born` is the start time in the machine's own units, or empty if unknown.
     """
 
     machine: str
@@ -27,7 +27,7 @@ def this_process() -> Process:
 
 
 def is_gone(process: Process) -> bool | None:
-    """Return whether a process has ended; None when it cannot be seen from here."""
+    """Return whether a process has ended; None if it cannot be seen from here."""
     if process.machine != _machine():
         return None
     try:
@@ -53,7 +53,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str | None:
-    """Return when a process started; "gone" if it has ended and nobody has asked how."""
+    """Return when a process started; "gone" if it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,11 +1,11 @@
-"""Before which moment no timer is left: what a process knows of the timers of a served store."""
+"""The time before which no timer is left, as far as a process knows."""
 
 from __future__ import annotations
 
 #: How far one process's time may be behind another's without that a timer is overlooked until the next full
 #: look, in microseconds.
 _SLACK = 250_000
-#: How often the full look is, in microseconds.
+#: Interval between full searches, in microseconds.
 _FULL_LOOK = 60_000_000
 
 
@@ -22,14 +22,14 @@ class DueMark:
         self._latest = 0
 
     def since(self, now: int) -> int:
-        """Return the moment from which on timers must be looked for."""
+        """Return the time from which timers must be searched."""
         if now < self._latest - _SLACK or now > self._looked + _FULL_LOOK:
             self._since, self._looked = 0, now
         self._latest = now
         return self._since
 
     def nothing_due(self, since: int, now: int) -> None:
-        """Note that there is no timer between two moments."""
+        """Record that there is no timer between two times."""
         if since <= self._since:
             self._since = max(self._since, now - _SLACK)
 
@@ -39,5 +39,5 @@ class DueMark:
         return self._since
 
     def lower(self, due: int) -> None:
-        """Note that there may be a timer at a moment, which may be of the past."""
+        """Record that there may be a timer at a time, which may be in the past."""
         self._since = min(self._since, due - 1)

@@ -11,9 +11,9 @@ from typing import Protocol
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection
 
-#: How often the server is asked whether there was a commit that nothing was heard of, in seconds.
+#: How often the server is asked for commits without a notification, in seconds.
 _ASK_EVERY = 1.0
-#: How long nothing is listened for once only this process's own commits were heard of, in seconds.
+#: How long listening pauses after only this process's own commits were heard, in seconds.
 _OWN_PAUSE = 0.01
 
 
@@ -29,7 +29,7 @@ class HasFileno(Protocol):
 
 
 class ServerClock:
-    """The server's time, as far as it is known here: set right by each commit."""
+    """An estimate of the server's time, corrected by each commit."""
 
     ticks = True
 
@@ -45,7 +45,7 @@ class ServerClock:
 
 
 class Bell:
-    """Ends a sleep of another thread of this process."""
+    """Ends the sleep of another thread of this process."""
 
     def __init__(self) -> None:
         self._hears, self._rings = socket.socketpair()
@@ -53,7 +53,7 @@ class Bell:
             end.setblocking(False)
 
     def ring(self) -> None:
-        """End the `sleep` that is under way, or else the next one."""
+        """End the current `sleep`, or the next one if none is running."""
         # Full, it has been rung; closed, nobody sleeps.
         with suppress(OSError):
             self._rings.send(b".")
@@ -74,7 +74,7 @@ class Bell:
 
 
 class Listener:
-    """Hears of commits by the server's word, and asks now and then, should one have been missed."""
+    """Listens for the server's notifications of commits, and polls now and then in case one was missed."""
 
     def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None, bell: Bell) -> None:
         self._clock = clock

@@ -26,7 +26,7 @@ _MIGRATING = 0x4C5A0001
 
 
 def check_name(schema: str) -> str:
-    """Return a schema's name, else raise InvalidOption."""
+    """Return a valid schema name. Raises InvalidOption."""
     if not isinstance(schema, str) or not _NAME.match(schema) or schema.startswith("pg_"):
         raise InvalidOption(
             "expected schema to be a name of lower-case letters, digits and _, 1 to 51 characters, "
@@ -92,13 +92,13 @@ def prepare(
 def migrate(
     connection: PgConnection, schema: str, where: str, *, now: int, after: bool = False
 ) -> list[Migration]:
-    """Do the migrations that are due, all in one commit, and return them.
+    """Run the pending migrations in one commit, and return them.
 
-    `after`: also those that workers of older versions do not survive.
+    `after`: also those that workers of older versions cannot work with.
     """
     connection.script(f"BEGIN; SELECT pg_advisory_xact_lock({_MIGRATING})")
     try:
-        # Another process may have been here since the last look.
+        # Another process may have migrated since the last check.
         found = look(connection, schema, where)
         steps = migrations()
         if found is None:
@@ -147,7 +147,7 @@ def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
 
 
 def shown_place(address: str, schema: str) -> str:
-    """Return where a store is, without the password, which errors must not show."""
+    """Return a store's location for errors, without the password."""
     parts = conninfo_to_dict(address)
     return f"store {schema} of {parts.get('dbname', '')} at {parts.get('host', 'the local server')}"
 

@@ -14,10 +14,10 @@ import psycopg
 
 T = TypeVar("T")
 
-#: How long a silence may be before the server is asked, in seconds: the first time and the longest.
+#: The first and the longest silence before the server is asked, in seconds.
 _SILENCE = 5.0
 _LONGEST_SILENCE = 60.0
-#: How long that question may take, in seconds.
+#: Timeout of that question, in seconds.
 _QUESTION = 5.0
 _AT_WORK = (
     "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND coalesce(state, 'active') NOT LIKE 'idle%%' "
@@ -38,12 +38,12 @@ class Watch:
         self._in_vain = False
 
     def heard(self) -> None:
-        """Note that the server has said or taken something."""
+        """Record that the server has sent or accepted something."""
         self._since = None
         self._in_vain = False
 
     def silent(self) -> None:
-        """Note that it has not. Raises OperationalError if it is gone."""
+        """Record a silence. Raises OperationalError if the server is gone."""
         if self._in_vain:
             # Not even what was under way while it was asked has come.
             raise psycopg.OperationalError("the server no longer answers on this connection")

@@ -17,12 +17,12 @@ Row = tuple[Any, ...]
 
 #: How many rows are read and committed at a time.
 _CHUNK = 2_000
-#: The name under which an unfinished copy says what it is a copy of.
+#: The name of the entry in which an unfinished copy records its source.
 COPYING = "copying"
 
 
 def unfinished(where: str) -> StoreIncomplete:
-    """Return the error of a store that is not all there."""
+    """Return the error for an incomplete store."""
     return StoreIncomplete(
         f"{where}: this is an interrupted copy; run `lazaretto store copy` again to resume it, or remove it"
     )
@@ -110,7 +110,7 @@ class Copyable(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of one table."""
+    """The result of copying one table."""
 
     table: str
     rows: int
@@ -118,7 +118,7 @@ class Copied:
 
 
 def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int], None]) -> list[Copied]:
-    """Copy everything into an empty store, or go on with a copy that was broken off.
+    """Copy everything into an empty store, or resume an interrupted copy.
 
     `progress` is told the table, the rows that are there, and those there are to be. Locks are dropped:
     what was held is receivable again. Raises StoreError if the target holds something else, or if what was
@@ -134,7 +134,7 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
             _copy_table(theirs, ours, table, columns, ours.last(table), progress)
             wanted, got = _digest(theirs, table, columns), _digest(ours, table, columns)
             if wanted != got:
-                # The source has gone on since the copy was broken off.
+                # The source has changed since the copy was interrupted.
                 ours.clear(table)
                 _copy_table(theirs, ours, table, columns, None, progress)
                 got = _digest(ours, table, columns)

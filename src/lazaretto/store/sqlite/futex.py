@@ -1,4 +1,4 @@
-"""Lets processes of one machine sleep at a word of shared memory, and wake each other there."""
+"""Lets processes of one machine sleep on a word of shared memory, and wake each other."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CALL = _system_call()
 
 
 def is_there() -> bool:
-    """Return whether the system has futexes, and this program knows how to ask for them."""
+    """Return whether the system has futexes that this program can call."""
     return _CALL is not None
 
 
 def wait(address: int, seen: int, seconds: float) -> None:
-    """Sleep until a `wake` at `address`, a signal, or the time is over; other threads run meanwhile.
+    """Sleep until a `wake` at `address`, a signal or the timeout; other threads keep running.
 
-    It does not sleep at all unless `seen` stands there.
+    It returns at once if the word is not `seen`.
     """
     assert _CALL is not None
     number, call = _CALL
@@ -56,7 +56,7 @@ def wait(address: int, seen: int, seconds: float) -> None:
 
 
 def wake(address: int) -> None:
-    """Wake whoever sleeps at `address`."""
+    """Wake the threads that sleep at `address`."""
     assert _CALL is not None
     number, call = _CALL
     call(number, address, _WAKE, 0x7FFF_FFFF, None, None, 0)

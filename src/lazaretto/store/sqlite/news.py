@@ -1,4 +1,4 @@
-"""Tells the other processes on a store where there may be something to receive, and hears it from them."""
+"""Exchanges news with other processes on a store: where there may be messages to receive."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lazaretto.store.sqlite.wake_file import BUCKETS, READER_BELL, READERS, Wake
 
 #: What readers wait for: any message, for which one of them is enough, or what only they may take.
 _ANY, _OWN = 1, 2
-#: How soon a store is woken again because something comes due, in seconds.
+#: Delay before a store is woken again because something comes due, in seconds.
 _TIMERS_EVERY = 0.01
 
 
 class News:
-    """One process's part of it. A process that waits for nothing costs the others nothing."""
+    """One process's part in the exchange. A process that does not wait costs the others nothing."""
 
     def __init__(self, file: WakeFile) -> None:
         self._file = file
@@ -32,7 +32,7 @@ class News:
         return self._file.news(place % BUCKETS)
 
     def watch(self, place: int, alike: bool, threads: int) -> None:
-        """Note that so many threads more, or less, wait at a place. One thread calls it at a time."""
+        """Add to the number of threads that wait at a place. Calls must not overlap."""
         bucket = place % BUCKETS
         waiters = self._waiters.setdefault(bucket, [0, 0])
         waiters[not alike] += threads
@@ -43,21 +43,21 @@ class News:
     # -- telling --------------------------------------------------------------------------------
 
     def note(self, places: Mapping[int, int]) -> None:
-        """Note news of these places: whoever starts to wait now sees it. `ring` is to follow."""
+        """Record news of these places: threads that start to wait now see it. Call `ring` next."""
         for place in places:
             # By the slot's number no two processes take the same one.
             number = self._file.slot << 24 | next(self._numbers) & 0xFF_FFFF
             self._file.set_news(place % BUCKETS, number)
 
     def ring(self, places: Mapping[int, int]) -> None:
-        """Wake other processes that wait for messages of these places: so many, and no more than needed."""
+        """Wake other processes that wait for messages of these places, no more than needed."""
         file = self._file
         slots = file.waiting(READERS)
         if not slots or slots == [file.slot]:
             return
         for place, messages in places.items():
             bucket = place % BUCKETS
-            # In turn, so that none is woken for all.
+            # Takes turns, so that no process is woken for all.
             start = next(self._numbers) % len(slots)
             for slot in slots[start:] + slots[:start]:
                 wants = 0 if slot == file.slot else file.wants(slot, bucket)
@@ -66,7 +66,7 @@ class News:
                     messages -= file.ring(slot, READER_BELL)
 
     def ring_for_timer(self) -> None:
-        """Have the processes that wait, and this one, look for what comes due soon."""
+        """Make the waiting processes, and this one, look for timers that are due soon."""
         file = self._file
         for slot in {file.slot, *file.waiting(READERS)}:
             file.set_timers(slot)
@@ -75,7 +75,7 @@ class News:
     # -- hearing --------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """End the `listen` that is under way, or else the next one."""
+        """End the current `listen`, or the next one if none is running."""
         self._awake = True
         self._file.ring(self._file.slot, READER_BELL)
 

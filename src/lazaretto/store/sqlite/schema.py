@@ -13,7 +13,7 @@ from lazaretto.store.sql.query_files import Migration, load_migrations
 from lazaretto.store.sqlite.connection import connect, translating
 from lazaretto.store.sqlite.store_file import make
 
-#: How long to wait before a file that another process is making a store is looked at again, in seconds.
+#: Delay before a file is checked again that another process is creating as a store, in seconds.
 _NAP = 0.01
 _ENTRIES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 

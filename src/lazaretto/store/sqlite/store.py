@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 #: seconds: the first and the longest time. SQLite's own waits are longer, and so less fair.
 _FIRST_NAP = 0.000_2
 _LONGEST_NAP = 0.005
-#: How often others' commits are looked for all the same by those who are told of them, in seconds.
+#: How often a process that gets news still checks for others' commits, in seconds.
 _POLL = 0.25
-#: Whoever writes waits here, not in SQLite.
+#: Writers wait here, not in SQLite.
 _NO_PATIENCE = "PRAGMA busy_timeout = 0"
 
 
@@ -73,7 +73,7 @@ class SqliteStore(SqlStore):
         where = f"store {path}"
         prepare(path, create=create, adopt=adopt, copying=copying, busy=busy, now=clock.now())
         with translating(where):
-            # Opened with patience: another process may just be making the file a store.
+            # Opening retries: another process may be creating the store in this file.
             connection = connect(path, busy=busy)
             # Opens the log, too.
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -102,7 +102,7 @@ class SqliteStore(SqlStore):
         self.poll = _POLL
 
     def _connect(self, *, read_only: bool = False) -> sqlite3.Connection:
-        """Return one more connection to the same file. Raises StoreGone if another one is in its place."""
+        """Return another connection to the same file. Raises StoreGone if the file was replaced."""
         self._file.refuse_gone()
         connection = connect(self.path, read_only=read_only, busy=self._busy)
         try:
@@ -139,7 +139,7 @@ class SqliteStore(SqlStore):
         self._wait_to_begin(connection)
 
     def _wait_to_begin(self, connection: sqlite3.Connection) -> None:
-        """Start a transaction, when no other process is in one, and it is this one's turn.
+        """Start a transaction once no other process is in one and it is this one's turn.
 
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,8 +20,9 @@ from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
-from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, migrations, prepare, shown_place
+from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.tables import PgTables
+from lazaretto.store.postgres.upkeep import Upkeep
 from lazaretto.store.postgres.user_sql import PgExclusive
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_transaction import Settings, WholeContext, WholeTransaction
@@ -35,17 +34,10 @@ from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 #: How long it waits before it connects again, in seconds: the first and the longest time.
 _FIRST_NAP = 0.05
 _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
-#: The lock of whoever clears away dead rows, and how often that is looked for, in seconds; how soon again if
-#: it was in vain, as a multiple of the time that took.
-_TIDYING = 0x4C5A0003
-_TIDY_EVERY = 2.0
-_TIDY_IN_VAIN = 20.0
 #: After how many commits in a row a process assumes that it is the only one that writes.
 _LONE_COMMITS = 50
 #: How soon a timer is looked for after this process's own commits, in seconds.
@@ -113,7 +105,7 @@ class PostgresStore(SqlStore):
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
-        self._tidy_at = time.monotonic() + _TIDY_EVERY
+        self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._borrow, self._give_back)
         self._listener: Listener | None = None
         #: Whether something that was written comes due soon.
         self._comes_due = False
@@ -432,70 +424,16 @@ class PostgresStore(SqlStore):
                 connection.close()
 
     def tidy(self) -> None:
-        # The server's own vacuum looks once a minute: a long time at some thousand messages a second.
-        now = time.monotonic()
-        if now >= self._tidy_at and not self._closed.is_set():
-            self._tidy_at = now + _TIDY_EVERY
-            threading.Thread(target=self._tidy, name="lazaretto-tidy", daemon=True).start()
-
-    def _tidy(self) -> None:
-        try:
-            connection = self._borrow()
-        except psycopg.Error as error:
-            _log.debug("not tidied: %s", self._translated(error))
-            return
-        try:
-            begun = time.monotonic()
-            if self._vacuum(connection) and self._vacuum(connection):
-                # In vain, as long as some transaction may still see it all.
-                now = time.monotonic()
-                self._tidy_at = now + max(_TIDY_EVERY, _TIDY_IN_VAIN * (now - begun))
-        except psycopg.Error as error:
-            # With it goes the lock, if it has that.
-            connection.close()
-            _log.debug("not tidied: %s", self._translated(error))
-        finally:
-            self._give_back(connection)
-
-    def _vacuum(self, connection: PgConnection) -> bool:
-        """Vacuum the tables that hold much that is gone; return whether there were any."""
-        values = (self.schema, _TIDYING, self._number)
-        crowded = connection.execute(self.dialect.text("select_crowded"), values).fetchall()
-        for (table,) in crowded:
-            connection.script(f'VACUUM (TRUNCATE false) "{self.schema}"."{table}"')
-        connection.execute("SELECT pg_advisory_unlock_all()")
-        return bool(crowded)
+        if not self._closed.is_set():
+            self._upkeep.tidy()
 
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
-        with translating(self._where):
-            connection = self._borrow()
-            try:
-                found = connection.execute(self.dialect.text("select_problems")).fetchall()
-            finally:
-                self._give_back(connection)
-        return [f"{what}: {count}" for what, count in found]
+        return self._upkeep.check()
 
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""
-        with translating(self._where):
-            connection = self._borrow()
-            try:
-                meta = dict(connection.execute(self.dialect.text("select_meta")).fetchall())
-                found = connection.execute(self.dialect.text("select_facts"), (self.schema,)).fetchone()
-                server, size, commit = found
-            finally:
-                self._give_back(connection)
-        return {
-            "schema_name": self.schema,
-            "schema": int(meta["schema"]),
-            "oldest_schema": int(meta["oldest"]),
-            "newest_schema": migrations()[-1].number,
-            "store_id": meta["store_id"],
-            "postgresql": server,
-            "synchronous_commit": commit,
-            "bytes": size,
-        }
+        return self._upkeep.facts()
 
     def _connections(self) -> Sequence[Closable]:
         return [*self._readers, *self._lent, self._connection, self._bell]

@@ -1,0 +1,114 @@
+"""Looks after the tables of a store on the server: dead rows, what is wrong, settings and sizes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from lazaretto.store.postgres.connection import PgConnection, translated, translating
+from lazaretto.store.postgres.schema import migrations
+from lazaretto.store.sql.statements import Dialect
+
+_log = logging.getLogger(__name__)
+
+#: The lock of whoever clears away dead rows, and how often that is looked for, in seconds; how soon again if
+#: it was in vain, as a multiple of the time that took.
+_TIDYING = 0x4C5A0003
+_TIDY_EVERY = 2.0
+_TIDY_IN_VAIN = 20.0
+
+
+class Upkeep:
+    """Looks after the store in `schema`, on connections that it borrows and gives back.
+
+    `number`: the schema's half of its locks. `where` names the store in errors.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        schema: str,
+        number: int,
+        where: str,
+        borrow: Callable[[], PgConnection],
+        give_back: Callable[[PgConnection], None],
+    ) -> None:
+        self._dialect = dialect
+        self._schema = schema
+        self._number = number
+        self._where = where
+        self._borrow = borrow
+        self._give_back = give_back
+        self._tidy_at = time.monotonic() + _TIDY_EVERY
+
+    def tidy(self) -> None:
+        """Clear away dead rows in a thread of its own, if that is due."""
+        # The server's own vacuum looks once a minute: a long time at some thousand messages a second.
+        now = time.monotonic()
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_EVERY
+            threading.Thread(target=self._tidy, name="lazaretto-tidy", daemon=True).start()
+
+    def _tidy(self) -> None:
+        try:
+            connection = self._borrow()
+        except psycopg.Error as error:
+            _log.debug("not tidied: %s", translated(error, self._where))
+            return
+        try:
+            begun = time.monotonic()
+            if self._vacuum(connection) and self._vacuum(connection):
+                # In vain, as long as some transaction may still see it all.
+                now = time.monotonic()
+                self._tidy_at = now + max(_TIDY_EVERY, _TIDY_IN_VAIN * (now - begun))
+        except psycopg.Error as error:
+            # With it goes the lock, if it has that.
+            connection.close()
+            _log.debug("not tidied: %s", translated(error, self._where))
+        finally:
+            self._give_back(connection)
+
+    def _vacuum(self, connection: PgConnection) -> bool:
+        """Vacuum the tables that hold much that is gone; return whether there were any."""
+        values = (self._schema, _TIDYING, self._number)
+        crowded = connection.execute(self._dialect.text("select_crowded"), values).fetchall()
+        for (table,) in crowded:
+            connection.script(f'VACUUM (TRUNCATE false) "{self._schema}"."{table}"')
+        connection.execute("SELECT pg_advisory_unlock_all()")
+        return bool(crowded)
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the store: nothing, if all is well."""
+        with translating(self._where):
+            connection = self._borrow()
+            try:
+                found = connection.execute(self._dialect.text("select_problems")).fetchall()
+            finally:
+                self._give_back(connection)
+        return [f"{what}: {count}" for what, count in found]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the store's settings and sizes, for people who look after it."""
+        with translating(self._where):
+            connection = self._borrow()
+            try:
+                meta = dict(connection.execute(self._dialect.text("select_meta")).fetchall())
+                found = connection.execute(self._dialect.text("select_facts"), (self._schema,)).fetchone()
+                server, size, commit = found
+            finally:
+                self._give_back(connection)
+        return {
+            "schema_name": self._schema,
+            "schema": int(meta["schema"]),
+            "oldest_schema": int(meta["oldest"]),
+            "newest_schema": migrations()[-1].number,
+            "store_id": meta["store_id"],
+            "postgresql": server,
+            "synchronous_commit": commit,
+            "bytes": size,
+        }

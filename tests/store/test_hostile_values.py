@@ -164,7 +164,7 @@ RIGHT: dict[str, Any] = {
     "status": "active",    "verb": "auto", "topic": "t", "name": "a", "rules": None, "rule": Rule("r"),
     "sql": "SELECT 1",
     "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
-    "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
+    "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {

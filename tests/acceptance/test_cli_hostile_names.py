@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from cli_program import Program
@@ -13,6 +12,7 @@ from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlF
 
 #: Colour, the window's title, a notifier, a carriage return, a C1 escape, text that runs backwards, markup.
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\x9b\u202e\u2066[red]\u200f"
+WIDTHS = (60, 80, 120, 200)
 #: What is a sequence of the command's own drawing on a terminal, and needs no look.
 _OWN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r\n")
 
@@ -48,10 +48,10 @@ LISTINGS = {
 }
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Program:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """A store in which every name and text is hostile."""
-    path = tmp_path / "store.db"
+    path = tmp_path_factory.mktemp("hostile") / "store.db"
     with lazaretto.connect(path) as broker:
         policy = PoisonPolicy(receive_retry_count=0)
         broker.create_queue("q", QueueOptions(policy=policy))
@@ -91,10 +91,13 @@ def test_listings(program: Program, listing: str) -> None:
     result = program(*arguments)
     assert result.code in (0, 1), result
     assert _unsafe(result.out + result.err) == []
-    shown = program.on_terminal(*arguments)[1]
-    assert _unsafe(_OWN.sub("\n", shown)) == []
-    assert "\x1b[31m" not in shown
-    assert "\x1b]0" not in shown
+    for width in WIDTHS:
+        program.environment["COLUMNS"] = str(width)
+        code, shown = program.on_terminal(*arguments)
+        assert code == result.code
+        assert _unsafe(_OWN.sub("\n", shown)) == []
+        assert "\x1b[31m" not in shown
+        assert "\x1b]0" not in shown
 
 
 def test_every_listing_is_tried(program: Program) -> None:

@@ -73,7 +73,7 @@ class Run:
             sender = broker.sender("work")
             for at in range(0, len(self._bodies), 1_000):
                 sender.send([Message(text) for text in self._bodies[at : at + 1_000]])
-            handler = Handler("work", self._handler, self._options)
+            handler = Handler.with_options("work", self._handler, self._options)
             host = ServiceHost(broker, handler, on_output=lambda text: None)
             begun = 0.0
             with host:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import lazaretto
-from lazaretto.host import Handler, HandlerContext, ServiceHost
+from lazaretto.host import Handler, HandlerContext, Isolation, ServiceHost
 
 
 def act(message: lazaretto.ReceivedMessage, context: HandlerContext) -> None:
@@ -40,7 +40,11 @@ def main() -> None:
     with lazaretto.connect(store) as broker:
         function = act_async if "ASYNC" in os.environ else act
         handler = Handler(
-            "work", function, isolation=isolation, batch_size=int(batch_size), concurrency=int(concurrency)
+            "work",
+            function,
+            isolation=Isolation(isolation),
+            batch_size=int(batch_size),
+            concurrency=int(concurrency),
         )
         host = ServiceHost(broker, handler, grace=float(grace))
 

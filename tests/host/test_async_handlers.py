@@ -13,6 +13,7 @@ import pytest
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, serve, wait_until
 from .test_deaths import Service, end
@@ -36,7 +37,7 @@ async def act(message: ReceivedMessage) -> None:
         os._exit(3)
 
 
-def test_forty_naps_take_little_longer_than_one(broker: Broker, isolation: str) -> None:
+def test_forty_naps_take_little_longer_than_one(broker: Broker, isolation: GivenIsolation) -> None:
     send(broker, "work", *[b"nap 0.5"] * 40)
     begun = time.monotonic()
     (report,) = serve(broker, Handler("work", act, isolation=isolation))
@@ -60,7 +61,9 @@ def test_no_more_run_at_the_same_time_than_a_batch_has(broker: Broker) -> None:
     assert most == 5
 
 
-def test_those_that_have_ended_are_settled_while_another_goes_on(broker: Broker, isolation: str) -> None:
+def test_those_that_have_ended_are_settled_while_another_goes_on(
+    broker: Broker, isolation: GivenIsolation
+) -> None:
     broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0))
     long, *_ = send(broker, "work", b"nap 60", b"nap 0", b"raise a", b"nap 0.01")
     host = ServiceHost(broker, Handler("work", act, isolation=isolation, deadline=None), grace=0.1)
@@ -74,7 +77,7 @@ def test_those_that_have_ended_are_settled_while_another_goes_on(broker: Broker,
     assert dead.error_message == "a"
 
 
-def test_one_of_many_fails_or_is_late(broker: Broker, isolation: str) -> None:
+def test_one_of_many_fails_or_is_late(broker: Broker, isolation: GivenIsolation) -> None:
     broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0))
     bodies = [b"nap 0.1", b"raise a", b"nap 60", b"nap 0.1"]
     numbers = send(broker, "work", *bodies)
@@ -105,7 +108,7 @@ def test_one_that_blocks_the_hosts_own_process_expires_alone(broker: Broker) -> 
 
 
 def test_a_killed_host_charges_nobody_where_several_were_at_work(
-    broker: Broker, store: Path, isolation: str
+    broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
     broker.update_queue("work", policy=PoisonPolicy())
     with broker.transaction() as tx:
@@ -122,7 +125,7 @@ def test_a_killed_host_charges_nobody_where_several_were_at_work(
 
 
 def test_control_c_gives_back_uncharged_what_is_not_finished(
-    broker: Broker, store: Path, isolation: str
+    broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
     with broker.transaction() as tx:
         tx.execute("CREATE TABLE done (n INTEGER PRIMARY KEY)")
@@ -137,7 +140,9 @@ def test_control_c_gives_back_uncharged_what_is_not_finished(
     ]
 
 
-def test_messages_of_one_session_never_run_at_the_same_time(broker: Broker, isolation: str) -> None:
+def test_messages_of_one_session_never_run_at_the_same_time(
+    broker: Broker, isolation: GivenIsolation
+) -> None:
     broker.create_queue("steps", QueueOptions(requires_session=True))
     broker.create_queue("seen")
     with broker.sender("steps") as sender:
@@ -160,7 +165,7 @@ def test_messages_of_one_session_never_run_at_the_same_time(broker: Broker, isol
         assert [n for s, n in seen if s == session] == list(range(6))
 
 
-def test_async_middleware_is_awaited(broker: Broker, isolation: str) -> None:
+def test_async_middleware_is_awaited(broker: Broker, isolation: GivenIsolation) -> None:
     async def around(message: Any, context: Any, call_next: Callable[[], Any]) -> None:
         import asyncio
 
@@ -175,7 +180,7 @@ def test_async_middleware_is_awaited(broker: Broker, isolation: str) -> None:
     assert [m.body for m in broker.peek("out", 9)] == [b"before", b"after"]
 
 
-def test_what_a_handler_sends_is_committed_as_it_ends(broker: Broker, isolation: str) -> None:
+def test_what_a_handler_sends_is_committed_as_it_ends(broker: Broker, isolation: GivenIsolation) -> None:
     async def copy(message: ReceivedMessage, context: HandlerContext) -> None:
         import asyncio
 

@@ -17,6 +17,7 @@ from lazaretto import (
     ReceivedMessage,
 )
 from lazaretto.host import Handler, ServiceHost
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, serve, wait_until, worked_off
 
@@ -44,7 +45,7 @@ def down(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("batch_size", [1, 100])
 @pytest.mark.parametrize("retries", [0, 1, 9])
 def test_an_outage_costs_no_message_anything(
-    broker: Broker, isolation: str, down: Path, batch_size: int, retries: int
+    broker: Broker, isolation: GivenIsolation, down: Path, batch_size: int, retries: int
 ) -> None:
     broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=retries), breaker=QUICK)
     numbers = send(broker, "work", *[b"%d" % n for n in range(300)])
@@ -70,7 +71,9 @@ def test_an_outage_costs_no_message_anything(
     assert opened.detail["error"] == "ConnectionError: the database is down"
 
 
-def test_poison_among_good_messages_does_not_open_it(broker: Broker, isolation: str, down: Path) -> None:
+def test_poison_among_good_messages_does_not_open_it(
+    broker: Broker, isolation: GivenIsolation, down: Path
+) -> None:
     bodies = [b"poison" if n % 20 == 7 else b"good" for n in range(1000)]
     send(broker, "work", *bodies)
     (report,) = serve(broker, Handler("work", Dependent(down), isolation=isolation))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, PoisonPolicy
+from lazaretto.host import Isolation
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, wait_until
 
@@ -22,7 +24,7 @@ class Service:
     """A host's process, and what it has begun."""
 
     def __init__(
-        self, store: Path, isolation: str, *, batch: int = 50, slots: int = 1, grace: float = 30
+        self, store: Path, isolation: GivenIsolation, *, batch: int = 50, slots: int = 1, grace: float = 30
     ) -> None:
         self.begun = store.with_name("begun")
         self.begun.touch()
@@ -30,7 +32,7 @@ class Service:
             sys.executable,
             str(PROGRAM),
             str(store),
-            isolation,
+            Isolation(isolation).value,
             str(batch),
             str(slots),
             str(grace),
@@ -70,7 +72,7 @@ def end(process: subprocess.Popen[bytes], number: int = 0) -> int:
 
 
 def test_told_to_stop_it_finishes_what_runs_and_gives_back_the_rest(
-    broker: Broker, store: Path, isolation: str
+    broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
     numbers = send(broker, "work", b"nap 0.5", *[b"nap 5 %d" % n for n in range(80)])
     service = Service(store, isolation)
@@ -85,7 +87,7 @@ def test_told_to_stop_it_finishes_what_runs_and_gives_back_the_rest(
 
 
 def test_what_is_not_finished_within_the_grace_is_given_back(
-    broker: Broker, store: Path, isolation: str
+    broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
     numbers = send(broker, "work", b"nap 60", b"good")
     service = Service(store, isolation, grace=0.2)
@@ -99,7 +101,9 @@ def test_what_is_not_finished_within_the_grace_is_given_back(
     ]
 
 
-def test_three_rolling_restarts_that_kill_charge_nothing(broker: Broker, store: Path, isolation: str) -> None:
+def test_three_rolling_restarts_that_kill_charge_nothing(
+    broker: Broker, store: Path, isolation: GivenIsolation
+) -> None:
     """Killed at work three times: those at work are suspects, alone from then on, and all get done."""
     numbers = send(broker, "work", *[b"nap 0.01 %d" % n for n in range(120)])
     service = Service(store, isolation)

@@ -21,6 +21,7 @@ from lazaretto import (
     SandboxSetupError,
 )
 from lazaretto.host import Handler, HandlerContext, ServiceHost, handler, load_function, load_handlers
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, serve
 
@@ -195,7 +196,9 @@ def test_a_handler_is_still_its_function() -> None:
     assert (double.__name__, double.__doc__, double.options.deadline) == ("double", "Twice.", 5.0)
 
 
-def test_a_failing_dead_letter_is_not_tried_without_a_pause(broker: Broker, isolation: str) -> None:
+def test_a_failing_dead_letter_is_not_tried_without_a_pause(
+    broker: Broker, isolation: GivenIsolation
+) -> None:
     broker.sender("work").send([Message(b"bad"), Message(b"good")])
     with broker.receiver("work") as receiver:
         receiver.dead_letter(receiver.receive(2))

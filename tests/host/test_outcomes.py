@@ -11,6 +11,7 @@ import pytest
 
 from lazaretto import Broker, InvalidMessage, Message, Outcome, PoisonPolicy, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, PoisonMessage, ServiceHost, handler
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, serve, wait_until
 
@@ -55,7 +56,7 @@ def act(message: ReceivedMessage, context: HandlerContext) -> None:
             context.dead_letter()
 
 
-def one(broker: Broker, isolation: str, body: bytes, **options: Any) -> int:
+def one(broker: Broker, isolation: GivenIsolation, body: bytes, **options: Any) -> int:
     """Have one message handled among good ones; return its sequence number."""
     with broker.transaction() as tx:
         tx.execute("CREATE TABLE IF NOT EXISTS done (n NOT NULL)")
@@ -69,7 +70,7 @@ def dead(broker: Broker, number: int) -> tuple[str | None, str | None, list[Outc
     return letter.reason, letter.error_type, [a.outcome for a in letter.attempts]
 
 
-def test_good_messages_are_completed(broker: Broker, isolation: str) -> None:
+def test_good_messages_are_completed(broker: Broker, isolation: GivenIsolation) -> None:
     one(broker, isolation, GOOD)
     assert broker.queue("work").counts.total == 0
 
@@ -98,7 +99,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("body", FAILURES, ids=lambda b: b.decode())
-def test_each_failure_has_its_end(broker: Broker, isolation: str, body: bytes) -> None:
+def test_each_failure_has_its_end(broker: Broker, isolation: GivenIsolation, body: bytes) -> None:
     number = one(broker, isolation, body)
     assert dead(broker, number) == FAILURES[body]
     assert broker.queue("work").counts.total == 1
@@ -107,13 +108,13 @@ def test_each_failure_has_its_end(broker: Broker, isolation: str, body: bytes) -
     )
 
 
-def test_a_failure_keeps_its_stack(broker: Broker, isolation: str) -> None:
+def test_a_failure_keeps_its_stack(broker: Broker, isolation: GivenIsolation) -> None:
     letter = broker.dead_letter("work", one(broker, isolation, b"fail"))
     assert letter.error_message == "no good"
     assert all("in act" in (a.stack or "") and "no good" in (a.stack or "") for a in letter.attempts)
 
 
-def test_a_rejected_message_goes_back_to_its_sender(broker: Broker, isolation: str) -> None:
+def test_a_rejected_message_goes_back_to_its_sender(broker: Broker, isolation: GivenIsolation) -> None:
     number = one(broker, isolation, b"reject")
     (back,) = broker.peek("$system/deadletter", 5)
     assert back.negative_acknowledgement is not None
@@ -121,14 +122,14 @@ def test_a_rejected_message_goes_back_to_its_sender(broker: Broker, isolation: s
     assert back.enqueued_sequence_number == number
 
 
-def test_a_deferred_message_waits_for_its_number(broker: Broker, isolation: str) -> None:
+def test_a_deferred_message_waits_for_its_number(broker: Broker, isolation: GivenIsolation) -> None:
     number = one(broker, isolation, b"defer")
     with broker.receiver("work") as receiver:
         (message,) = receiver.receive_deferred(number)
         assert message.body == b"defer"
 
 
-def test_sends_and_sql_take_effect_with_the_settlement(broker: Broker, isolation: str) -> None:
+def test_sends_and_sql_take_effect_with_the_settlement(broker: Broker, isolation: GivenIsolation) -> None:
     one(broker, isolation, b"send")
     one(broker, isolation, b"sql")
     assert [(m.body, m.subject) for m in broker.peek("out", 9)] == [(b"1", "s"), (b"2", None)]
@@ -136,7 +137,7 @@ def test_sends_and_sql_take_effect_with_the_settlement(broker: Broker, isolation
         assert tx.execute("SELECT n FROM done").fetchall() == [(1,)]
 
 
-def test_only_the_culprit_of_a_commit_is_charged(broker: Broker, isolation: str) -> None:
+def test_only_the_culprit_of_a_commit_is_charged(broker: Broker, isolation: GivenIsolation) -> None:
     """A batch whose commit fails is committed one by one."""
     with broker.transaction() as tx:
         tx.execute("CREATE TABLE done (n NOT NULL)")
@@ -150,7 +151,7 @@ def test_only_the_culprit_of_a_commit_is_charged(broker: Broker, isolation: str)
 
 
 class TestContext:
-    def test_it_tells_of_the_attempts_before(self, broker: Broker, isolation: str) -> None:
+    def test_it_tells_of_the_attempts_before(self, broker: Broker, isolation: GivenIsolation) -> None:
         broker.update_queue(
             "work", policy=PoisonPolicy(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=0.01)
         )
@@ -167,7 +168,7 @@ class TestContext:
         serve(broker, Handler("work", tell, isolation=isolation))
         assert broker.dead_letter("work", number).description == "((4, 3, 1, 2), ('KeyError', '3'))"
 
-    def test_the_message_is_whole(self, broker: Broker, isolation: str) -> None:
+    def test_the_message_is_whole(self, broker: Broker, isolation: GivenIsolation) -> None:
         def tell(message: ReceivedMessage, context: HandlerContext) -> None:
             facts = (message.message_id, message.subject, message.properties, message.sequence_number)
             context.dead_letter("Told", repr((facts, message.body)))
@@ -180,7 +181,7 @@ class TestContext:
 
 
 class TestAsync:
-    def test_a_coroutine_is_awaited(self, broker: Broker, isolation: str) -> None:
+    def test_a_coroutine_is_awaited(self, broker: Broker, isolation: GivenIsolation) -> None:
         async def act(message: ReceivedMessage, context: HandlerContext) -> None:
             await asyncio.sleep(0)
             if message.body == b"fail":
@@ -192,7 +193,7 @@ class TestAsync:
         assert [m.body for m in broker.peek("out", 9)] == [b"1"]
         assert dead(broker, number)[1] == "ValueError"
 
-    def test_its_deadline_holds(self, broker: Broker, isolation: str) -> None:
+    def test_its_deadline_holds(self, broker: Broker, isolation: GivenIsolation) -> None:
         async def hang(message: ReceivedMessage) -> None:
             if message.body == b"hang":
                 await asyncio.sleep(60)
@@ -213,7 +214,9 @@ class TestValidators:
         ],
         ids=["returns False", "raises", "schema"],
     )
-    def test_what_it_refuses_is_never_tried(self, broker: Broker, isolation: str, validator: Any) -> None:
+    def test_what_it_refuses_is_never_tried(
+        self, broker: Broker, isolation: GivenIsolation, validator: Any
+    ) -> None:
         def act(message: ReceivedMessage, context: HandlerContext) -> None:
             context.send("out", Message(message.body))
 
@@ -231,7 +234,7 @@ class TestValidators:
         assert 'amount: "much" is not of type "integer"' in said
 
 
-def test_middleware_stands_around_the_handler(broker: Broker, isolation: str) -> None:
+def test_middleware_stands_around_the_handler(broker: Broker, isolation: GivenIsolation) -> None:
     def outer(message: ReceivedMessage, context: HandlerContext, call_next: Callable[[], object]) -> None:
         context.send("out", Message(b"before"))
         call_next()
@@ -250,7 +253,7 @@ def test_middleware_stands_around_the_handler(broker: Broker, isolation: str) ->
     assert bodies == [b"before", b"seen", b"after", b"before", b"after"]
 
 
-def test_each_poison_message_is_told_of_once(broker: Broker, isolation: str) -> None:
+def test_each_poison_message_is_told_of_once(broker: Broker, isolation: GivenIsolation) -> None:
     told: list[PoisonMessage] = []
 
     def broken(poison: PoisonMessage) -> None:
@@ -264,22 +267,22 @@ def test_each_poison_message_is_told_of_once(broker: Broker, isolation: str) -> 
     assert poison.failure.message == "no good"
 
 
-def test_a_policy_of_its_own_is_set_on_the_queue(broker: Broker, isolation: str) -> None:
+def test_a_policy_of_its_own_is_set_on_the_queue(broker: Broker, isolation: GivenIsolation) -> None:
     number = one(broker, isolation, b"fail", policy=PoisonPolicy(receive_retry_count=3))
     assert len(dead(broker, number)[2]) == 4
     assert broker.queue("work").options.policy.receive_retry_count == 3
 
 
-def test_what_a_handler_returns_is_of_no_concern(broker: Broker, isolation: str) -> None:
+def test_what_a_handler_returns_is_of_no_concern(broker: Broker, isolation: GivenIsolation) -> None:
     send(broker, "work", b"1", b"2")
     (report,) = serve(broker, Handler("work", lambda message: {"rubbish": object()}, isolation=isolation))
     assert report.completed == 2
 
 
-def test_dead_letters_are_a_queue_like_any_other(broker: Broker, isolation: str) -> None:
+def test_dead_letters_are_a_queue_like_any_other(broker: Broker, isolation: GivenIsolation) -> None:
     one(broker, isolation, b"fail")
 
-    @handler("work;poison", isolation=isolation)  # type: ignore[arg-type]
+    @handler("work;poison", isolation=isolation)
     def mourn(message: ReceivedMessage, context: HandlerContext) -> None:
         context.send("out", Message(f"{message.dead_letter_reason}".encode()))
 

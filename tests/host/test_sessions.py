@@ -12,6 +12,7 @@ import pytest
 import lazaretto
 from lazaretto import Broker, Message, PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
+from lazaretto.host.handler_options import GivenIsolation
 
 from .serving import send, serve, wait_until
 
@@ -58,7 +59,7 @@ EXPECTED = {
 @pytest.mark.parametrize("batch_size", [1, 100])
 @pytest.mark.parametrize("mode", EXPECTED)
 def test_each_mode_keeps_its_promise(
-    store: Path, isolation: str, mode: PoisonSession, batch_size: int
+    store: Path, isolation: GivenIsolation, mode: PoisonSession, batch_size: int
 ) -> None:
     order, dead, held = EXPECTED[mode]
     with make(store, mode) as broker:
@@ -126,7 +127,7 @@ def test_a_repaired_message_lets_its_session_go_on_in_order(store: Path) -> None
         assert dict(done(broker)) == {f"s{s}": [0, 1, 22, 3, 4, 5] for s in range(SESSIONS)}
 
 
-def test_one_that_never_ends_does_not_starve_the_others(broker: Broker, isolation: str) -> None:
+def test_one_that_never_ends_does_not_starve_the_others(broker: Broker, isolation: GivenIsolation) -> None:
     broker.create_queue("turns", QueueOptions(requires_session=True))
 
     def go_on(message: ReceivedMessage, context: HandlerContext) -> None:
@@ -144,7 +145,7 @@ def test_one_that_never_ends_does_not_starve_the_others(broker: Broker, isolatio
 
 @pytest.mark.parametrize("grace", [0.0, 30.0])
 def test_a_session_that_is_one_unit_is_not_completed_in_part_by_a_stop(
-    broker: Broker, tmp_path: Path, isolation: str, grace: float
+    broker: Broker, tmp_path: Path, isolation: GivenIsolation, grace: float
 ) -> None:
     """The host is stopped while the handler is at work on the second of three messages."""
     broker.create_queue("unit", QueueOptions(requires_session=True, on_poison_session=PoisonSession.WHOLE))

@@ -12,6 +12,7 @@ import pytest
 from lazaretto import Broker, InvalidOption, ReceivedMessage
 from lazaretto.engine.workers.leases import Take
 from lazaretto.host import Handler, ServiceHost
+from lazaretto.host.handler_options import GivenIsolation
 from lazaretto.model.entities import EntityPath
 
 from .serving import PATIENCE, send, serve, wait_until
@@ -35,7 +36,7 @@ def meeting(folder: Path) -> Callable[[ReceivedMessage], None]:
     return meet
 
 
-def test_slots_work_at_the_same_time(broker: Broker, tmp_path: Path, isolation: str) -> None:
+def test_slots_work_at_the_same_time(broker: Broker, tmp_path: Path, isolation: GivenIsolation) -> None:
     send(broker, "work", *[b""] * SLOTS)
     folder = tmp_path / "met"
     folder.mkdir()
@@ -66,7 +67,9 @@ def test_nobody_takes_more_than_their_share(broker: Broker, sharers: int, shares
     assert taken == shares
 
 
-def test_few_messages_run_again_after_a_host_was_killed(broker: Broker, store: Path, isolation: str) -> None:
+def test_few_messages_run_again_after_a_host_was_killed(
+    broker: Broker, store: Path, isolation: GivenIsolation
+) -> None:
     send(broker, "work", *[b"nap 0.05 %d" % n for n in range(40)])
     with broker.transaction() as tx:
         tx.execute("CREATE TABLE done (n INTEGER PRIMARY KEY)")

@@ -39,7 +39,7 @@ def _fail(message: ReceivedMessage) -> None:
 
 
 def _serve(
-    broker: Broker, hooks: object, path: str = "q", until: Callable[[], bool] | None = None
+    broker: Broker, hooks: Any, path: str = "q", until: Callable[[], bool] | None = None
 ) -> HandlerReport:
     """Run a handler that fails until nothing is left to be handed out, or `until`."""
     handler = Handler(path, _fail, isolation="inline", on_poison=hooks)

@@ -25,7 +25,7 @@ _LEFT_OUT = ("no-untyped-def", "no-untyped-call", "union-attr")
 
 WRONG = """
 import lazaretto
-from lazaretto.host import handler
+from lazaretto.host import Handler, handler
 
 @handler("q", batchsize=3)
 def book(message: lazaretto.ReceivedMessage) -> None: ...
@@ -33,6 +33,8 @@ def book(message: lazaretto.ReceivedMessage) -> None: ...
 lazaretto.QueueOptions(on_poison_session="prak")
 lazaretto.QueueOptions(lock_duration="60s")
 lazaretto.PoisonPolicy(on_poison="reject", retries=3)
+
+Handler("q", print, batchsize=3)
 
 def change(broker: lazaretto.Broker) -> None:
     broker.update_queue("q", lock_durations=5)
@@ -48,10 +50,11 @@ WRONG_LINES = {
     8: "on_poison_session",
     9: "lock_duration",
     10: "retries",
-    13: "lock_durations",
-    14: "on_poison_session",
-    15: "lock_duration",
-    16: "requires_session",
+    12: "batchsize",
+    15: "lock_durations",
+    16: "on_poison_session",
+    17: "lock_duration",
+    18: "requires_session",
 }
 
 

@@ -12,7 +12,7 @@ import lazaretto
 from bench.drill.systems.contract import QUEUE, Drilled
 from bench.drill.work import Message, Task
 from lazaretto import PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
-from lazaretto.host import Handler, HandlerContext, ServiceHost
+from lazaretto.host import Handler, HandlerContext, Isolation, ServiceHost
 
 _MANY = 100_000
 _MEMORY = 200_000_000
@@ -77,7 +77,7 @@ class LazarettoDrilled(Drilled):
         handler = Handler(
             QUEUE,
             handle,
-            isolation=self.isolation,
+            isolation=Isolation(self.isolation),
             concurrency=self.terms.at_once,
             batch_size=self.terms.held,
             deadline=self.terms.deadline,

@@ -274,7 +274,7 @@ def try_(
     if deadline is not None:
         options = dataclasses.replace(options, deadline=deadline)
     with call.broker() as broker:
-        trial = try_message(broker, queue, sequence, Handler(queue, function, options))
+        trial = try_message(broker, queue, sequence, Handler.with_options(queue, function, options))
     call.print(trial, lambda: _say(trial))
     if trial.outcome not in ("completed", "deferred", "dead_lettered"):
         raise typer.Exit(Exit.FAILED)

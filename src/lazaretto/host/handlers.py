@@ -11,7 +11,7 @@ from lazaretto.errors import HandlerError, InvalidOption
 from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.options import takes_options_of
+from lazaretto.model.options import initialised_with_options_of, takes_options_of
 from lazaretto.tools.loading import attribute, import_module, load
 
 HandlerFunction = Callable[..., Any]
@@ -21,25 +21,28 @@ class Handler:
     """A function bound to a queue. Calling it calls the function.
 
     `path`: the queue, or a dead-letter subqueue. `function`: of a message, or of a message and its
-    HandlerContext; sync or async. Raises HandlerError for any other signature, InvalidOption, InvalidPath.
+    HandlerContext; sync or async. `options`: as in HandlerOptions. Raises HandlerError for any other
+    signature, InvalidOption, InvalidPath.
     """
 
-    def __init__(
-        self,
-        path: str,
-        function: HandlerFunction,
-        options: HandlerOptions | None = None,
-        **changes: Any,
-    ) -> None:
+    @initialised_with_options_of(HandlerOptions)
+    def __init__(self, path: str, function: HandlerFunction, **options: Any) -> None:
         self.path = EntityPath.parse(path)
         if self.path.subqueue not in (Subqueue.MAIN, Subqueue.DEAD_LETTER):
             raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {path!r}")
         self.function: HandlerFunction = function.function if isinstance(function, Handler) else function
         function = self.function
         self.takes_context = _takes_context(function)
-        self.options = options if options is not None else HandlerOptions(**changes)
+        self.options = HandlerOptions(**options)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
+
+    @classmethod
+    def with_options(cls, path: str, function: HandlerFunction, options: HandlerOptions) -> Handler:
+        """Return a handler with options that are checked already."""
+        made = cls(path, function)
+        made.options = options
+        return made
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 D = TypeVar("D", bound=_Dataclass)
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+F = TypeVar("F")
 Kept = TypeVar("Kept", covariant=True)
 Given = TypeVar("Given", contravariant=True)
 
@@ -223,11 +225,18 @@ def takes_options_of(
     cls: Callable[P, object],
 ) -> Callable[[Callable[Concatenate[str, ...], R]], Callable[Concatenate[str, P], R]]:
     """Tell type checkers that a function of a path and `**options` takes those of a class."""
+    return _unchanged
 
-    def unchanged(function: Any) -> Any:
-        return function
 
-    return unchanged
+def initialised_with_options_of(
+    cls: Callable[P, object],
+) -> Callable[[Callable[Concatenate[S, str, F, ...], None]], Callable[Concatenate[S, str, F, P], None]]:
+    """Do the same for an `__init__` of a path, a second argument and `**options`."""
+    return _unchanged
+
+
+def _unchanged(function: Any) -> Any:
+    return function
 
 
 def format_duration(seconds: float) -> str:

@@ -81,7 +81,7 @@ def process(
     stream = _stream(source, said, options)
     function = handler.function if isinstance(handler, Handler) else handler
     made = (
-        Handler(queue, function, handler.options)
+        Handler.with_options(queue, function, handler.options)
         if isinstance(handler, Handler) and not options
         else Handler(queue, function, **options)
     )

@@ -314,3 +314,21 @@ def test_those_who_wait_for_the_holder_learn_that_it_closed() -> None:
     group.release()
     assert {type(outcome) for outcome in callers.join().values()} == {BrokerClosed}
     assert not commits.groups
+
+
+def test_an_operation_of_a_loop_that_comes_while_it_closes() -> None:
+    """It was let in, but the thread that would write it is gone before it stands in the queue."""
+    group = GroupCommit(Commits())
+    group.submit(Ticket(Number(1), lambda tickets: None), lambda: None)
+
+    class Late(Number):
+        @property
+        def durable(self) -> bool:  # type: ignore[override]
+            group.close()
+            assert group._server is not None
+            group._server.join(_PATIENCE)
+            return True
+
+    told: list[Ticket] = []
+    group.submit(Ticket(Late(2), told.extend), lambda: None)
+    assert [type(ticket.error) for ticket in told] == [BrokerClosed]

@@ -46,7 +46,10 @@ class Driver:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lazaretto-aio")
+        #: None once closed: what is asked then is refused at once, in any thread.
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(
+            _THREADS, thread_name_prefix="lazaretto-aio"
+        )
         #: Messages from other threads: the tickets of a commit, or callers to wake.
         self._inbox: deque[list[_Ticket] | asyncio.Future[bool]] = deque()
         self._posted = False
@@ -90,7 +93,9 @@ class Driver:
         try:
             await self.call(close)
         finally:
-            self._pool.shutdown(wait=False)
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown(wait=False)
 
     # -- operations -----------------------------------------------------------------------------
 

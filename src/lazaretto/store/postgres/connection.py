@@ -206,6 +206,10 @@ class PgConnection:
             if not cursor.nextset():
                 return rows
 
+    def let_go(self) -> None:
+        """Make the thread that uses the connection give it up soon: only that thread may close it."""
+        self.raw.watch.end()
+
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self.raw.close()

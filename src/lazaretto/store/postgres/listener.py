@@ -60,6 +60,8 @@ class Bell:
 
     def sleep(self, seconds: float, other: HasFileno | None = None) -> None:
         """Sleep until it is rung, something comes from `other`, or the time is over."""
+        if self._hears.fileno() < 0:
+            return
         poll = select.poll()
         poll.register(self._hears, select.POLLIN)
         if other is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 
-from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
+from lazaretto.errors import BrokerClosed, CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
@@ -273,7 +273,8 @@ class PostgresStore(SqlStore):
                 away = isinstance(translated(error, self._where), StoreUnavailable)
                 if not away or time.monotonic() + nap > end:
                     raise
-                time.sleep(nap)
+                if self._closed.wait(nap):
+                    raise BrokerClosed("the broker was closed meanwhile") from error
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:
@@ -297,8 +298,10 @@ class PostgresStore(SqlStore):
 
     def _borrow(self) -> PgConnection:
         found = None
-        while self._readers and (found is None or found.broken):
-            found = self._readers.pop()
+        # Other threads take some, too.
+        with suppress(IndexError):
+            while found is None or found.broken:
+                found = self._readers.pop()
         if found is None or found.broken:
             found = PgConnection(self._conninfo, self._patience)
         self._lent.add(found)
@@ -307,13 +310,12 @@ class PostgresStore(SqlStore):
     def _give_back(self, connection: PgConnection) -> None:
         self._lent.discard(connection)
         full = len(self._readers) >= _MOST_IDLE
-        if full or connection.broken or connection.in_transaction or self._closed.is_set():
+        if full or connection.broken or connection.in_transaction:
             connection.close()
         else:
-            self._readers.append(connection)
+            self._keep_reader(connection)
 
-    def read(self, query: Callable[[Transaction], T]) -> T:
-        self._refuse_closed()
+    def _read(self, query: Callable[[Transaction], T]) -> T:
         with translating(self._where):
             connection, _ = self._patiently(lambda: self._borrow_with(_begin_reading))
             try:
@@ -427,16 +429,16 @@ class PostgresStore(SqlStore):
         if not self._closed.is_set():
             self._upkeep.tidy()
 
-    def check(self) -> list[str]:
-        """Return what is wrong with the store: nothing, if all is well."""
+    def _check(self) -> list[str]:
         return self._upkeep.check()
 
-    def facts(self) -> dict[str, Any]:
-        """Return the store's settings and sizes, for people who look after it."""
+    def _facts(self) -> dict[str, Any]:
         return self._upkeep.facts()
 
     def _connections(self) -> Sequence[Closable]:
-        return [*self._readers, *self._lent, self._connection, self._bell]
+        for lent in tuple(self._lent):
+            lent.let_go()
+        return [*self._take_readers(), self._connection, self._bell]
 
 
 def _begin_reading(connection: PgConnection) -> None:

@@ -36,6 +36,11 @@ class Watch:
         self._patience = _SILENCE
         self._since: float | None = None
         self._in_vain = False
+        self._ended = False
+
+    def end(self) -> None:
+        """Let the wait that is under way, and all others, end at the next silence. Any thread may call it."""
+        self._ended = True
 
     def heard(self) -> None:
         """Record that the server has sent or accepted something."""
@@ -43,7 +48,9 @@ class Watch:
         self._in_vain = False
 
     def silent(self) -> None:
-        """Record a silence. Raises OperationalError if the server is gone."""
+        """Record a silence. Raises OperationalError if the server is gone, or the wait is to end."""
+        if self._ended:
+            raise psycopg.OperationalError("nobody waits for this connection any more")
         if self._in_vain:
             # Not even what was under way while it was asked has come.
             raise psycopg.OperationalError("the server no longer answers on this connection")

@@ -116,6 +116,9 @@ class GroupCommit:
             self._start_server(after)
         durable = self._always_durable or ticket.operation.durable
         (self._durable if durable else self._quick).append(ticket)
+        if self.closed:
+            # Closed meanwhile, it may have come behind the last look of the thread that answers.
+            self._refuse_left()
         if self._expected and self.waiting >= self._expected:
             self._expected = 0
             _release(self._gate)
@@ -140,10 +143,19 @@ class GroupCommit:
                     if self.waiting and not self.closed:
                         self._write()
                 after()
-        # Nobody comes who could answer these; threads find out by themselves.
-        left = [ticket for line in (self._durable, self._quick) for ticket in tuple(line) if ticket.tell]
-        for ticket in left:
-            ticket.error, ticket.done = BrokerClosed("the broker is closed"), True
+        self._refuse_left()
+
+    def _refuse_left(self) -> None:
+        """Tell event loops of the operations that nobody will write; threads find out by themselves."""
+        left: list[Ticket] = []
+        # What is being written has an answer of its own.
+        with self._writing:
+            for line in (self._durable, self._quick):
+                while line:
+                    ticket = line.popleft()
+                    if ticket.tell is not None and not ticket.done:
+                        ticket.error, ticket.done = BrokerClosed("the broker is closed"), True
+                        left.append(ticket)
         _tell(left)
 
     def close(self) -> None:

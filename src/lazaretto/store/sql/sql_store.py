@@ -9,8 +9,8 @@ import socket
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
@@ -83,6 +83,8 @@ class SqlStore(ABC):
     poll = 0.01
     #: Whether operations are started, their answers read after the commit.
     _starts = False
+    #: Connections that no query uses.
+    _readers: list[Any]
     #: How its SQL names parameters, in DB-API's words.
     paramstyle: ClassVar[str]
     #: The database's errors.
@@ -144,6 +146,22 @@ class SqlStore(ABC):
     def _connections(self) -> Sequence[Closable]:
         """Return all connections that are open, of which the writer's is one."""
 
+    def _keep_reader(self, connection: Closable) -> None:
+        """Keep a connection for the next query, unless the store is closed."""
+        self._readers.append(connection)
+        # Looked at last: whoever closes says so first, and then takes what is kept.
+        if self._closed.is_set():
+            for left in self._take_readers():
+                left.close()
+
+    def _take_readers(self) -> Sequence[Closable]:
+        """Take the connections that no query uses: nobody begins one on what is closed next."""
+        found = []
+        with suppress(IndexError):
+            while True:
+                found.append(self._readers.pop())
+        return found
+
     # -- writing --------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
@@ -178,6 +196,17 @@ class SqlStore(ABC):
         self._refuse_fork()
         if self._closed.is_set():
             raise BrokerClosed("the broker is closed")
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Refuse all on a closed store; what fails because the store is closed meanwhile says so."""
+        self._refuse_closed()
+        try:
+            yield
+        except StoreError as error:
+            if self._closed.is_set():
+                raise BrokerClosed("the broker was closed meanwhile") from error
+            raise
 
     def _commit(self, group: list[Ticket]) -> None:
         durable = self._always_durable
@@ -340,8 +369,13 @@ class SqlStore(ABC):
             self._notices.add(notices)
             self._notices.write()
 
+    def read(self, query: Callable[[Transaction], T]) -> T:
+        with self._unless_closed():
+            return self._read(query)
+
     @abstractmethod
-    def read(self, query: Callable[[Transaction], T]) -> T: ...
+    def _read(self, query: Callable[[Transaction], T]) -> T:
+        """Return what a query finds in the store's state of this moment."""
 
     def exclusive(self) -> Exclusive:
         self._refuse_fork()
@@ -368,13 +402,21 @@ class SqlStore(ABC):
         """Clear away what messages that are gone have left, if that is due."""
         return
 
-    @abstractmethod
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
+        with self._unless_closed():
+            return self._check()
 
     @abstractmethod
+    def _check(self) -> list[str]: ...
+
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""
+        with self._unless_closed():
+            return self._facts()
+
+    @abstractmethod
+    def _facts(self) -> dict[str, Any]: ...
 
     def close(self) -> None:
         if self._closed.is_set():

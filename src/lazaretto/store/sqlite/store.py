@@ -184,8 +184,7 @@ class SqliteStore(SqlStore):
 
     # -- reading --------------------------------------------------------------------------------
 
-    def read(self, query: Callable[[Transaction], T]) -> T:
-        self._refuse_closed()
+    def _read(self, query: Callable[[Transaction], T]) -> T:
         self._file.refuse_gone()
         with translating(self._where):
             try:
@@ -201,7 +200,7 @@ class SqliteStore(SqlStore):
             except BaseException:
                 connection.close()
                 raise
-            self._readers.append(connection)
+            self._keep_reader(connection)
             return found
 
     # -- waiting --------------------------------------------------------------------------------
@@ -285,8 +284,8 @@ class SqliteStore(SqlStore):
             finally:
                 connection.close()
 
-    def check(self) -> list[str]:
-        """Return what is wrong with the file: nothing, if all is well. Reads the whole file."""
+    def _check(self) -> list[str]:
+        """Read the whole file."""
         with translating(self._where):
             connection = self._connect(read_only=True)
             try:
@@ -299,9 +298,7 @@ class SqliteStore(SqlStore):
                 connection.close()
         return found
 
-    def facts(self) -> dict[str, Any]:
-        """Return the store's settings and sizes, for people who look after it."""
-
+    def _facts(self) -> dict[str, Any]:
         def pragma(name: str) -> Any:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
@@ -327,7 +324,7 @@ class SqliteStore(SqlStore):
         }
 
     def _connections(self) -> Sequence[Closable]:
-        others: list[Closable] = [*self._readers, self._log, self._file]
+        others: list[Closable] = [*self._take_readers(), self._log, self._file]
         if self._wake_file is not None:
             others.append(self._wake_file)
         if self._file.gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,21 @@ def test_what_a_host_had_not_started_is_given_back_uncharged(broker: Broker, sto
     for message in rest:
         (past,) = broker.attempts(QUEUE, message.sequence_number)
         assert past.outcome is Outcome.RELEASED
+
+
+def test_the_same_of_one_whose_locks_have_run_out_when_somebody_looks(store: Path) -> None:
+    with lazaretto.connect(store) as broker:
+        broker.create_queue(QUEUE, QueueOptions(lock_duration=1))
+        _fill(broker, [b"killer"] + [b"%d" % n for n in range(10)])
+    assert _run(HOST, store, 1, 10) == -signal.SIGKILL
+    time.sleep(1.1)
+    with lazaretto.connect(store) as broker:
+        _await(broker, "killer_found", 1)
+        rest = broker.peek(QUEUE, 50)[1:]
+        assert {(m.delivery_count, m.state.value) for m in rest} == {(0, "active")}
+        for message in rest:
+            (past,) = broker.attempts(QUEUE, message.sequence_number)
+            assert past.outcome is Outcome.RELEASED
 
 
 def test_a_host_that_dies_is_noticed_long_before_its_locks_run_out(store: Path) -> None:

@@ -13,7 +13,7 @@ from lazaretto.engine.outcome.dispositions import expire
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards
-from lazaretto.engine.workers.workers import blame
+from lazaretto.engine.workers.workers import blame, bury
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome
@@ -71,11 +71,17 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             tx.save_row(msgspec.structs.replace(row, due=None))
             continue
         if row.state == LOCKED:
+            dead = row.locked_by is not None and tx.workers.is_dead(row.locked_by)
+            if dead and row.locked_by is not None:
+                # A host's leases tell what it had begun, and what it had only taken.
+                judged |= bury(tx, row.locked_by)
+                if row.key in judged:
+                    continue
             # Expired locks of one delivery count as one rolled-back receive.
             if in_main(row.key) and (queue.queue_id, row.lock_token) not in lost:
                 lost.add((queue.queue_id, row.lock_token))
                 note_rollback(tx, queue)
-            if row.locked_by is not None and tx.workers.is_dead(row.locked_by):
+            if dead and row.locked_by is not None:
                 judged |= _bury_locks(tx, queue, row, row.locked_by)
             else:
                 fail(tx, queue, row, Outcome.LOCK_EXPIRED)

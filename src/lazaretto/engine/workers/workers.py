@@ -67,15 +67,17 @@ def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) 
     )
 
 
-def bury(tx: Transaction, worker: str) -> None:
-    """Release or blame the messages of a dead service host's leases. Its other locks expire."""
+def bury(tx: Transaction, worker: str) -> set[int]:
+    """Release or blame the messages of a dead service host's leases; return their keys.
+
+    Its other locks expire.
+    """
     leases = tx.workers.leases_of(worker)
     started = [row for lease in leases if lease.started for row in _held(tx, lease)]
-    for lease in leases:
-        if not lease.started:
-            for row in _held(tx, lease):
-                record_attempt(tx, row, Outcome.RELEASED)
-                put_back(tx, row)
+    taken = [row for lease in leases if not lease.started for row in _held(tx, lease)]
+    for row in taken:
+        record_attempt(tx, row, Outcome.RELEASED)
+        put_back(tx, row)
     if started:
         blame(tx, worker, started, alone=len(started) == 1)
         for queue_id in {queue_of(row.key) for row in started}:
@@ -89,6 +91,7 @@ def bury(tx: Transaction, worker: str) -> None:
                 tx.sessions.unlock(lease.queue_id, lease.session_id)
         tx.workers.delete_lease(lease.token)
     tx.workers.bury(worker)
+    return {row.key for row in (*started, *taken)}
 
 
 def _held(tx: Transaction, lease: LeaseRecord) -> list[MessageRow]:

@@ -15,7 +15,16 @@ from psycopg.conninfo import conninfo_to_dict
 from servers import Server
 
 import lazaretto
-from lazaretto import Broker, ManualClock, Message, MessageLockLost, QueueDisabled, QueueOptions, QueueStatus
+from lazaretto import (
+    Broker,
+    ManualClock,
+    Message,
+    MessageLockLost,
+    PoisonPolicy,
+    QueueDisabled,
+    QueueOptions,
+    QueueStatus,
+)
 from lazaretto.model.keys import QUEUE_ID_BITS
 from lazaretto.store.postgres.store import PostgresStore
 
@@ -95,6 +104,63 @@ def hosts(url: str, witness: Witness) -> Iterator[tuple[Broker, Broker]]:
         one.create_queue("work", QueueOptions(lock_duration=30))
         one.create_queue("other")
         yield one, other
+
+
+#: How much the hot operations of a queue may be turned: what they need is read before, never under a lock.
+_OPTIONS = {
+    "plain": QueueOptions(lock_duration=30),
+    "lives": QueueOptions(lock_duration=30, default_time_to_live=600),
+    "sized": QueueOptions(lock_duration=30, max_size=10_000_000),
+    "unique": QueueOptions(lock_duration=30, requires_duplicate_detection=True),
+    "watched": QueueOptions(lock_duration=30, policy=PoisonPolicy(disable_after_rollbacks=50)),
+}
+
+
+def waits_under_a_lock(said: list[tuple[str, bytes]]) -> bool:
+    """Return whether a client was silent while its transaction was open."""
+    return any(who == "server" and not piece.endswith(_IDLE) for who, piece in said)
+
+
+@pytest.mark.parametrize("kind", _OPTIONS)
+def test_no_hot_operation_waits_under_a_lock(
+    hosts: tuple[Broker, Broker], witness: Witness, kind: str
+) -> None:
+    one, other = hosts
+    one.create_queue(kind, _OPTIONS[kind])
+    sender, receiver, theirs = one.sender(kind), one.receiver(kind), other.sender(kind)
+    failure = RuntimeError("it failed")
+    got: list[lazaretto.ReceivedMessage] = []
+    calls: dict[str, Callable[[], object]] = {
+        "send": lambda: sender.send(Message(b"x")),
+        "send many": lambda: sender.send([Message(b"x")] * 10),
+        "send large": lambda: sender.send(Message(b"x" * 5_000)),
+        "receive": lambda: got.extend(receiver.receive(1)),
+        "renew": lambda: receiver.renew_lock(got[0]),
+        "abandon": lambda: receiver.abandon(got.pop(), error=failure),
+        "receive again": lambda: got.extend(receiver.receive(1)),
+        "release": lambda: receiver.release(got.pop()),
+        "receive released": lambda: got.extend(receiver.receive(1)),
+        "dead-letter": lambda: receiver.dead_letter(got.pop(), reason="bad", description="it is"),
+        "receive another": lambda: got.extend(receiver.receive(1)),
+        "defer": lambda: receiver.defer(got.pop()),
+        "receive one more": lambda: got.extend(receiver.receive(1)),
+        "complete": lambda: receiver.complete(got.pop()),
+        "receive many": lambda: got.extend(receiver.receive(5)),
+        "renew many": lambda: receiver.renew_lock(got[0]),
+        "abandon one of many": lambda: receiver.abandon(got.pop(), error=failure),
+        "complete many": lambda: receiver.complete(got[:2]),
+        "dead-letter many": lambda: receiver.dead_letter(got[2:], reason="bad"),
+    }
+    said = witness.writing(one)
+    for turn in range(3):
+        got.clear()
+        for name, call in calls.items():
+            theirs.send([Message(b"theirs")] * 3)
+            said.clear()
+            call()
+            # The first time, what holds for long is asked: how queues are set, and whether one is known.
+            assert not turn or not waits_under_a_lock(said), (name, len(said))
+    assert one.check() == []
 
 
 def store_of(broker: Broker) -> PostgresStore:

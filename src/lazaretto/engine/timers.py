@@ -166,6 +166,7 @@ class Sweep(Operation[bool]):
 
     # If this work is lost, the next process to look repeats it.
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> bool:
         return sweep(tx, self.limit) >= self.limit

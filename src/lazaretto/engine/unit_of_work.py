@@ -20,6 +20,12 @@ from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
+def perform(tx: Transaction, operation: Operation[Any]) -> None:
+    """Do an operation whose answer nobody needs."""
+    if not tx.plans or operation.start(tx) is None:
+        operation.run(tx)
+
+
 @dataclasses.dataclass(slots=True)
 class CommitWork(Operation[None]):
     """Settle the messages that a transaction received, then run its sends and dialog operations."""
@@ -27,11 +33,13 @@ class CommitWork(Operation[None]):
     entries: Sequence[Settled]
     operations: Sequence[Operation[Any]]
 
+    foreseeable = True
+
     def run(self, tx: Transaction) -> None:
         if self.entries:
             Settle(self.entries).run(tx)
         for operation in self.operations:
-            operation.run(tx)
+            perform(tx, operation)
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,6 +49,8 @@ class RollBackWork(Operation[None]):
     messages: Sequence[ReceivedMessage]
     failure: Failure | None
     releases: Sequence[Operation[Any]] = ()
+
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         noted = set()
@@ -83,6 +93,8 @@ class FinishHandover(Operation[Finished]):
     token: int | None = None
     started: int | None = None
 
+    foreseeable = True
+
     def run(self, tx: Transaction) -> Finished:
         outage = self._outage(tx) if self.fingerprints else None
         entries = self.entries
@@ -93,7 +105,7 @@ class FinishHandover(Operation[Finished]):
             ]
         finals = Settle(entries).run(tx) if entries else []
         for path, messages in self.sends:
-            Send(path, messages).run(tx)
+            perform(tx, Send(path, messages))
         if self.token is not None:
             tx.workers.delete_lease(self.token)
         if self.started is not None:

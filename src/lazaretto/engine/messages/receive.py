@@ -53,7 +53,7 @@ class Receive(Operation[Found]):
 
     # An attempt that is recorded but not synced survives the death of any process.
     durable = False
-    foreseeable: ClassVar[bool] = True
+    foreseeable = True
     rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> Found | Again:
@@ -228,6 +228,8 @@ class ReceiveAndDelete(Operation[Found]):
     limit: int
     session: Lock | None = None
 
+    foreseeable = True
+
     def run(self, tx: Transaction) -> Found | Again:
         found = Receive(self.path, self.limit, self.session).run(tx)
         if isinstance(found, EntityError | Again) or not found:
@@ -283,6 +285,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
     session: Lock | None = None
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> Found | MessageNotFound | Again:
         queue = receivable(tx, self.path, self.session is not None)

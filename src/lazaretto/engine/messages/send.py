@@ -43,7 +43,7 @@ class Send(Operation[list[int]]):
     messages: Sequence[NewMessage]
     destination: str | None = None
 
-    foreseeable: ClassVar[bool] = True
+    foreseeable = True
     mergeable: ClassVar[bool] = True
     rank: ClassVar[int] = 0
 
@@ -88,8 +88,7 @@ class Send(Operation[list[int]]):
             queue = check_send(tx, self.path, self.messages)
         except LazarettoError:
             return None
-        detects = queue.options.requires_duplicate_detection
-        return None if detects or queue.kind is EntityKind.TOPIC or forwards(queue) else queue
+        return None if queue.kind is EntityKind.TOPIC or forwards(queue) else queue
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
@@ -155,7 +154,8 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
             if wanted is not None:
                 _check_sender_queue(tx, wanted)
     most = queue.options.max_size
-    if most is not None and (held := tx.queues.size(queue.queue_id)) + size > most:
+    if most is not None and not tx.queues.has_room(queue.queue_id, size, most):
+        held = tx.queues.size(queue.queue_id)
         raise QuotaExceeded(
             f"{queue.kind.value} {queue.path!r} is full: it holds {held} of {most} bytes, "
             f"and the call sends {size} more. Receive from it, purge its dead letters, or raise max_size"

@@ -60,6 +60,8 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     #: What the last run locked, for a caller that does not know whether the commit succeeded.
     locked: Lock | None = None
 
+    foreseeable = True
+
     def run(self, tx: Transaction) -> Lock | EntityError | Again | None:
         found = self._accept(tx)
         self.locked = found if isinstance(found, Lock) else None
@@ -128,6 +130,7 @@ class RenewSession(Operation[Lock]):
     lock: Lock
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> Lock:
         queue = require_queue(tx, self.path)
@@ -144,6 +147,8 @@ class ReleaseSession(Operation[None]):
 
     path: EntityPath
     lock: Lock
+
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         queue = tx.queues.by_path(self.path.key)
@@ -165,6 +170,8 @@ class SetSessionState(Operation[None]):
     path: EntityPath
     lock: Lock
     state: bytes | None
+
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         if self.state is not None:

@@ -95,7 +95,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
 
     entries: Sequence[Settled]
 
-    foreseeable: ClassVar[bool] = True
+    foreseeable = True
     mergeable: ClassVar[bool] = True
 
     @classmethod
@@ -296,7 +296,7 @@ class RenewLocks(Operation[list[int]]):
     messages: Sequence[ReceivedMessage]
 
     durable = False
-    foreseeable: ClassVar[bool] = True
+    foreseeable = True
 
     def run(self, tx: Transaction) -> list[int]:
         untils, lost = [], []

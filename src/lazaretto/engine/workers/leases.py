@@ -63,6 +63,7 @@ class Take(Operation[Handover | EntityError | None]):
     handed: Handover | None = None
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> Handover | EntityError | Again | None:
         found = self._take(tx)
@@ -135,6 +136,7 @@ class RenewLease(Operation[None]):
     keys: Sequence[int]
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         queue = tx.queues.by_path(self.lock.path.key)
@@ -153,6 +155,8 @@ class GiveBack(Operation[None]):
 
     lock: Lock
     keys: Sequence[int]
+
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         tx.workers.delete_lease(self.lock.token)

@@ -71,6 +71,13 @@ class StoredQueues(Protocol):
         """Return the bytes in an entity with a maximum size; for a topic, in all its subscriptions."""
         ...
 
+    def has_room(self, queue_id: int, size: int, most: int) -> bool:
+        """Return whether an entity holds at most `most` bytes after another `size` bytes are sent to it.
+
+        A commit that is planned may find out later, and fail.
+        """
+        ...
+
     def count_size(self, queue_id: int) -> None:
         """Count the bytes in an entity, message by message, when it gets a maximum size."""
         ...

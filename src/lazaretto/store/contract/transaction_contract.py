@@ -305,8 +305,8 @@ class Operation(Generic[T]):
 
     #: Whether the answer waits until the commit is on disk. If not, it only survives a killed process.
     durable: ClassVar[bool] = True
-    #: Whether it often reads only the settings of queues before its commit.
-    foreseeable: ClassVar[bool] = False
+    #: Whether it may be planned before its commit: it changes no settings, and touches few queues.
+    foreseeable: bool = False
 
     def run(self, tx: Transaction) -> T | Again:
         """Run the operation and return its answer.

@@ -18,7 +18,7 @@ from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
 #: The bit of a lock's token that says whether it may be on a range.
 RANGED = 1
 
-_KEY = operator.itemgetter(2)
+_KEY = operator.itemgetter(3)
 
 
 class PgTransaction(SqlTransaction):
@@ -119,13 +119,15 @@ class PgTransaction(SqlTransaction):
     def _take(
         self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
     ) -> Callable[[int], list[ReceivedMessage] | None]:
-        """Lock the next fresh messages of a queue, each under a token, or all as a range under the first one.
+        """Lock the next messages of a queue, each under a token, or all under the first one.
 
-        `look`: unless something else comes first. What is returned gives the messages under a token, or None
-        if something does.
+        `look`: those first that were handed out before, unless something else comes first; else fresh ones.
+        What is returned gives the messages under a token, or None if something else comes first.
         """
         first, times, memory = lower_bound(queue_id), self.context.by_now(), self.context.memory
         ranged = bool(tokens[0] & RANGED)
+        queue = self.queues.by_id(queue_id)
+        assert queue is not None
         memory.ranges |= ranged
         sent = self.context.run(
             "take_range" if ranged else "take_rows",
@@ -140,13 +142,15 @@ class PgTransaction(SqlTransaction):
                 "tokens": self.context.ids(tokens),
                 "until": until,
                 "worker": self.context.worker,
+                "retries": queue.options.policy.receive_retry_count,
+                "cycles": queue.options.policy.max_retry_cycles,
             },
         )
 
         @functools.cache
         def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
-            is_clear, _, first_key, *_ = rows[0]
+            is_clear, _, _, first_key, *_ = rows[0]
             if not is_clear:
                 memory.unclear.add(queue_id)
                 return None
@@ -156,10 +160,11 @@ class PgTransaction(SqlTransaction):
             found: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
                 return found
-            for _, token, *fields in sorted(rows, key=_KEY):
+            for _, fresh, token, *fields in sorted(rows, key=_KEY):
                 message = ReceivedMessage(*fields)
                 found.setdefault(token, []).append(message)
-            self.context.cursors[queue_id] = max(message.key, self.context.cursors.get(queue_id, 0))
+                if fresh:
+                    self.context.cursors[queue_id] = max(message.key, self.context.cursors.get(queue_id, 0))
             return found
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:

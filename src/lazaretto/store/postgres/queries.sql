@@ -75,47 +75,64 @@ SELECT NOT (:look AND (
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until])
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now)
-    OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > :first AND key <= :last AND state = {READY})
     OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > :first AND key <= :last AND state = {SUSPECT})
+    OR (SELECT spent FROM ready)
 )) AS clear,
 [fresh_start] AS start
 
+-- part: ready
+-- The first messages of a queue that were handed out before and are receivable again, if that is asked; and whether
+-- one of them has no attempt left.
+-- Differs because only the server looks and takes in one statement.
+SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) AS spent FROM (
+    SELECT key, cycle_attempts > :retries::bigint OR cycle > :cycles::bigint AS spent FROM lazaretto_messages
+    WHERE :look AND key > :first AND key <= :last AND state = {READY} AND [lives]
+    ORDER BY key LIMIT :limit) AS first_ready
+
 -- name: take_rows
--- Lock the next fresh messages of a queue, each under a token of a list, if nothing is to be looked at first. One
--- row, or one for each. They are looked up by a list of keys: a join may be planned for a table that seems empty,
--- and then reads all that is kept for an open transaction.
+-- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. One row, or
+-- one for each, with whether it is fresh. They are looked up by a list of keys: a join may be planned for a table
+-- that seems empty, and then reads all that is kept for an open transaction.
 -- Differs because each question costs a round trip: the server looks and takes in one.
-WITH clear AS ([is_clear]), next AS (
-    SELECT ARRAY(
+WITH ready AS ([ready]), clear AS ([is_clear]), next AS (
+    SELECT (SELECT keys FROM ready WHERE (SELECT clear FROM clear)) || ARRAY(
         SELECT key FROM lazaretto_messages
         WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
             AND [lives]
-        ORDER BY key LIMIT :limit) AS keys
+        ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)) AS keys
 ), taken AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
         lock_token = (:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)]
     WHERE m.key = ANY((SELECT keys FROM next)::bigint[])
-    RETURNING lock_token, m.key, [body],
+    RETURNING m.key <> ALL((SELECT keys FROM ready)::bigint[]), lock_token, m.key, [body],
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
 )
 SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
 
 -- name: take_range
--- The same for many, which are locked as a range.
+-- The same for many, which are locked as a range as far as they are fresh.
 -- Differs because only the server knows ranges.
-WITH clear AS ([is_clear]), taken AS (
-    SELECT :token::bigint, [received], NULL::text, NULL::text, cycle_attempts
+WITH ready AS ([ready]), clear AS ([is_clear]), again AS (
+    UPDATE lazaretto_messages m
+    SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
+        lock_token = :token::bigint
+    WHERE m.key = ANY((SELECT keys FROM ready WHERE (SELECT clear FROM clear))::bigint[])
+    RETURNING false, lock_token, m.key, [body],
+        message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
+        enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
+), taken AS (
+    SELECT true, :token::bigint, [received], NULL::text, NULL::text, cycle_attempts
     FROM lazaretto_messages m
     WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
         AND [lives]
-    ORDER BY key LIMIT :limit
+    ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)
 ), locked AS (
     INSERT INTO lazaretto_range_locks (last, first, token, until, locked_at, locked_by, amount)
     SELECT max(key), min(key), :token, :until, :now, :worker, count(*) FROM taken HAVING count(*) > 0
 )
-SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
+SELECT clear.clear, taken.* FROM clear LEFT JOIN (TABLE again UNION ALL TABLE taken) AS taken ON true
 
 -- name: delete_all_locked
 -- Remove messages that are held under locks of their own, each by its token, or all by one. Fails if one is not
@@ -174,6 +191,31 @@ SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_
     deliveries = deliveries + 1
 FROM ranges r
 WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+
+-- name: write_ranges_of
+-- Write the locks on ranges of some queues into their messages.
+-- Differs because only the server knows ranges.
+-- locks: not looked at
+WITH ranges AS (
+    DELETE FROM lazaretto_range_locks
+    WHERE last = ANY(ARRAY(
+        SELECT r.last FROM unnest(:queues::bigint[]) AS q (queue_id) CROSS JOIN LATERAL (
+            SELECT last FROM lazaretto_range_locks
+            WHERE last > [lower_bound q.queue_id] AND last < [lower_bound q.queue_id + 1]) AS r))
+    RETURNING *
+)
+UPDATE lazaretto_messages m
+SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
+    deliveries = deliveries + 1
+FROM ranges r
+WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+
+-- name: select_ranged
+-- Which of these queues have messages that are locked by ranges; of all queues if none is given.
+-- Differs because only the server knows ranges.
+-- locks: not looked at
+SELECT DISTINCT [queue_of last] FROM lazaretto_range_locks
+WHERE cardinality(:queues::bigint[]) = 0 OR [queue_of last] = ANY(:queues)
 
 -- name: count_down_uses
 -- Messages that had a shared body are gone; an id stands for each of them.
@@ -264,6 +306,27 @@ WITH last AS (
 )
 SELECT number / (number + :count::bigint <= :most)::int FROM last
 
+-- name: grow_within
+-- Add to the bytes that an entity holds. Fails if these are too many then.
+-- Differs because the answer is not waited for: a failure must be an error.
+WITH grown AS (
+    UPDATE lazaretto_queues SET size = size + :size::bigint
+    WHERE queue_id = :queue_id AND size + :size <= :most::bigint RETURNING 1
+)
+SELECT 1 / count(*) FROM grown
+
+-- name: remember_sent
+-- Remember the ids of the messages that stand last in a queue, and how many stand behind each.
+-- Differs because the server finds the numbers.
+-- locks: not looked at
+INSERT INTO lazaretto_message_ids (queue_id, message_id, partition_key, forget_after, sequence_number)
+SELECT :queue_id::bigint, message_id, partition_key, :forget_after::bigint, last.key - :main::bigint - behind
+FROM unnest(:ids::text[], :partitions::text[], :behind::bigint[]) AS sent (message_id, partition_key, behind), (
+    SELECT key FROM lazaretto_messages WHERE key > :main AND key <= :main + :most::bigint
+    ORDER BY key DESC LIMIT 1) AS last
+ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
+    sequence_number = excluded.sequence_number
+
 -- name: put_bodies
 -- Bodies that stand by themselves: their columns.
 -- Differs because one text takes any number of them.
@@ -308,15 +371,21 @@ WITH held AS (
 )
 SELECT 1 / count(*) FROM held
 
--- name: select_settings
--- A queue as it is set, and what tells whether its row has changed since.
+-- part: settings_mark
+-- What tells whether a queue is set otherwise; its counts are in the same row.
 -- Differs because only the server is asked again within a commit.
-SELECT [queue_columns], xmin::text::bigint FROM lazaretto_queues WHERE path_key = :path_key
+hashtextextended(
+    concat_ws(chr(10), path, options, status, halted_by, dead_letter_halted_by, breaker, encode(rules, 'hex')), 0)
+
+-- name: select_settings
+-- A queue as it is set, and what tells whether that has changed since.
+-- Differs because only the server is asked again within a commit.
+SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE path_key = :path_key
 
 -- name: select_settings_by_id
 -- The same by a queue's number.
 -- Differs because only the server is asked again within a commit.
-SELECT [queue_columns], xmin::text::bigint FROM lazaretto_queues WHERE queue_id = :queue_id
+SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: open_lanes
 -- Wait until nobody else is at work on some queues, in the order of their numbers, or on the store as a whole. Fails
@@ -334,7 +403,7 @@ SELECT pg_advisory_xact_lock_shared(:writing, :store),
 -- Differs because the file has PRAGMA data_version.
 SELECT 1 / (cardinality(:queues::bigint[]) = (
            SELECT count(*) FROM unnest(:queues::bigint[], :marks::bigint[]) AS known (queue_id, mark)
-           WHERE mark = (SELECT q.xmin::text::bigint FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
+           WHERE mark = (SELECT [settings_mark] FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
        )::int,
        CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
             THEN nextval('lazaretto_version'::regclass) END,

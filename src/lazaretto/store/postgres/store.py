@@ -21,11 +21,13 @@ from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, prepare, shown_place
+from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.upkeep import Upkeep
 from lazaretto.store.postgres.user_sql import PgExclusive
 from lazaretto.store.postgres.whole_commits import WholeCommits
-from lazaretto.store.postgres.whole_transaction import Settings, WholeContext, WholeTransaction
+from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
+from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -40,6 +42,8 @@ _LONGEST_NAP = 2.0
 _MOST_IDLE = 8
 #: After how many commits in a row a process assumes that it is the only one that writes.
 _LONE_COMMITS = 50
+#: How often a commit is planned before it takes the store's lock, if what it is planned by always changes.
+_ATTEMPTS = 4
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
 
@@ -121,35 +125,56 @@ class PostgresStore(SqlStore):
         memory = Memory()
         # What holds for ever, and what is no more than a hint.
         memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
-        context = WholeContext(self._settings, self.dialect, memory, self.worker, self._mark)
+        context = WholeContext(
+            self._connection, self._settings, self.dialect, memory, self.worker, self._mark
+        )
         return WholeTransaction(context, self._prefix, ranges=self._ranges)
 
     # -- writing --------------------------------------------------------------------------------
 
     def _commit(self, group: list[Ticket]) -> None:
         durable = self._always_durable or any(ticket.operation.durable for ticket in group)
-        done = self._alone and self._commit_as_expected(group, durable)
-        if not done and not self._commit_whole(group, durable):
-            super()._commit(group)
+        if self._alone and self._commit_as_expected(group, durable):
+            return
+        left: Sequence[Ticket] = group
+        for _ in range(_ATTEMPTS):
+            left, again = self._commit_whole(left, durable)
+            if not again:
+                break
+        if not left:
+            return
+        try:
+            super()._commit(list(left))
+        except Exception as error:
+            # The others are done.
+            for ticket in left:
+                ticket.error = error
 
-    def _commit_whole(self, group: list[Ticket], durable: bool) -> bool:
-        """Commit in one round trip, whatever others do meanwhile; return False if that is not possible."""
+    def _commit_whole(self, group: Sequence[Ticket], durable: bool) -> tuple[Sequence[Ticket], bool]:
+        """Commit in one round trip, whatever others do meanwhile, as many operations as possible.
+
+        Return those that are left, and whether the same may succeed the next time.
+        """
         connection = self._connection
         if connection.broken or connection.heard:
-            return False
-        whole = self._whole.plan(group, registered=self._memory.registered)
+            return group, False
+        try:
+            whole, left = self._whole.plan(group, registered=self._memory.registered)
+        except RangesFirst as found:
+            self._whole.write_ranges(connection, found.queues)
+            return group, True
         if whole is None:
-            return False
+            return left, False
         flush = durable and not self._alone
         done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
         if not done:
-            return False
+            return group, whole.plan.guarded
         if version is not None:
             self._note_whole(whole, version)
         whole.committed()
-        self._answer(group)
+        self._answer([ticket for ticket in group if ticket not in left])
         self._committed(whole)
-        return True
+        return left, False
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
         """Note what a commit that went out whole has changed, and whether others have written too."""
@@ -210,7 +235,7 @@ class PostgresStore(SqlStore):
         self._answer(group)
         return True
 
-    def _answer(self, group: list[Ticket]) -> None:
+    def _answer(self, group: Sequence[Ticket]) -> None:
         """Let those that were started read their answers."""
         for ticket in group:
             if ticket.later is not None:

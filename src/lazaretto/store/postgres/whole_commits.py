@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -12,7 +13,10 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.keys import QUEUE_ID_BITS
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
-from lazaretto.store.postgres.whole_transaction import Settings, Unforeseen, WholeContext, WholeTransaction
+from lazaretto.store.postgres.plan import Unforeseen
+from lazaretto.store.postgres.settings import Settings
+from lazaretto.store.postgres.whole_context import WholeContext
+from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 
 
@@ -35,23 +39,35 @@ class WholeCommits:
         self._tx = self._make()
         self._settings.forget()
 
-    def plan(self, group: Sequence[Ticket], *, registered: bool) -> WholeContext | None:
-        """Do all operations as far as that is possible before the commit; None if they must read first.
+    def plan(self, group: Sequence[Ticket], *, registered: bool) -> tuple[WholeContext | None, list[Ticket]]:
+        """Do operations as far as that is possible before the commit.
 
-        `registered`: whether this process stands in the store.
+        Return what they need, None if that is nothing, and those that cannot be done so. `registered`:
+        whether this process stands in the store.
         """
-        if not all(ticket.operation.foreseeable for ticket in group):
-            return None
+        foreseeable = [ticket for ticket in group if ticket.operation.foreseeable]
+        others = [ticket for ticket in group if not ticket.operation.foreseeable]
+        if not foreseeable:
+            return None, others
         tx = self._tx
         try:
             tx.whole.memory.registered = registered
             tx.begin(self._commits.clock.now())
-            _plan_operations(group, tx)
+            left = _plan_operations(foreseeable, tx)
+            tx.causes.save_counts()
             tx.whole.finish()
-        except (Unforeseen, LazarettoError, psycopg.Error):
-            # What an operation found wrong may be so only by what was remembered.
-            return None
-        return tx.whole
+        except (Unforeseen, psycopg.Error):
+            return None, list(group)
+        return (tx.whole if len(left) < len(foreseeable) else None), others + left
+
+    def write_ranges(self, connection: PgConnection, queues: Collection[int]) -> None:
+        """Write the locks on ranges of some queues into their messages, in a commit that goes out whole."""
+        whole = self._tx.whole
+        whole.begin(self._commits.clock.now())
+        whole.lanes.update(queues)
+        whole.write_range_locks()
+        whole.finish()
+        self.send(connection, whole, durable=False, flush=False)
 
     def send(
         self, connection: PgConnection, whole: WholeContext, *, durable: bool, flush: bool
@@ -92,8 +108,7 @@ class WholeCommits:
         connection.send_ahead()
         connection.send("BEGIN")
         opened = connection.execute(*self._statement("open_lanes", opening))
-        for planned in whole.plan.statements:
-            planned.sent = connection.send(planned.sql, planned.parameters)
+        whole.send(connection)
         closed = commits.finish_with(connection, self._statement("close_lanes", closing), flush=flush)
         assert closed is not None
         commits.note_time(opened)
@@ -105,18 +120,40 @@ class WholeCommits:
         return statement.sql, statement.pick(values)
 
 
-def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> None:
-    """Do all operations as far as that is possible before the commit. Raises what stands against it."""
+def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> list[Ticket]:
+    """Do operations as far as that is possible before the commit; return those with which it is not."""
     for ticket in group:
         ticket.error = ticket.later = None
+    left: list[Ticket] = []
     ordered = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
     for kind, tickets in itertools.groupby(ordered, key=lambda t: type(t.operation)):
         some = list(tickets)
         for ticket, later in zip(some, kind.start_all(tx, [t.operation for t in some]), strict=True):
             ticket.later = later
         some = [ticket for ticket in some if ticket.later is None]
-        if len(some) == 1:
-            some[0].answer = some[0].operation.run(tx)
-        elif some:
-            for ticket, answer in zip(some, kind.run_all(tx, [t.operation for t in some]), strict=True):
-                ticket.answer = answer
+        if len(some) > 1 and kind.mergeable:
+            with _whole_or_nothing(tx) as done:
+                answers = kind.run_all(tx, [t.operation for t in some])
+                for ticket, answer in zip(some, answers, strict=True):
+                    ticket.answer = answer
+            if done:
+                continue
+        for ticket in some:
+            with _whole_or_nothing(tx) as done:
+                ticket.answer = ticket.operation.run(tx)
+            if not done:
+                left.append(ticket)
+    return left
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(tx: WholeTransaction) -> Iterator[list[bool]]:
+    """Take back what is planned within if it cannot be planned to its end; else make what is given true."""
+    before = tx.whole.progress()
+    done: list[bool] = []
+    try:
+        yield done
+        done.append(True)
+    except (Unforeseen, LazarettoError):
+        # What an operation found wrong may be so only by what was remembered.
+        tx.whole.go_back(before)

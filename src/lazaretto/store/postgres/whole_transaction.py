@@ -1,188 +1,40 @@
 """A commit that goes out whole: all its statements are known before the first one is sent.
 
 So no lock is held while the network is waited for. What must be known beforehand is how queues are set, which
-the commit checks within. Numbers, cursors and rows are found by the server.
+the commit checks within. Numbers, cursors and rows are found by the server, or read before and asked for
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of
+from lazaretto.model.keys import LAST_SEQUENCE, lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.records import FRESH, SCHEDULED, NewEvent, NewMessage, QueueRecord
+from lazaretto.store.contract.records import (
+    FRESH,
+    SCHEDULED,
+    AttemptRecord,
+    ErrorRecord,
+    NewEvent,
+    NewMessage,
+    QueueRecord,
+    SessionAddress,
+)
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
-from lazaretto.store.postgres.connection import PgConnection
-from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.pipeline import Sent, text
-from lazaretto.store.postgres.pipelined_context import PgContext
+from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
+from lazaretto.store.postgres.plan import Planned, Unforeseen
+from lazaretto.store.postgres.whole_context import LOG, WholeContext
 from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.rows import INLINE_BODY, Memory, queue_record
+from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
-from lazaretto.store.sql.statements import Dialect
-
-
-class Unforeseen(Exception):
-    """An operation must read the store before its commit is known as a whole."""
-
-
-class Planned:
-    """A statement that is to be sent. Its answer is there once the commit is done."""
-
-    __slots__ = ("parameters", "sent", "sql")
-
-    def __init__(self, sql: str, parameters: Sequence[Any]) -> None:
-        self.sql = sql
-        self.parameters = parameters
-        self.sent: Sent | None = None
-
-    def _answer(self) -> Sent:
-        if self.sent is None:
-            raise Unforeseen
-        return self.sent
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows it changed."""
-        return self._answer().rowcount
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
-        return self._answer().fetchall()
-
-    def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, or None."""
-        return self._answer().fetchone()
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._answer())
-
-
-class Plan:
-    """Takes statements in the place of a connection."""
-
-    sends_ahead = True
-    total_changes = 0
-
-    def __init__(self) -> None:
-        self.statements: list[Planned] = []
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Planned:
-        """Note a statement."""
-        planned = Planned(sql, parameters)
-        self.statements.append(planned)
-        return planned
-
-    def copy(self, *_: object) -> NoReturn:
-        """Refuse what cannot be sent together with other statements."""
-        raise Unforeseen
-
-
-class Settings:
-    """How queues are set, each with a mark that its row has until it is changed."""
-
-    def __init__(self, connection: PgConnection, dialect: Dialect) -> None:
-        self._connection = connection
-        self._dialect = dialect
-        self.forget()
-
-    def forget(self) -> None:
-        """Read all of it anew when it is asked for."""
-        self._by_path: dict[str, QueueRecord] = {}
-        self._by_id: dict[int, tuple[QueueRecord, int]] = {}
-
-    def by_path(self, path_key: str) -> QueueRecord:
-        """Return the queue at a path. Raises Unforeseen if there is none."""
-        return self._by_path.get(path_key) or self._read("select_settings", path_key)
-
-    def by_id(self, queue_id: int) -> QueueRecord:
-        """Return a queue by its number. Raises Unforeseen if there is none."""
-        known = self._by_id.get(queue_id)
-        return known[0] if known else self._read("select_settings_by_id", queue_id)
-
-    def mark(self, queue_id: int) -> int:
-        """Return the mark of a queue that was asked for."""
-        return self._by_id[queue_id][1]
-
-    def next_bodies(self) -> int:
-        """Return behind which id there are ids for bodies that nobody else takes."""
-        (last,) = self._connection.execute(self._dialect.text("select_last_body")).fetchone()
-        return int(last)
-
-    def _read(self, query: str, key: object) -> QueueRecord:
-        row = self._connection.execute(self._dialect.text(query), (key,)).fetchone()
-        if row is None:
-            raise Unforeseen
-        *columns, mark = row
-        record = queue_record(tuple(columns))
-        self._by_path[record.path.lower()] = record
-        self._by_id[record.queue_id] = record, mark
-        return record
-
-
-class WholeContext(PgContext):
-    """What the parts of a transaction share while its commit is planned."""
-
-    def __init__(
-        self, settings: Settings, dialect: Dialect, memory: Memory, worker: str, mark: DueMark
-    ) -> None:
-        self.plan = Plan()
-        super().__init__(self.plan, dialect, memory, worker, mark)
-        self.settings = settings
-        #: No number up to this one is free, by queue: at least as many are taken.
-        self.floors: dict[int, int] = {}
-        #: The queues whose messages are changed, and those whose settings were asked for.
-        self.lanes: set[int] = set()
-        self.asked: set[int] = set()
-        #: The first timer that is set.
-        self.first_due: int | None = None
-        self.gone_bodies: list[int] = []
-        self.afterwards: list[Callable[[], None]] = []
-
-    def begin(self, now: int) -> None:
-        super().begin(now)
-        self.plan.statements = []
-        self.lanes, self.asked, self.first_due = set(), set(), None
-        self.gone_bodies, self.afterwards = [], []
-
-    def finish(self) -> None:
-        """Plan what stands at the end of a commit."""
-        if self.gone_bodies:
-            # In one order in all commits, because messages of different queues share bodies.
-            gone = self.ids(sorted(self.gone_bodies))
-            for query in ("count_down_uses", "delete_unused_bodies", "delete_uses"):
-                self.run(query, {"body_ids": gone})
-
-    def committed(self) -> None:
-        """Note what the answers tell."""
-        for note in self.afterwards:
-            note()
-
-    def marks(self) -> tuple[list[int], list[int]]:
-        """Return the queues whose settings were asked for, and their marks."""
-        queue_ids = sorted(self.asked)
-        return queue_ids, [self.settings.mark(queue_id) for queue_id in queue_ids]
-
-    def note_due(self, due: int | None) -> None:
-        super().note_due(due)
-        if due is not None:
-            self.first_due = due if self.first_due is None else min(due, self.first_due)
-
-    def note_lock(self, until: int) -> None:
-        """Note until when a lock is to hold."""
-        self.first_due = until if self.first_due is None else min(until, self.first_due)
-
-    def raise_floor(self, queue_id: int, number: int) -> None:
-        """Note that a number is taken."""
-        self.floors[queue_id] = max(number, self.floors.get(queue_id, 0))
-
-    def write_range_locks(self) -> NoReturn:
-        raise Unforeseen
+from lazaretto.store.sql.session_tables import SessionTables
 
 
 class WholeQueues(QueueTables):
@@ -205,6 +57,14 @@ class WholeQueues(QueueTables):
         return record
 
     def idle_at(self, queue_id: int) -> NoReturn:
+        raise Unforeseen
+
+    def has_room(self, queue_id: int, size: int, most: int) -> bool:
+        # Asked within the commit, by what adds to the size.
+        return True
+
+    def save(self, record: QueueRecord) -> NoReturn:
+        # Whoever changes settings holds the lock of the store.
         raise Unforeseen
 
 
@@ -260,10 +120,43 @@ class WholeBodies(BodyTables):
 
 
 class WholeHistory(HistoryTables):
-    """History without events, which are written by one commit after the other: followers must miss none."""
+    """History, whose events are written by one commit after the other: followers must miss none."""
 
-    def insert_events(self, kind: str, events: Sequence[NewEvent]) -> NoReturn:
-        raise Unforeseen
+    def __init__(self, context: WholeContext, causes: CauseTables) -> None:
+        super().__init__(context, causes)
+        self._whole = context
+        #: The errors of attempts that this commit adds, None for those without.
+        self.errors: dict[int, ErrorRecord | None] = {}
+
+    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
+        super().insert_attempt(key, attempt)
+        error = self.errors.get(key)
+        if attempt.error_type is not None:
+            error = ErrorRecord(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
+        self.errors[key] = error
+
+    def last_error(self, key: int) -> ErrorRecord | None:
+        if self.errors.get(key) is not None:
+            return self.errors[key]
+        found = self._whole.run("select_last_error", (key,))
+        assert isinstance(found, Planned)
+        # What this commit adds has no error.
+        found.unaffected = key in self.errors
+        row = found.fetchone()
+        return ErrorRecord(*row) if row else None
+
+    def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
+        self._whole.lanes.add(LOG)
+        super().insert_events(kind, events)
+
+
+class WholeSessions(SessionTables):
+    """Sessions, which are seldom released."""
+
+    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
+        if self.held_by(keys):
+            raise Unforeseen
+        return []
 
 
 class WholeTransaction(PgTransaction):
@@ -280,14 +173,58 @@ class WholeTransaction(PgTransaction):
         self.sequences = WholeSequences(context)
         self.bodies = WholeBodies(context)
         self.queues = WholeQueues(context, self.bodies)
-        self.history = WholeHistory(context, self.causes)
+        self.history: WholeHistory = WholeHistory(context, self.causes)
+        self.sessions = WholeSessions(context)
+
+    def begin(self, now: int) -> None:
+        super().begin(now)
+        self.history.errors = {}
 
     def start_sending(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> Callable[[], list[int]] | None:
+        if not queue.options.requires_duplicate_detection:
+            return self._send(queue, messages)
+        ids = [(message.message_id, message.partition_key or "") for message in messages]
+        known = self.message_ids.find_all(queue.queue_id, [given for given in ids if given[0] is not None])
+        places: dict[object, int] = {}
+        new: list[NewMessage] = []
+        for place, given in enumerate(ids):
+            if given not in known and given not in places:
+                places[place if given[0] is None else given] = len(new)
+                new.append(messages[place])
+        sent = self._send(queue, new) if new else list
+        named = {given: len(new) - 1 - at for given, at in places.items() if not isinstance(given, int)}
+        if named:
+            self._remember(queue, named)
+        first = lower_bound(queue.queue_id)
+
+        def keys() -> list[int]:
+            of_new = sent()
+            return [
+                first + known[given]
+                if given in known
+                else of_new[places[place if given[0] is None else given]]
+                for place, given in enumerate(ids)
+            ]
+
+        return keys
+
+    def _remember(self, queue: QueueRecord, named: Mapping[Any, int]) -> None:
+        """Remember the ids of messages that were just sent, and how many were sent behind each."""
+        window = round(queue.options.duplicate_detection_window * 1_000_000)
+        values = {
+            "queue_id": queue.queue_id,
+            "ids": texts((message_id for message_id, _ in named), _encode),
+            "partitions": texts((partition for _, partition in named), _encode),
+            "behind": numbers(named.values()),
+            "forget_after": self.whole.now + window,
+        }
+        self.whole.run("remember_sent", {**_places(queue.queue_id), **values})
+
+    def _send(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
+        """Add messages at the end of a queue, wherever that is."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
-        if self.queues.sized(queue_id) is not None:
-            return None
         whole.lanes.add(queue_id)
         now, longest = whole.now, options.default_time_to_live
         limit = None if longest is None else round(longest * 1_000_000)
@@ -339,6 +276,9 @@ class WholeTransaction(PgTransaction):
                 "count": count,
             },
         )
+        if options.max_size is not None:
+            size = sum(len(m.body) + len(m.headers or b"") for m in messages)
+            whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
         whole.wake(lower_bound(queue_id), count)
         last = 0
 
@@ -351,24 +291,22 @@ class WholeTransaction(PgTransaction):
         first = lower_bound(queue_id) + 1
         return lambda: list(range(first + last, first + last + count))
 
-    def start_taking(
-        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
+    def _take(
+        self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+    ) -> Callable[[int], list[ReceivedMessage] | None]:
+        taking = super()._take(queue_id, limit, tokens, until, look=look)
         self.whole.lanes.add(queue_id)
         self.whole.note_lock(until)
-        return super().start_taking(queue_id, wanted, until)
+        return taking
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         for keys in held.values():
-            if not all(map(in_main, keys)):
-                # Dead letters are counted by their causes, and sessions may wait for them.
-                raise Unforeseen
             self.whole.lanes.update(map(queue_of, keys))
         return super().delete_held(held)
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:
-            raise Unforeseen
+            self.whole.write_range_locks()
         self.whole.lanes.add(queue_of(key))
         self.whole.note_lock(until)
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lazaretto.store.sql.commit_context import Part
 
 
@@ -12,6 +14,16 @@ class MessageIdTables(Part):
         values = (queue_id, message_id, partition_key, self._context.now)
         row = self._context.run("select_message_id", values).fetchone()
         return row[0] if row else None
+
+    def find_all(self, queue_id: int, ids: Iterable[tuple[str | None, str]]) -> dict[object, int]:
+        """Return the sequence numbers of those message ids, each with its partition key, that were sent."""
+        now = self._context.now
+        asked = {
+            given: self._context.run("select_message_id", (queue_id, *given, now))
+            for given in dict.fromkeys(ids)
+        }
+        rows = {given: answer.fetchone() for given, answer in asked.items()}
+        return {given: row[0] for given, row in rows.items() if row}
 
     def remember(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int

@@ -161,11 +161,12 @@ UPDATE lazaretto_queues SET size = (
     WHERE m.key > [lower_bound q.queue_id] AND m.key < [lower_bound q.queue_id + 1])
 WHERE queue_id = :queue_id
 
--- name: sum_sizes
--- The bytes of some messages.
+-- name: grow_by
+-- Add the bytes of some messages to those that an entity holds, or take them away.
 -- locks: not looked at
-SELECT coalesce(sum([bytes]), 0)
-FROM lazaretto_messages m WHERE key [among keys]
+UPDATE lazaretto_queues SET size = size + :sign * (
+    SELECT coalesce(sum([bytes]), 0) FROM lazaretto_messages m WHERE key [among keys])
+WHERE queue_id = :queue_id
 
 -- name: sum_range
 -- The bytes of all messages between two keys, or of those of them that are held under a lock.

@@ -189,7 +189,7 @@ class QueueTables(Part):
             sized = self.sized(queue_id)
             if sized is not None:
                 theirs = self._context.ids(key for key in keys if queue_of(key) == queue_id)
-                self.grow(sized, sign * self._context.run("sum_sizes", (theirs,)).fetchone()[0])
+                self._context.run("grow_by", {"queue_id": sized, "sign": sign, "keys": theirs})
 
     def sum_range(self, first: int, last: int, token: int | None = None) -> int:
         """Return the bytes of the messages between two keys, or of those that a lock holds."""
@@ -199,6 +199,9 @@ class QueueTables(Part):
     def size(self, queue_id: int) -> int:
         (size,) = self._context.run("select_size", (queue_id,)).fetchone()
         return int(size)
+
+    def has_room(self, queue_id: int, size: int, most: int) -> bool:
+        return self.size(queue_id) + size <= most
 
     def count_size(self, queue_id: int) -> None:
         self._context.run("set_size", {"queue_id": queue_id})

@@ -64,6 +64,7 @@ class _Plainly(Operation[T]):
 
     def __init__(self, operation: Operation[T]) -> None:
         self._operation = operation
+        self.foreseeable = operation.foreseeable
 
     def run(self, tx: Transaction) -> T | Again:
         return self._operation.run(tx)

@@ -20,10 +20,12 @@ Place = Callable[[str], tuple[str, Sequence[str]]]
 class Statement:
     """A query as a database takes it: its parameters are values in order."""
 
-    __slots__ = ("locks_first", "pick", "sql")
+    __slots__ = ("locks_first", "names", "pick", "sql")
 
     def __init__(self, query: Query, place: Place) -> None:
         self.sql, names = place(query.sql)
+        #: Of its parameters, in their order.
+        self.names = names
         self.locks_first = bool(query.locks_first)
         self.pick: Callable[[Mapping[str, Any]], Sequence[Any]] = _picker(names)
 

@@ -1,0 +1,207 @@
+"""A commit's statements before they are sent, and the answers that they were planned by.
+
+What an operation reads while it is planned is read at once, without a lock. The commit asks the same again,
+under its locks, and fails if the answer is another one: then nothing was done, and it is planned anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from lazaretto.model.keys import main_key, queue_of
+from lazaretto.store.postgres.pipeline import Sent
+
+#: A table of the store, and one that is written, as they stand in a query for a schema.
+_TABLE = re.compile(r'"\.(lazaretto_\w+)')
+_WRITTEN = re.compile(r'\b(?:INTO|UPDATE|DELETE FROM) "\w+"\.(lazaretto_\w+)')
+#: What does something that a second reading does not show.
+_ACTS = re.compile(r"\b(nextval|setval|pg_notify|pg_advisory\w*|set_config|pg_logical_emit_message)\(")
+#: Parameters that name messages, and those that reach others than the named ones.
+_KEYS = ("key", "keys", "new_key")
+_RANGES = frozenset(("first", "last", "start", "before", "queue_id"))
+
+
+class Unforeseen(Exception):
+    """An operation cannot be planned: it needs what only the commit will tell."""
+
+
+class Nature(NamedTuple):
+    """What a statement touches, by its text."""
+
+    tables: frozenset[str]
+    written: frozenset[str]
+    #: Where its parameters have the keys of messages, and a queue's number.
+    keys: tuple[int, ...]
+    queues: tuple[int, ...]
+    #: Whether it touches rows of these messages only.
+    keyed: bool
+    #: Whether it may be asked twice.
+    reads: bool
+
+    @classmethod
+    def of(cls, sql: str, names: Sequence[str]) -> Nature:
+        """Return the nature of a statement; `names`: of its parameters."""
+        written = frozenset(_WRITTEN.findall(sql))
+        keys = tuple(place for place, name in enumerate(names) if name in _KEYS)
+        return cls(
+            tables=frozenset(_TABLE.findall(sql)),
+            written=written,
+            keys=keys,
+            queues=tuple(place for place, name in enumerate(names) if name == "queue_id"),
+            keyed=bool(keys) and _RANGES.isdisjoint(names),
+            reads=not written and not _ACTS.search(sql),
+        )
+
+
+class Planned:
+    """A statement that is to be sent. Its answer is there after the commit, or once it is read before."""
+
+    __slots__ = ("_plan", "_rows", "mark", "parameters", "sent", "sql", "unaffected")
+
+    def __init__(self, plan: Plan, sql: str, parameters: Sequence[Any]) -> None:
+        self._plan = plan
+        self.sql = sql
+        self.parameters = parameters
+        self.sent: Sent | None = None
+        #: What tells whether a second reading gives the same, if it was read.
+        self.mark: str | None = None
+        #: Whether it gives the same whatever the commit itself has written.
+        self.unaffected = False
+        self._rows: list[tuple[Any, ...]] = []
+
+    def has_read(self, mark: str, rows: list[tuple[Any, ...]]) -> None:
+        """Note what it gives."""
+        self.mark, self._rows = mark, rows[::-1]
+
+    @property
+    def nature(self) -> Nature:
+        return self._plan.nature(self.sql)
+
+    def keys(self) -> set[int]:
+        """Return the keys of the messages that it names."""
+        found: set[int] = set()
+        for place in self.nature.keys:
+            value = self.parameters[place]
+            if not isinstance(value, str):
+                found.update(value if isinstance(value, list) else (value,))
+        return found
+
+    def queues(self) -> set[int]:
+        """Return the queues whose messages it names."""
+        return {*map(queue_of, self.keys()), *(self.parameters[place] for place in self.nature.queues)}
+
+    def may_see(self, other: Planned) -> bool:
+        """Return whether this reads what the other one writes."""
+        mine, theirs = self.nature, other.nature
+        if self.unaffected or mine.tables.isdisjoint(theirs.written):
+            return False
+        if mine.keyed and theirs.keyed:
+            return not {*map(main_key, self.keys())}.isdisjoint(map(main_key, other.keys()))
+        return True
+
+    def _answer(self) -> Sent | None:
+        if self.sent is None and self.mark is None:
+            self._plan.read(self)
+        return self.sent if self.mark is None else None
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+        if self.sent is None:
+            raise Unforeseen
+        return self.sent.rowcount
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows that are left."""
+        return list(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, or None."""
+        return next(iter(self), None)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        sent = self._answer()
+        return iter(self._left()) if sent is None else iter(sent)
+
+    def _left(self) -> Iterator[tuple[Any, ...]]:
+        while self._rows:
+            yield self._rows.pop()
+
+
+class Plan:
+    """Takes statements in the place of a connection.
+
+    `names`: those of a query's parameters, by its text; `ask` reads statements, all in one round trip.
+    """
+
+    sends_ahead = True
+
+    def __init__(self, names: Mapping[str, Sequence[str]], ask: Callable[[Sequence[Planned]], None]) -> None:
+        self._names = names
+        self._ask = ask
+        self.statements: list[Planned] = []
+        #: Whether some were read.
+        self.guarded = False
+
+    def begin(self) -> None:
+        """Start on a new commit."""
+        self.statements = []
+        self.guarded = False
+
+    @property
+    def total_changes(self) -> int:
+        """How many statements may change something."""
+        return sum(not planned.nature.reads for planned in self.statements)
+
+    def nature(self, sql: str) -> Nature:
+        """Return what a statement touches."""
+        return _nature(sql, tuple(self._names.get(sql, ())))
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Planned:
+        """Note a statement."""
+        planned = Planned(self, sql, parameters)
+        self.statements.append(planned)
+        return planned
+
+    def read(self, wanted: Planned) -> None:
+        """Read what a statement gives, with all others whose answers are known before the commit.
+
+        Raises Unforeseen if this one's is not.
+        """
+        known: list[Planned] = []
+        writing: list[Planned] = []
+        for planned in self.statements:
+            if not planned.nature.reads:
+                writing.append(planned)
+            elif planned.mark is None and not any(map(planned.may_see, writing)):
+                known.append(planned)
+        if wanted not in known:
+            raise Unforeseen
+        self.guarded = True
+        self._ask(known)
+
+    def copy(self, *_: object) -> NoReturn:
+        """Refuse what cannot be sent together with other statements."""
+        raise Unforeseen
+
+
+_nature = functools.lru_cache(maxsize=4096)(Nature.of)
+
+
+def reading(sql: str) -> str:
+    """Return a query that gives a mark of all that another one gives, and with it each row, if any."""
+    return (
+        f"WITH q AS MATERIALIZED ({sql}), m AS (SELECT {_MARK} AS mark FROM q) "  # noqa: S608
+        "SELECT m.mark, r.* FROM m LEFT JOIN (SELECT true, q.* FROM q) AS r ON true"
+    )
+
+
+def guard(sql: str, parameters: int) -> str:
+    """Return a query that fails if another one has a mark other than the one behind its parameters."""
+    return f"WITH q AS MATERIALIZED ({sql}) SELECT 1 / ({_MARK} = ${parameters + 1}::text)::int FROM q"  # noqa: S608
+
+
+_MARK = "md5(coalesce(string_agg(q::text, chr(10)), ''))"

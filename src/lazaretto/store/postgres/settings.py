@@ -1,0 +1,51 @@
+"""How queues are set, as commits that go out whole know it beforehand."""
+
+from __future__ import annotations
+
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.plan import Unforeseen
+from lazaretto.store.sql.rows import queue_record
+from lazaretto.store.sql.statements import Dialect
+
+
+class Settings:
+    """How queues are set, each with a mark that its row has until it is changed."""
+
+    def __init__(self, connection: PgConnection, dialect: Dialect) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self.forget()
+
+    def forget(self) -> None:
+        """Read all of it anew when it is asked for."""
+        self._by_path: dict[str, QueueRecord] = {}
+        self._by_id: dict[int, tuple[QueueRecord, int]] = {}
+
+    def by_path(self, path_key: str) -> QueueRecord:
+        """Return the queue at a path. Raises Unforeseen if there is none."""
+        return self._by_path.get(path_key) or self._read("select_settings", path_key)
+
+    def by_id(self, queue_id: int) -> QueueRecord:
+        """Return a queue by its number. Raises Unforeseen if there is none."""
+        known = self._by_id.get(queue_id)
+        return known[0] if known else self._read("select_settings_by_id", queue_id)
+
+    def mark(self, queue_id: int) -> int:
+        """Return the mark of a queue that was asked for."""
+        return self._by_id[queue_id][1]
+
+    def next_bodies(self) -> int:
+        """Return behind which id there are ids for bodies that nobody else takes."""
+        (last,) = self._connection.execute(self._dialect.text("select_last_body")).fetchone()
+        return int(last)
+
+    def _read(self, query: str, key: object) -> QueueRecord:
+        row = self._connection.execute(self._dialect.text(query), (key,)).fetchone()
+        if row is None:
+            raise Unforeseen
+        *columns, mark = row
+        record = queue_record(tuple(columns))
+        self._by_path[record.path.lower()] = record
+        self._by_id[record.queue_id] = record, mark
+        return record

@@ -1,0 +1,182 @@
+"""What the parts of a transaction share while a commit is planned that goes out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.due_mark import DueMark
+from lazaretto.store.postgres.pipelined_context import PgContext
+from lazaretto.store.postgres.plan import Plan, Planned, guard, reading
+from lazaretto.store.postgres.settings import Settings
+from lazaretto.store.sql.commit_context import Tally
+from lazaretto.store.sql.rows import Memory
+from lazaretto.store.sql.statements import Dialect
+
+#: Whoever writes events holds this lane: followers must miss none. No queue has its number.
+LOG = 0
+
+
+class RangesFirst(Exception):
+    """Locks on ranges must be written into the messages of some queues before an operation can be planned."""
+
+    def __init__(self, queues: set[int]) -> None:
+        super().__init__(queues)
+        self.queues = queues
+
+
+class Progress(NamedTuple):
+    """How far a commit was planned."""
+
+    statements: int
+    afterwards: int
+    gone_bodies: int
+    notices: int
+    woken: dict[int, int]
+    counted: dict[tuple[int, int], Tally]
+    registers: bool
+
+
+class WholeContext(PgContext):
+    """One process's commits that go out whole, one after the other."""
+
+    def __init__(
+        self,
+        connection: PgConnection,
+        settings: Settings,
+        dialect: Dialect,
+        memory: Memory,
+        worker: str,
+        mark: DueMark,
+    ) -> None:
+        names = {statement.sql: statement.names for statement in dialect.statements.values()}
+        self.plan = Plan(names, self._ask)
+        super().__init__(self.plan, dialect, memory, worker, mark)
+        self.settings = settings
+        self._reader = connection
+        self._dialect = dialect
+        #: No number up to this one is free, by queue: at least as many are taken.
+        self.floors: dict[int, int] = {}
+        #: The queues whose messages are changed, and those whose settings were asked for.
+        self.lanes: set[int] = set()
+        self.asked: set[int] = set()
+        #: Whether the commit needs the locks on its queues' ranges written into their messages.
+        self._writes_ranges = False
+        #: The first timer that is set.
+        self.first_due: int | None = None
+        self.gone_bodies: list[int] = []
+        self.afterwards: list[Callable[[], None]] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that others may have changed."""
+        last_body = self.memory.last_body
+        self.memory.forget()
+        self.memory.last_body = last_body
+
+    def begin(self, now: int) -> None:
+        super().begin(now)
+        if self.plan.guarded:
+            self.forget()
+        self.plan.begin()
+        self.lanes, self.asked, self.first_due = set(), set(), None
+        self.gone_bodies, self.afterwards = [], []
+        self._writes_ranges = False
+
+    def progress(self) -> Progress:
+        """Return how far the commit is planned."""
+        return Progress(
+            len(self.plan.statements),
+            len(self.afterwards),
+            len(self.gone_bodies),
+            len(self.notices),
+            dict(self.woken),
+            dict(self.counted),
+            self.registers,
+        )
+
+    def go_back(self, to: Progress) -> None:
+        """Take back what was planned since."""
+        del self.plan.statements[to.statements :]
+        del self.afterwards[to.afterwards :]
+        del self.gone_bodies[to.gone_bodies :]
+        del self.notices[to.notices :]
+        self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
+
+    def finish(self) -> None:
+        """Plan what stands at the end of a commit."""
+        if self.gone_bodies:
+            # In one order in all commits, because messages of different queues share bodies.
+            gone = self.ids(sorted(self.gone_bodies))
+            for query in ("count_down_uses", "delete_unused_bodies", "delete_uses"):
+                self.run(query, {"body_ids": gone})
+        if self.plan.guarded or self._writes_ranges:
+            self.lanes |= self._touched()
+        if self._writes_ranges:
+            statement = self._statements["write_ranges_of"]
+            first = Planned(self.plan, statement.sql, statement.pick({"queues": sorted(self.lanes)}))
+            self.plan.statements.insert(0, first)
+
+    def _touched(self) -> set[int]:
+        """Return the queues whose messages the statements name, all that were asked for if one names none."""
+        found: set[int] = set()
+        for planned in self.plan.statements:
+            named = planned.queues()
+            found |= named if named or planned.nature.reads else self.asked
+        return found
+
+    def committed(self) -> None:
+        """Note what the answers tell."""
+        for note in self.afterwards:
+            note()
+
+    def marks(self) -> tuple[list[int], list[int]]:
+        """Return the queues whose settings were asked for, and their marks."""
+        queue_ids = sorted(self.asked)
+        return queue_ids, [self.settings.mark(queue_id) for queue_id in queue_ids]
+
+    def note_due(self, due: int | None) -> None:
+        super().note_due(due)
+        if due is not None:
+            self.first_due = due if self.first_due is None else min(due, self.first_due)
+
+    def note_lock(self, until: int) -> None:
+        """Note until when a lock is to hold."""
+        self.first_due = until if self.first_due is None else min(until, self.first_due)
+
+    def raise_floor(self, queue_id: int, number: int) -> None:
+        """Note that a number is taken."""
+        self.floors[queue_id] = max(number, self.floors.get(queue_id, 0))
+
+    def write_range_locks(self) -> None:
+        self._writes_ranges = True
+
+    # -- reading before the commit --------------------------------------------------------------
+
+    def _ask(self, some: Sequence[Planned]) -> None:
+        """Read statements in one round trip, without a lock."""
+        connection = self._reader
+        connection.send_ahead()
+        sent = [connection.send(reading(planned.sql), planned.parameters) for planned in some]
+        ranged = None
+        if self._writes_ranges:
+            queues = sorted(self.asked | {queue for planned in some for queue in planned.queues()})
+            statement = self._statements["select_ranged"]
+            ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
+        connection.settle()
+        found = {queue for (queue,) in ranged} if ranged is not None else set()
+        if found:
+            raise RangesFirst(found)
+        for planned, answer in zip(some, sent, strict=True):
+            rows = answer.fetchall()
+            planned.has_read(rows[0][0], [row[2:] for row in rows if row[1]])
+
+    def send(self, connection: PgConnection) -> None:
+        """Send all statements, those that were read as questions whether their answers still hold."""
+        for planned in self.plan.statements:
+            if planned.mark is None:
+                planned.sent = connection.send(planned.sql, planned.parameters)
+            else:
+                parameters = planned.parameters
+                connection.send(guard(planned.sql, len(parameters)), (*parameters, planned.mark))

@@ -35,6 +35,7 @@ PURE = {
     "msgspec",
     "operator",
     "re",
+    "struct",
     "traceback",
     "types",
     "typing",
@@ -124,10 +125,10 @@ def test_imports_follow_the_layers() -> None:
     assert wrong == []
 
 
-def test_the_model_and_triage_are_pure() -> None:
+def test_the_model_triage_and_protocols_are_pure() -> None:
     wrong = []
     for module, path in MODULES.items():
-        if layer_of(module) in ("model", "triage"):
+        if layer_of(module) in ("model", "triage", "protocols"):
             allowed = PURE | IMPURE_BY_NATURE.get(module, set()) | {"lazaretto"}
             wrong += [
                 f"{module} imports {name}" for name in imports(path) if name.split(".")[0] not in allowed

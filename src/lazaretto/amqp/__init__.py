@@ -1,0 +1,31 @@
+"""AMQP 1.0 without sockets: bytes in, events out.
+
+`Connection` is one end of a connection. It knows nothing of queues, of time or of the network: whoever holds
+it gives it bytes, acts on its events, and sends what it gives out.
+"""
+
+from __future__ import annotations
+
+from lazaretto.amqp.conditions import AmqpError, DecodeError
+from lazaretto.amqp.connection import Connection, ConnectionLimits
+from lazaretto.amqp.decode import decode
+from lazaretto.amqp.encode import encode
+from lazaretto.amqp.link import Delivery, Link
+from lazaretto.amqp.sections import Header, Properties, Section, Sections
+from lazaretto.amqp.session import Session
+
+__all__ = [
+    "AmqpError",
+    "Connection",
+    "ConnectionLimits",
+    "DecodeError",
+    "Delivery",
+    "Header",
+    "Link",
+    "Properties",
+    "Section",
+    "Sections",
+    "Session",
+    "decode",
+    "encode",
+]

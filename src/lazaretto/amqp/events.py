@@ -1,0 +1,112 @@
+"""What a connection tells its user about: the meaning of bytes that came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lazaretto.amqp.conditions import AmqpError
+from lazaretto.amqp.performatives import Attach, DeliveryState, Error, Open, SaslInit
+
+if TYPE_CHECKING:
+    from lazaretto.amqp.link import Delivery, Link
+    from lazaretto.amqp.session import Session
+
+
+class Event(msgspec.Struct, gc=False):
+    """Something that the peer said."""
+
+
+class SaslStarted(Event, gc=False):
+    """The client chose a mechanism. Answer with `challenge` or `authenticate`."""
+
+    init: SaslInit
+
+
+class SaslAnswered(Event, gc=False):
+    """The client answered a challenge."""
+
+    response: bytes
+
+
+class Opened(Event, gc=False):
+    """The peer opened the connection."""
+
+    open: Open
+
+
+class SessionBegun(Event, gc=False):
+    """A session is there, begun by the peer or by this end."""
+
+    session: Session
+
+
+class SessionEnded(Event, gc=False):
+    """A session is over, and so are its links."""
+
+    session: Session
+    error: Error | None
+
+
+class LinkAttached(Event, gc=False):
+    """The peer attached a link, to be accepted or refused, or answered an attach of this end."""
+
+    link: Link
+    attach: Attach
+
+
+class LinkDetached(Event, gc=False):
+    """A link is over. `closed`: for good, which is how brokers see it."""
+
+    link: Link
+    closed: bool
+    error: Error | None
+
+
+class CreditChanged(Event, gc=False):
+    """The peer says how many messages it takes on a link; `link.drain`: now or never."""
+
+    link: Link
+
+
+class MessageReceived(Event, gc=False):
+    """A whole message came. `payload`: its sections. `settled`: the peer wants no answer."""
+
+    link: Link
+    delivery_id: int
+    delivery_tag: bytes
+    message_format: int
+    settled: bool
+    payload: bytes
+    state: DeliveryState | None
+
+
+class DeliveriesUpdated(Event, gc=False):
+    """The peer says what became of messages that this end sent, and that are not settled yet."""
+
+    deliveries: list[Delivery]
+    state: DeliveryState | None
+    settled: bool
+
+
+class SenderUpdated(Event, gc=False):
+    """The peer says something about messages that it sent: those from `first` to `last` of a session."""
+
+    session: Session
+    first: int
+    last: int
+    state: DeliveryState | None
+    settled: bool
+
+
+class Closed(Event, gc=False):
+    """The peer closed the connection."""
+
+    error: Error | None
+
+
+class Failed(Event, gc=False):
+    """The peer broke the protocol, and was told so. Nothing more is read."""
+
+    error: AmqpError

@@ -1,0 +1,193 @@
+"""A link of AMQP 1.0: credit, and messages put together from their parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lazaretto.amqp.conditions import (
+    DECODE_ERROR,
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    TRANSFER_LIMIT_EXCEEDED,
+    AmqpError,
+)
+from lazaretto.amqp.events import MessageReceived
+from lazaretto.amqp.performatives import Attach, Coordinator, Flow, Source, Target, Transfer
+from lazaretto.amqp.serials import add, distance
+from lazaretto.amqp.states import LINK, LinkEvent, LinkState
+
+if TYPE_CHECKING:
+    from lazaretto.amqp.session import Session
+
+
+class LinkError(AmqpError):
+    """A peer broke the rules of one link, which is detached for it."""
+
+    code = "amqp_link_error"
+
+
+class Delivery:
+    """A message that this end sent and that is not settled yet. `context`: the user's own."""
+
+    __slots__ = ("context", "id", "link", "tag")
+
+    def __init__(self, link: Link, id_: int, tag: bytes, context: Any) -> None:
+        self.link = link
+        self.id = id_
+        self.tag = tag
+        self.context = context
+
+
+class Link:
+    """One link, at one of its ends.
+
+    `sends`: whether this end sends on it. `credit`: how many messages may still be sent, by this end or by
+    the peer. `drain`: whether the peer wants what is there now and gives up the rest of the credit.
+    `source`, `target`: as the peer gave them. `context`: the user's own.
+    """
+
+    __slots__ = (
+        "_first",
+        "_parts",
+        "_size",
+        "context",
+        "credit",
+        "delivery_count",
+        "drain",
+        "handle",
+        "max_message_size",
+        "name",
+        "properties",
+        "rcv_settle_mode",
+        "remote_handle",
+        "remote_max_message_size",
+        "sends",
+        "session",
+        "snd_settle_mode",
+        "source",
+        "state",
+        "target",
+    )
+
+    def __init__(self, session: Session, name: str, *, sends: bool) -> None:
+        self.session = session
+        self.name = name
+        self.sends = sends
+        self.state = LinkState.DETACHED
+        self.handle: int | None = None
+        self.remote_handle: int | None = None
+        self.credit = 0
+        self.delivery_count = 0
+        self.drain = False
+        self.snd_settle_mode = 2
+        self.rcv_settle_mode = 0
+        #: Maximum size of a message that this end takes. 0: any.
+        self.max_message_size = 0
+        self.remote_max_message_size = 0
+        self.source: Source | None = None
+        self.target: Target | Coordinator | None = None
+        self.properties: dict[str, Any] = {}
+        self.context: Any = None
+        self._first: Transfer | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name!r} {'sends' if self.sends else 'receives'} {self.state.value}>"
+
+    @property
+    def attached(self) -> bool:
+        """Whether messages may pass."""
+        return self.state is LinkState.ATTACHED
+
+    def advance(self, event: LinkEvent) -> None:
+        """Go to the next state. Raises AmqpError if the event may not happen now."""
+        then = LINK.get((self.state, event))
+        if then is None:
+            raise AmqpError(NOT_ALLOWED, f"expected no {event.value} of a link that is {self.state.value}")
+        self.state = then
+
+    def take_attach(self, attach: Attach) -> None:
+        """Keep what the peer said of the link."""
+        answers = self.state is LinkState.ATTACH_SENT
+        self.advance(LinkEvent.RECEIVE_ATTACH)
+        self.remote_handle = attach.handle
+        self.remote_max_message_size = attach.max_message_size or 0
+        self.source, self.target = attach.source, attach.target
+        self.properties = attach.properties or {}
+        if not answers:
+            self.snd_settle_mode = 2 if attach.snd_settle_mode is None else attach.snd_settle_mode
+            self.rcv_settle_mode = attach.rcv_settle_mode or 0
+        if not self.sends:
+            self.delivery_count = attach.initial_delivery_count or 0
+
+    def take_flow(self, flow: Flow) -> bool:
+        """Keep what the peer said of credit. Return whether this end, as the sender, should look at it."""
+        if self.sends:
+            if flow.link_credit is not None:
+                granted = add(flow.delivery_count or 0, flow.link_credit)
+                self.credit = max(0, distance(self.delivery_count, granted))
+            self.drain = bool(flow.drain)
+            return True
+        if flow.delivery_count is not None:
+            used = distance(self.delivery_count, flow.delivery_count)
+            if used > 0:
+                self.credit = max(0, self.credit - used)
+                self.delivery_count = flow.delivery_count
+        return False
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes of a message that has come in part."""
+        return self._size
+
+    def take_transfer(self, transfer: Transfer, payload: bytes) -> MessageReceived | None:
+        """Return the message that is whole with this part, if it is. Raises LinkError."""
+        first = self._first
+        if first is None:
+            if transfer.delivery_id is None or transfer.delivery_tag is None:
+                raise LinkError(INVALID_FIELD, "expected a first transfer with delivery-id and delivery-tag")
+            if len(transfer.delivery_tag) > 32:
+                raise LinkError(DECODE_ERROR, "expected a delivery-tag of at most 32 bytes, got a longer one")
+            if self.credit <= 0:
+                raise LinkError(TRANSFER_LIMIT_EXCEEDED, "expected no transfer without credit, got one")
+            first = transfer
+        elif transfer.delivery_id not in (None, first.delivery_id):
+            raise LinkError(
+                INVALID_FIELD,
+                f"expected the rest of delivery {first.delivery_id}, got {transfer.delivery_id}",
+            )
+        if transfer.aborted:
+            self.drop_partial()
+            return None
+        size = self._size + len(payload)
+        if self.max_message_size and size > self.max_message_size:
+            self.drop_partial()
+            raise LinkError(
+                MESSAGE_SIZE_EXCEEDED,
+                f"expected a message of at most {self.max_message_size} bytes, got a larger one",
+            )
+        if transfer.more:
+            self._first, self._size = first, size
+            self._parts.append(payload)
+            return None
+        if self._parts:
+            payload = b"".join((*self._parts, payload))
+        self.drop_partial()
+        self.credit -= 1
+        self.delivery_count = add(self.delivery_count, 1)
+        assert first.delivery_id is not None
+        return MessageReceived(
+            self,
+            first.delivery_id,
+            first.delivery_tag or b"",
+            first.message_format or 0,
+            bool(first.settled or transfer.settled),
+            payload,
+            transfer.state or first.state,
+        )
+
+    def drop_partial(self) -> None:
+        """Forget what has come of a message."""
+        self._first, self._parts, self._size = None, [], 0

@@ -1,0 +1,179 @@
+"""The sections of an AMQP message: found without being read, passed on byte for byte.
+
+The broker writes anew the header, the delivery annotations and the message annotations. Nobody changes the
+bare message behind them: properties, application properties and body.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple, TypeVar
+
+from lazaretto.amqp.composites import Composite, define, parse
+from lazaretto.amqp.conditions import DecodeError
+from lazaretto.amqp.decode import EXACT, PLAIN, read, skip
+
+C = TypeVar("C", bound=Composite)
+
+
+class Section(enum.IntEnum):
+    """The sections, by the code of their descriptor, in the order in which they stand."""
+
+    HEADER = 0x70
+    DELIVERY_ANNOTATIONS = 0x71
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+    FOOTER = 0x78
+
+
+_BODY = (Section.DATA, Section.SEQUENCE, Section.VALUE)
+_CODES = {section.value: section for section in Section}
+
+
+class Header(Composite, frozen=True, gc=False):
+    """How a message is delivered. `ttl`: milliseconds."""
+
+    durable: bool | None = None
+    priority: int | None = None
+    ttl: int | None = None
+    first_acquirer: bool | None = None
+    delivery_count: int | None = None
+
+
+class Properties(Composite, frozen=True, gc=False):
+    """What a message is. Times are milliseconds since 1970."""
+
+    message_id: Any = None
+    user_id: bytes | None = None
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: Any = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+
+define(Header, Section.HEADER, "header", "boolean ubyte uint boolean uint")
+define(
+    Properties,
+    Section.PROPERTIES,
+    "properties",
+    "id binary string string string id symbol symbol timestamp timestamp string uint string",
+)
+
+
+class Part(NamedTuple):
+    """A section: where it begins, where its value begins, and where it ends."""
+
+    section: Section
+    start: int
+    value: int
+    end: int
+
+
+class Sections:
+    """The sections of an encoded message. Raises DecodeError if it is none.
+
+    Sections stand in the order of the specification; only data and sequence sections may repeat.
+    """
+
+    __slots__ = ("parts", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.parts: list[Part] = []
+        place, last = 0, 0
+        while place < len(raw):
+            part = self._part(place)
+            repeats = part.section == last and part.section in (Section.DATA, Section.SEQUENCE)
+            mixed = last in _BODY and part.section in _BODY and not repeats
+            if (part.section <= last and not repeats) or mixed:
+                raise DecodeError(f"expected the sections in their order, got {part.section.name} too late")
+            self.parts.append(part)
+            last, place = part.section, part.end
+
+    def _part(self, start: int) -> Part:
+        raw = self.raw
+        try:
+            if raw[start] != 0:
+                raise DecodeError(f"expected a message section, got the constructor 0x{raw[start]:02x}")
+            if raw[start + 1] == 0x53:
+                code, value = raw[start + 2], start + 3
+            else:
+                code, value = read(raw, start + 1, PLAIN)
+                code = _NAMES.get(code, code)
+        except IndexError:
+            raise DecodeError("expected a message section, got the end of the message") from None
+        section = _CODES.get(code) if isinstance(code, int) else None
+        if section is None:
+            raise DecodeError(f"expected a message section, got the descriptor {code!r}")
+        return Part(section, start, value, skip(raw, value))
+
+    def get(self, section: Section) -> Part | None:
+        """Return the first part of a section, or None."""
+        return next((part for part in self.parts if part.section == section), None)
+
+    def header(self) -> Header:
+        """Return the header; without one, an empty header."""
+        return self._composite(Section.HEADER, Header)
+
+    def properties(self) -> Properties:
+        """Return the properties; without any, empty properties."""
+        return self._composite(Section.PROPERTIES, Properties)
+
+    def _composite(self, section: Section, cls: type[C]) -> C:
+        part = self.get(section)
+        if part is None:
+            return cls()
+        value, _ = parse(self.raw[part.start : part.end])
+        assert isinstance(value, cls)
+        return value
+
+    def mapping(self, section: Section) -> dict[Any, Any]:
+        """Return annotations or application properties, with the types they were sent with."""
+        part = self.get(section)
+        if part is None:
+            return {}
+        value, _ = read(self.raw, part.value, EXACT)
+        if not isinstance(value, dict):
+            raise DecodeError(f"expected {section.name} to be a map, got {type(value).__name__}")
+        return value
+
+    def bare(self) -> bytes:
+        """Return the bare message and the footer, as they came."""
+        start = next((part.start for part in self.parts if part.section >= Section.PROPERTIES), None)
+        return b"" if start is None else self.raw[start:]
+
+    def data(self) -> bytes | None:
+        """Return the body if it is one data section, else None."""
+        body = [part for part in self.parts if part.section in _BODY]
+        if len(body) != 1 or body[0].section != Section.DATA:
+            return None
+        value, _ = read(self.raw, body[0].value, PLAIN)
+        return value if isinstance(value, bytes) else None
+
+    def body(self) -> list[Any]:
+        """Return the values of the body's sections, with the types they were sent with."""
+        return [read(self.raw, part.value, EXACT)[0] for part in self.parts if part.section in _BODY]
+
+
+_NAMES = {
+    "amqp:header:list": 0x70,
+    "amqp:delivery-annotations:map": 0x71,
+    "amqp:message-annotations:map": 0x72,
+    "amqp:properties:list": 0x73,
+    "amqp:application-properties:map": 0x74,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": 0x78,
+}

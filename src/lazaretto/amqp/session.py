@@ -1,0 +1,476 @@
+"""A session of AMQP 1.0: windows, deliveries, and the links on it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from lazaretto.amqp import encode
+from lazaretto.amqp.composites import Composite, encode_composite
+from lazaretto.amqp.conditions import (
+    ERRANT_LINK,
+    FRAMING_ERROR,
+    HANDLE_IN_USE,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    WINDOW_VIOLATION,
+    AmqpError,
+)
+from lazaretto.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    SenderUpdated,
+)
+from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, disposition_frame, transfer_frame
+from lazaretto.amqp.link import Delivery, Link, LinkError
+from lazaretto.amqp.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Coordinator,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Source,
+    Target,
+    Transfer,
+)
+from lazaretto.amqp.serials import add, distance
+from lazaretto.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
+
+_LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
+_WIDEST: Final = 0x7FFFFFFF
+ACCEPTED: Final = encode_composite(Accepted())
+
+
+class SessionError(AmqpError):
+    """A peer broke the rules of one session, which is ended for it."""
+
+    code = "amqp_session_error"
+
+
+class Carrier(Protocol):
+    """What a session needs of its connection."""
+
+    #: Maximum size of a frame that the peer takes.
+    remote_max_frame_size: int
+    handle_max: int
+    #: Bytes of messages that have come in part, of all links.
+    partial_size: int
+    most_partial_size: int
+
+    def send(self, channel: int, body: Composite) -> None:
+        """Send a performative."""
+
+    def write(self, data: bytes) -> None:
+        """Send a frame that is encoded."""
+
+    def emit(self, event: Event) -> None:
+        """Tell the user."""
+
+
+class Session:
+    """One session. `channel`: this end's. Numbers of deliveries count within it."""
+
+    def __init__(self, carrier: Carrier, channel: int, window: int) -> None:
+        self._carrier = carrier
+        self.channel = channel
+        self.remote_channel: int | None = None
+        self.state = SessionState.UNMAPPED
+        #: Links by this end's handles, and by the peer's.
+        self.links: dict[int, Link] = {}
+        self._remote: dict[int, Link] = {}
+        #: What was sent and is not settled, by number.
+        self.unsettled: dict[int, Delivery] = {}
+        self._window = window
+        self._incoming_window = window
+        self._next_incoming = 0
+        self._next_outgoing = 0
+        self._next_delivery = 0
+        self._remote_window = 0
+        self._remote_handle_max = 0xFFFFFFFF
+        #: Transfer frames that wait for the peer's window, with their links.
+        self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
+
+    def __repr__(self) -> str:
+        return f"<Session on channel {self.channel} {self.state.value}>"
+
+    def advance(self, event: SessionEvent) -> None:
+        """Go to the next state. Raises AmqpError if the event may not happen now."""
+        then = SESSION.get((self.state, event))
+        if then is None:
+            raise AmqpError(
+                FRAMING_ERROR, f"expected no {event.value} of a session that is {self.state.value}"
+            )
+        self.state = then
+
+    # Beginning and ending.
+
+    def send_begin(self) -> None:
+        """Begin, or answer the peer's begin."""
+        self.advance(SessionEvent.SEND_BEGIN)
+        begin = Begin(
+            self.remote_channel, self._next_outgoing, self._window, _WIDEST, self._carrier.handle_max
+        )
+        self._carrier.send(self.channel, begin)
+
+    def take_begin(self, channel: int, begin: Begin) -> None:
+        """Keep what the peer said of the session."""
+        self.advance(SessionEvent.RECEIVE_BEGIN)
+        self.remote_channel = channel
+        self._next_incoming = begin.next_outgoing_id
+        self._remote_window = begin.incoming_window
+        if begin.handle_max is not None:
+            self._remote_handle_max = begin.handle_max
+
+    def end(self, condition: str | None = None, description: str = "") -> None:
+        """End the session, with an error or without. Does nothing if it has ended."""
+        if (self.state, SessionEvent.SEND_END) not in SESSION:
+            return
+        self.advance(SessionEvent.SEND_END)
+        self._waiting.clear()
+        error = None if condition is None else Error(condition, description)
+        self._carrier.send(self.channel, End(error))
+
+    def take_end(self) -> None:
+        """Keep that the peer has ended the session, and answer."""
+        answer = self.state is SessionState.MAPPED
+        self.advance(SessionEvent.RECEIVE_END)
+        for link in self._remote.values():
+            self._carrier.partial_size -= link.pending_size
+            link.state = LinkState.ENDED
+        self._waiting.clear()
+        self.unsettled.clear()
+        if answer:
+            self._carrier.send(self.channel, End())
+
+    def receive(self, body: Composite, payload: bytes) -> None:
+        """Take a performative that came. What breaks the session's rules ends it, and nothing more."""
+        if self.state is SessionState.END_SENT:
+            return
+        try:
+            self._receive(body, payload)
+        except SessionError as error:
+            self.end(error.condition, str(error))
+
+    def _receive(self, body: Composite, payload: bytes) -> None:
+        if isinstance(body, Transfer):
+            self._transferred(body, payload)
+        elif isinstance(body, Disposition):
+            self._disposed(body)
+        elif isinstance(body, Flow):
+            self._flowed(body)
+        elif isinstance(body, Attach):
+            self._attached(body)
+        elif isinstance(body, Detach):
+            self._detached(body)
+        else:
+            raise AmqpError(NOT_ALLOWED, f"expected a performative of a session, got {type(body).__name__}")
+
+    # Links.
+
+    def attach(
+        self,
+        name: str,
+        *,
+        sends: bool,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Link:
+        """Attach a link to the peer."""
+        link = Link(self, name, sends=sends)
+        link.snd_settle_mode, link.rcv_settle_mode = snd_settle_mode, rcv_settle_mode
+        self._send_attach(link, source, target, properties)
+        return link
+
+    def accept(
+        self,
+        link: Link,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Answer the peer's attach, by default with its own source and target.
+
+        Does nothing if the peer has detached meanwhile.
+        """
+        if not self._awaits_answer(link):
+            return
+        link.max_message_size = max_message_size
+        self._send_attach(link, source or link.source, target or link.target, properties)
+
+    def refuse(
+        self, link: Link, condition: str, description: str, info: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer the peer's attach with nothing to attach to, and detach with the reason.
+
+        Does nothing if the peer has detached meanwhile.
+        """
+        if not self._awaits_answer(link):
+            return
+        self._send_attach(
+            link, None if link.sends else link.source, link.target if link.sends else None, None
+        )
+        self.detach(link, condition, description, info)
+
+    def _awaits_answer(self, link: Link) -> bool:
+        return link.state is LinkState.ATTACH_RECEIVED and self.state is SessionState.MAPPED
+
+    def _send_attach(
+        self,
+        link: Link,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        handle = next((at for at in range(len(self.links) + 1) if at not in self.links), 0)
+        if handle > self._remote_handle_max:
+            raise SessionError(RESOURCE_LIMIT_EXCEEDED, f"expected at most {handle} links, got one more")
+        link.advance(LinkEvent.SEND_ATTACH)
+        link.handle = handle
+        self.links[handle] = link
+        attach = Attach(
+            link.name,
+            handle,
+            not link.sends,
+            link.snd_settle_mode,
+            link.rcv_settle_mode,
+            source,
+            target,
+            initial_delivery_count=link.delivery_count if link.sends else None,
+            max_message_size=link.max_message_size or None,
+            properties=dict(properties or {}),
+        )
+        self._carrier.send(self.channel, attach)
+
+    def _attached(self, attach: Attach) -> None:
+        if attach.handle > self._carrier.handle_max:
+            raise AmqpError(
+                FRAMING_ERROR, f"expected a handle up to {self._carrier.handle_max}, got {attach.handle}"
+            )
+        if attach.handle in self._remote:
+            raise SessionError(HANDLE_IN_USE, f"expected a free handle, got {attach.handle}")
+        sends = attach.role
+        link = next(
+            (
+                link
+                for link in self.links.values()
+                if link.name == attach.name and link.sends == sends and link.remote_handle is None
+            ),
+            None,
+        ) or Link(self, attach.name, sends=sends)
+        link.take_attach(attach)
+        self._remote[attach.handle] = link
+        if link.state is not LinkState.DETACH_SENT:
+            self._carrier.emit(LinkAttached(link, attach))
+
+    def detach(
+        self,
+        link: Link,
+        condition: str | None = None,
+        description: str = "",
+        info: Mapping[str, Any] | None = None,
+        *,
+        closed: bool = True,
+    ) -> None:
+        """Detach a link, with an error or without. Does nothing if it is detached."""
+        if (link.state, LinkEvent.SEND_DETACH) not in LINK or link.handle is None:
+            return
+        link.advance(LinkEvent.SEND_DETACH)
+        self._drop(link)
+        error = None if condition is None else Error(condition, description, dict(info) if info else None)
+        self._carrier.send(self.channel, Detach(link.handle, closed, error))
+
+    def _detached(self, detach: Detach) -> None:
+        link = self._remote.pop(detach.handle, None)
+        if link is None:
+            raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {detach.handle}")
+        answer = link.state is LinkState.ATTACHED
+        link.advance(LinkEvent.RECEIVE_DETACH)
+        self._drop(link)
+        if link.handle is not None:
+            del self.links[link.handle]
+            if answer:
+                self._carrier.send(self.channel, Detach(link.handle, bool(detach.closed)))
+        self._carrier.emit(LinkDetached(link, bool(detach.closed), detach.error))
+
+    def _drop(self, link: Link) -> None:
+        """Forget what is on its way on a link: whoever settles it later speaks of nothing."""
+        self._carrier.partial_size -= link.pending_size
+        link.drop_partial()
+        if link.sends:
+            self._waiting = collections.deque(one for one in self._waiting if one[0] is not link)
+            self.unsettled = {id_: one for id_, one in self.unsettled.items() if one.link is not link}
+
+    # Credit and windows.
+
+    def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:
+        """Let the peer send up to `credit` more messages on a link; `drain`: those that are there now.
+
+        Does nothing if the link is not attached any more.
+        """
+        if link.attached and self.state is SessionState.MAPPED:
+            link.credit = credit
+            self.send_flow(link, drain=drain)
+
+    def finish_drain(self, link: Link) -> None:
+        """Say that nothing more comes for the credit of a link that drains."""
+        link.delivery_count = add(link.delivery_count, link.credit)
+        link.credit = 0
+        self.send_flow(link, drain=True)
+        link.drain = False
+
+    def send_flow(self, link: Link | None = None, *, drain: bool = False, echo: bool | None = None) -> None:
+        """Say what this end takes and has sent, of the session and of a link."""
+        self._incoming_window = self._window
+        flow = Flow(
+            self._next_incoming,
+            self._window,
+            self._next_outgoing,
+            _WIDEST,
+            handle=None if link is None else link.handle,
+            delivery_count=None if link is None else link.delivery_count,
+            link_credit=None if link is None else link.credit,
+            drain=None if link is None else drain,
+            echo=echo,
+        )
+        self._carrier.send(self.channel, flow)
+
+    def _flowed(self, flow: Flow) -> None:
+        begin = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        self._remote_window = max(0, distance(self._next_outgoing, add(begin, flow.incoming_window)))
+        link = None
+        if flow.handle is not None:
+            link = self._remote.get(flow.handle)
+            if link is None:
+                raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {flow.handle}")
+            # Credit may come before this end has accepted the link.
+            if link.state in _LIVE and link.take_flow(flow) and link.attached:
+                self._carrier.emit(CreditChanged(link))
+        if flow.echo:
+            self.send_flow(link if link is not None and link.attached else None)
+        self._send_waiting()
+
+    # Messages.
+
+    def transfer(
+        self,
+        link: Link,
+        payload: bytes,
+        tag: bytes,
+        *,
+        settled: bool = False,
+        context: Any = None,
+        state: bytes = encode.NULL,
+    ) -> Delivery:
+        """Send a message on a link that has credit. `state`: encoded. Raises AmqpError without credit."""
+        if link.credit <= 0 or link.handle is None or not link.attached:
+            raise AmqpError(NOT_ALLOWED, "expected an attached link with credit to send on, got none")
+        delivery = Delivery(link, self._next_delivery, tag, context)
+        self._next_delivery = add(delivery.id, 1)
+        link.credit -= 1
+        link.delivery_count = add(link.delivery_count, 1)
+        if not settled:
+            self.unsettled[delivery.id] = delivery
+        room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
+        room -= TRANSFER_OVERHEAD + len(tag) + len(state)
+        for begin in range(0, len(payload) or 1, room):
+            part = payload[begin : begin + room]
+            more = begin + room < len(payload)
+            made = transfer_frame(
+                self.channel, link.handle, delivery.id, tag, part, settled=settled, more=more, state=state
+            )
+            self._waiting.append((link, made))
+        self._send_waiting()
+        return delivery
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._remote_window > 0:
+            _, made = self._waiting.popleft()
+            self._remote_window -= 1
+            self._next_outgoing = add(self._next_outgoing, 1)
+            self._carrier.write(made)
+
+    @property
+    def congested(self) -> bool:
+        """Whether frames wait for the peer's window."""
+        return bool(self._waiting)
+
+    def _transferred(self, transfer: Transfer, payload: bytes) -> None:
+        self._next_incoming = add(self._next_incoming, 1)
+        self._incoming_window -= 1
+        if self._incoming_window < 0:
+            raise SessionError(WINDOW_VIOLATION, "expected no more frames than the window allows, got more")
+        link = self._remote.get(transfer.handle)
+        if link is None:
+            raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {transfer.handle}")
+        if link.sends:
+            raise SessionError(ERRANT_LINK, "expected a transfer from the sender of a link, got one to it")
+        if link.attached:
+            self._take_transfer(link, transfer, payload)
+        if self._incoming_window < self._window // 2:
+            self.send_flow()
+
+    def _take_transfer(self, link: Link, transfer: Transfer, payload: bytes) -> None:
+        carrier = self._carrier
+        before = link.pending_size
+        try:
+            message = link.take_transfer(transfer, payload)
+        except LinkError as error:
+            carrier.partial_size -= before - link.pending_size
+            self.detach(link, error.condition, str(error))
+            return
+        carrier.partial_size += link.pending_size - before
+        if carrier.partial_size > carrier.most_partial_size:
+            self.detach(
+                link,
+                RESOURCE_LIMIT_EXCEEDED,
+                f"expected at most {carrier.most_partial_size} bytes of messages in part, got more",
+            )
+        elif message is not None:
+            carrier.emit(message)
+
+    def settle(self, first: int, last: int, state: bytes = ACCEPTED, *, settled: bool = True) -> None:
+        """Say what became of messages that came, from `first` to `last`. `state`: encoded.
+
+        Does nothing if the session has ended meanwhile.
+        """
+        if self.state is SessionState.MAPPED:
+            made = disposition_frame(self.channel, first, last, state, receiver=True, settled=settled)
+            self._carrier.write(made)
+
+    def settle_sent(self, delivery: Delivery, state: bytes) -> None:
+        """Settle a message that this end sent: the answer to the peer's state of it."""
+        if self.unsettled.pop(delivery.id, None) is not None:
+            at = delivery.id
+            self._carrier.write(disposition_frame(self.channel, at, at, state, receiver=False, settled=True))
+
+    def _disposed(self, said: Disposition) -> None:
+        last = said.first if said.last is None else said.last
+        if not said.role:
+            self._carrier.emit(SenderUpdated(self, said.first, last, said.state, bool(said.settled)))
+            return
+        count = distance(said.first, last) + 1
+        if count > len(self.unsettled):
+            found = [one for id_, one in self.unsettled.items() if 0 <= distance(said.first, id_) < count]
+        else:
+            ids = (add(said.first, at) for at in range(count))
+            found = [self.unsettled[id_] for id_ in ids if id_ in self.unsettled]
+        if not found:
+            return
+        if said.settled:
+            for one in found:
+                del self.unsettled[one.id]
+        self._carrier.emit(DeliveriesUpdated(found, said.state, bool(said.settled)))

@@ -37,6 +37,8 @@ from lazaretto.errors import (
     PoisonMessageError,
     QueueDisabled,
     QuotaExceeded,
+    RepairError,
+    RepairNotFound,
     SandboxError,
     SandboxSetupError,
     SessionCannotBeLocked,
@@ -85,7 +87,10 @@ from lazaretto.model.paths import (
     parse_path,
 )
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
+from lazaretto.model.repair_phases import Phase as RepairPhase
+from lazaretto.model.repairs import RepairCounts, RepairedLetter, RepairStatus
 from lazaretto.receiver import NEXT_SESSION, Receiver
+from lazaretto.repairs import Repair
 from lazaretto.sender import Sender
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.triage.answers import ComparedWith, Difference, Explanation
@@ -162,6 +167,13 @@ __all__ = [
     "QuotaExceeded",
     "ReceivedMessage",
     "Receiver",
+    "Repair",
+    "RepairCounts",
+    "RepairError",
+    "RepairNotFound",
+    "RepairPhase",
+    "RepairStatus",
+    "RepairedLetter",
     "RepublishReport",
     "ResubmitReport",
     "Rule",

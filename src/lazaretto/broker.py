@@ -42,6 +42,7 @@ from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
 from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
+from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
@@ -94,7 +95,7 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk, CauseDesk):
+class Broker(Administration, DeadLetterDesk, CauseDesk, RepairDesk):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or

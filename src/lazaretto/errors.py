@@ -258,6 +258,18 @@ class ClaimFenced(EntityError):
     code = "claim_fenced"
 
 
+class RepairNotFound(LazarettoError, LookupError):
+    """No repair has this name."""
+
+    code = "repair_not_found"
+
+
+class RepairError(LazarettoError):
+    """The repair is in the wrong phase for the operation, or its name is taken."""
+
+    code = "repair_error"
+
+
 class JavaNotFound(LazarettoError):
     """No Java version that Spark supports was found."""
 

@@ -32,6 +32,7 @@ from lazaretto import (
     PoisonPolicy,
     QueueOptions,
     Receiver,
+    Repair,
     Rule,
     Sender,
     SqlAction,
@@ -136,6 +137,9 @@ class World:
         self._opened.append(receiver)
         return receiver
 
+    def repair(self) -> Repair:
+        return self.broker.plan_repair("q", DeadLetterFilter(), everything=True)
+
     def transaction(self) -> BrokerTransaction:
         work = self.broker.transaction()
         self._opened.append(work)
@@ -165,6 +169,8 @@ RIGHT: dict[str, Any] = {
     "sql": "SELECT 1",
     "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
     "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
+    "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
+    "rate": None, "skipped": False,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -182,6 +188,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         name: getattr(QueueOptions(), name) for name in QueueOptions.__dataclass_fields__
     },
     "Broker.update_subscription": {"lock_duration": 5.0},
+    "Broker.plan_repair": {"name": None},
     "Broker.purge": {"which": DeadLetterFilter(), "everything": True},
     "Broker.resubmit": {"which": DeadLetterFilter()},
     "Broker.explain": {"which": None, "good": None, "decode": None, "leave_out": ()},
@@ -190,13 +197,14 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.count_republished": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.move_dead_letters": {"to": "s"},
 }
-#: Ending is not calling; `take` is the service host's, which checks its own options.
-LEFT_OUT = {"close", "commit", "take"}
+#: Ending is not calling, `run_repairs` goes on for ever, and `take`, the service host's, checks its own.
+LEFT_OUT = {"close", "commit", "take", "run_repairs"}
 OWNERS: dict[type, Callable[[World], Any]] = {
     Broker: lambda world: world.broker,
     Sender: World.sender,
     Receiver: World.receiver,
     BrokerTransaction: World.transaction,
+    Repair: World.repair,
 }
 IN_SESSION = {"set_session_state"}
 

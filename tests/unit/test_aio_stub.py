@@ -100,6 +100,8 @@ class _Stub:
             function = getattr(value, "__wrapped__", value)
             if name in made.wraps:
                 defined = self.function(function, verb="make", returns=made.wraps[name].__name__)
+            elif name in made.gives:
+                defined = self.function(function, verb="await", returns=made.gives[name].__name__)
             else:
                 defined = self.function(function, verb="iterate" if name in made.iterates else "await")
             lines += [f"    {line}" for line in defined]

@@ -47,6 +47,8 @@ CODES = {
     "PoisonMessageError": "poison_message",
     "QuotaExceeded": "quota_exceeded",
     "QueueDisabled": "queue_disabled",
+    "RepairError": "repair_error",
+    "RepairNotFound": "repair_not_found",
     "SandboxError": "sandbox_error",
     "SandboxSetupError": "sandbox_setup_error",
     "SessionCannotBeLocked": "session_cannot_be_locked",
@@ -112,6 +114,7 @@ def test_a_lost_lock_names_its_messages() -> None:
         (errors.InvalidMessage, ValueError),
         (errors.EntityNotFound, LookupError),
         (errors.MessageNotFound, LookupError),
+        (errors.RepairNotFound, LookupError),
     ],
 )
 def test_errors_fit_pythons_own(error: type[LazarettoError], builtin: type[Exception]) -> None:

@@ -82,6 +82,11 @@ def administer(broker: lazaretto.Broker) -> None:
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
     causes = len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
+    repair: lazaretto.Repair = broker.plan_repair("orders", lazaretto.DeadLetterFilter(cause=1), canary=5)
+    repair.canary(actor="me")
+    planned: lazaretto.RepairStatus = broker.repair(repair.name).status()
+    broker.run_repairs(until=lambda: planned.phase is lazaretto.RepairPhase.DONE)
+    fates = [*broker.repairs("orders", limit=1), *repair.letters(skipped=True)]
     triage: lazaretto.Triage = broker.triage("orders", since=broker.queue("orders").created, over=True)
     broker.note_cause("orders", 1, "ask the shop")
     broker.acknowledge_cause("orders", 1, None)
@@ -100,6 +105,7 @@ def administer(broker: lazaretto.Broker) -> None:
         moved,
         copies,
         purged,
+        fates,
         causes,
         log,
         broker.last_event(),

@@ -12,6 +12,7 @@ from lazaretto.aio.mirrors import Mirror, OwnThread, mirror
 from lazaretto.dialogs import Dialogs
 from lazaretto.dialogs.dialog_transaction import DialogTransaction
 from lazaretto.receiver import NextSession, Receiver
+from lazaretto.repairs import Repair
 from lazaretto.sender import Sender
 from lazaretto.transaction import BrokerTransaction
 
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncDialogTransaction",
     "AsyncDialogs",
     "AsyncReceiver",
+    "AsyncRepair",
     "AsyncSender",
     "AsyncTransaction",
     "connect",
@@ -109,12 +111,18 @@ class AsyncDialogs(Mirror):
     """Dialogs: conversations between services. Offered by a broker as `broker.dialogs`."""
 
 
+@mirror(Repair, iterates=("letters",), leaves_out=("run",))
+class AsyncRepair(Mirror):
+    """A repair of a broker. A service host or `lazaretto repair run` does its work."""
+
+
 @mirror(
     _sync.Broker,
     steps={"events": "_following"},
     wraps={"sender": AsyncSender, "receiver": AsyncReceiver, "transaction": AsyncTransaction},
+    gives={"plan_repair": AsyncRepair, "repair": AsyncRepair},
     iterates=("dead_letters",),
-    leaves_out=("consume",),
+    leaves_out=("consume", "run_repairs"),
 )
 class AsyncBroker(Mirror):
     """A store and all its operations, for the coroutines of one event loop. An async context manager."""

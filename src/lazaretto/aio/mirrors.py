@@ -84,6 +84,7 @@ class Mirrored(NamedTuple):
     names: Sequence[str]
     steps: Mapping[str, str]
     wraps: Mapping[str, type[Mirror]]
+    gives: Mapping[str, type[Mirror]]
     iterates: Collection[str]
     leaves_out: Collection[str]
     settles: str | None
@@ -98,6 +99,7 @@ def mirror(
     *,
     steps: Mapping[str, str] | None = None,
     wraps: Mapping[str, type[Mirror]] | None = None,
+    gives: Mapping[str, type[Mirror]] | None = None,
     iterates: Collection[str] = (),
     settles: str | None = None,
     leaves_out: Collection[str] = (),
@@ -106,14 +108,15 @@ def mirror(
 
     `steps`: by public method, the method that returns its steps; these run without a thread. `settles`: the
     type that settling methods take; they also run without a thread if the class has steps. `wraps`: methods
-    that return an object with a mirror of its own at once. `iterates`: methods that return an iterator. All
+    that return an object with a mirror of its own at once; `gives`: those that run in a thread for it.
+    `iterates`: methods that return an iterator. All
     others run in a thread.
     """
-    steps, wraps = steps or {}, wraps or {}
+    steps, wraps, gives = steps or {}, wraps or {}, gives or {}
 
     def fill(own: type[M]) -> type[M]:
         names = [name for name in dir(sync) if not name.startswith("_") and name not in leaves_out]
-        MIRRORED[own] = Mirrored(sync, names, steps, wraps, iterates, leaves_out, settles)
+        MIRRORED[own] = Mirrored(sync, names, steps, wraps, gives, iterates, leaves_out, settles)
         for name in names:
             value = inspect.getattr_static(sync, name)
             if name in vars(own):
@@ -123,6 +126,8 @@ def mirror(
                 made: Any = property(functools.partial(_read, name), doc=value.__doc__)
             elif name in wraps:
                 made = _wrapping(name, wraps[name])
+            elif name in gives:
+                made = _giving(name, gives[name])
             elif name in iterates:
                 made = _iterating(name)
             elif name in steps:
@@ -148,6 +153,13 @@ def _read(name: str, own: Mirror) -> Any:
 def _wrapping(name: str, kind: type[Mirror]) -> Callable[..., Any]:
     def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
         return kind(getattr(self._inner, name)(*arguments, **named), self._driver)
+
+    return verb
+
+
+def _giving(name: str, kind: type[Mirror]) -> Callable[..., Any]:
+    async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
+        return kind(await self._call(getattr(self._inner, name), *arguments, **named), self._driver)
 
     return verb
 

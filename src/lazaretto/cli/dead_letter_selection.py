@@ -47,6 +47,12 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
     "error_type": _text("--error-type", "TYPE", "Only with this type of error."),
     "since": _time("--since", "Only dead-lettered at this time (ISO 8601, or 2h ago) or later."),
     "until": _time("--until", "Only dead-lettered before this time."),
+    "cause": (
+        Annotated[
+            int | None, typer.Option("--cause", metavar="N", parser=number(1), help="Only of this cause.")
+        ],
+        None,
+    ),
     "text": _text("--text", "TEXT", "Only with this text in body, description or error."),
 }
 

@@ -17,6 +17,7 @@ from lazaretto.errors import (
     PoisonMessageError,
     QueueDisabled,
     QuotaExceeded,
+    RepairNotFound,
     SessionHeld,
     StoreError,
 )
@@ -56,6 +57,7 @@ _BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
     (ConversationNotFound, Exit.NOT_FOUND),
     (EntityNotFound, Exit.NOT_FOUND),
     (MessageNotFound, Exit.NOT_FOUND),
+    (RepairNotFound, Exit.NOT_FOUND),
     (QueueDisabled, Exit.NOT_RECEIVABLE),
     (QuotaExceeded, Exit.NOT_RECEIVABLE),
     (PoisonMessageError, Exit.NOT_RECEIVABLE),

@@ -54,6 +54,7 @@ EVENT_KINDS = {
     "moved": "A dead letter was moved to another queue. Detail: to, its new sequence number there.",
     "republished": "A dead letter was published to a topic anew. Detail: topic, how many copies.",
     "resubmitted": "A dead letter was sent back. Detail: its new sequence number, whether edited.",
+    "repair_changed": "A repair went into another phase. Detail: repair, phase, why, counts.",
     "suspects_held": "A worker died holding several messages. Detail: worker, how many of this queue.",
     "killer_found": "A worker died holding this message alone. Detail: worker, deaths charged.",
     "suspect_cleared": "A suspect was tried alone and killed nothing. Detail: deaths it was suspected of.",

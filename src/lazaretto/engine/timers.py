@@ -182,4 +182,5 @@ class CleanUp(Operation[bool]):
 
     def run(self, tx: Transaction) -> bool:
         more = tx.queues.remove_deleted(self.limit)
+        more = tx.repairs.forget(tx.now - HISTORY) or more
         return tx.history.forget_old(tx.now - HISTORY, self.limit) or more

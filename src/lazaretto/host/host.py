@@ -14,6 +14,7 @@ from typing import Self
 
 from lazaretto.broker import Broker, store_of
 from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.repairs.runner import Runner
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, SandboxError
 from lazaretto.host.gate import Gate
@@ -93,6 +94,8 @@ class ServiceHost:
         self._ended = threading.Event()
         self._renewal: threading.Thread | None = None
         self._renew_at = 0.0
+        self._repairs = Runner(self._store)
+        self._repairing: threading.Thread | None = None
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -107,7 +110,10 @@ class ServiceHost:
                 thread = threading.Thread(target=slot.run, name=f"lazaretto-slot-{number}", daemon=True)
                 self._threads.append(thread)
             self._renewal = threading.Thread(target=self._keep, name="lazaretto-host", daemon=True)
-            for thread in [*self._threads, self._renewal]:
+            self._repairing = threading.Thread(
+                target=self._repairs.run, name="lazaretto-repairs", daemon=True
+            )
+            for thread in [*self._threads, self._renewal, self._repairing]:
                 thread.start()
 
     def _prepare_all(self) -> bool:
@@ -226,6 +232,7 @@ class ServiceHost:
         """
         allowed = self._grace if grace is None else seconds("grace", grace)
         self._stop.set()
+        self._repairs.stop()
         with self._lifecycle:
             if not self._threads or self._ended.is_set():
                 return
@@ -236,8 +243,9 @@ class ServiceHost:
                 raise
             finally:
                 self._ended.set()
-                if self._renewal is not None:
-                    self._renewal.join(10.0)
+                for thread in (self._renewal, self._repairing):
+                    if thread is not None:
+                        thread.join(10.0)
                 self._close_runners()
 
     def _await_slots(self, grace: float) -> None:

@@ -282,12 +282,19 @@ def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def find_obstacle(row: MessageRow | None, record: DeadLetterRecord | None) -> str | None:
-    """Return why a dead letter cannot be processed, or None if it can."""
+def find_obstacle(
+    row: MessageRow | None, record: DeadLetterRecord | None, until: int | None = None
+) -> str | None:
+    """Return why a dead letter cannot be processed, or None if it can.
+
+    `until`: one that was set aside later is another one than was meant.
+    """
     if record is None:
         return "not found"
     if record.resolution is not None or row is None:
         return f"already {record.resolution or 'gone'}"
+    if until is not None and record.dead_lettered > until:
+        return "set aside again since it was selected"
     return "locked by a receiver of the dead-letter subqueue" if row.state == LOCKED else None
 
 

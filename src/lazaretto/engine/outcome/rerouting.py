@@ -14,10 +14,12 @@ from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.entities.topics import require_topic
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import Skipped, find_obstacle, name_numbers
+from lazaretto.engine.outcome.send_back import Prepare, SentBack
 from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.deliver import finish, release_sessions, resolve, revived
 from lazaretto.engine.routing.router import Router
-from lazaretto.errors import NotAllowed
+from lazaretto.engine.routing.undeliverable import DISABLED_REASON, FULL_REASON, NOT_FOUND_REASON
+from lazaretto.errors import LazarettoError, NotAllowed
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -27,10 +29,19 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
-from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, QueueRecord, RoutedMessage
+from lazaretto.store.contract.records import (
+    DeadLetterRecord,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    RoutedMessage,
+)
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
+
+#: Why a queue takes nothing at present, whatever the message is.
+_PASSING = (FULL_REASON, DISABLED_REASON, NOT_FOUND_REASON)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,26 +98,12 @@ class MoveDeadLetters(Operation[MoveReport]):
 
     def run(self, tx: Transaction) -> MoveReport:
         source, target = require_queue(tx, self.path), check_target(tx, self.path, self.to)
-        report, delivery = MoveReport({}, []), Router(tx)
-        taken: list[MessageRow] = []
-        for row, record in _letters(tx, source, self.path, self.sequence_numbers, report.skipped):
-            routed = _with_reason(revived(tx, row), record, source)
-            trouble = delivery.find_obstacle(target.path, routed)
-            if trouble is None and target.options.requires_session and routed.session_id is None:
-                text = f"Queue {target.path!r} requires sessions, and the message has no session id."
-            elif trouble is None:
-                delivery.admit(target, routed)
-                taken.append(row)
-                continue
-            else:
-                text = trouble.text
-            report.skipped.append(Skipped(sequence_of(row.key), text))
-        _go(tx, delivery, taken)
-        if taken:
-            sent = {main_key(row.key): delivery.rested.get(main_key(row.key)) for row in taken}
-            tx.history.send_dead_letters(sent, "moved")
-            release_sessions(tx, list(sent))
-            for key, new in sent.items():
+        keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
+        done = move_letters(tx, source, self.path, target, keys)
+        report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in done.skipped.items()])
+        if done.rows:
+            for key in done.rows:
+                new = done.sent.get(key)
                 report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
             details = (
                 (old, {"to": target.path, "new_sequence_number": new}) for old, new in report.moved.items()
@@ -115,6 +112,75 @@ class MoveDeadLetters(Operation[MoveReport]):
             named = name_numbers(report.moved)
             audit(tx, self.actor, "move", source.path, to=target.path, **named, **self.detail)
         return report
+
+
+def move_letters(
+    tx: Transaction,
+    source: QueueRecord,
+    path: EntityPath,
+    target: QueueRecord,
+    keys: Sequence[int],
+    prepare: Prepare | None = None,
+    until: int | None = None,
+    *,
+    stops_if_full: bool = False,
+) -> SentBack:
+    """Move dead letters to a queue, those that it can take; what it cannot take stays as it is.
+
+    `prepare`, `until`: as `send_back` has them. `sent` has no key of one that the queue could not deliver on.
+    """
+    delivery, done = Router(tx), SentBack()
+    for row, record in _letters(tx, source, path, keys, done.skipped, until):
+        key = main_key(row.key)
+        try:
+            edited = None if prepare is None else prepare(row, record)
+        except LazarettoError as error:
+            done.skipped[key] = str(error)
+            continue
+        routed = revived(tx, row)
+        if edited is not None:
+            routed = _edited(tx, routed, edited, row)
+            done.edited.add(key)
+        routed = _with_reason(routed, record, source)
+        trouble = delivery.find_obstacle(target.path, routed)
+        if trouble is None and target.options.requires_session and routed.session_id is None:
+            why = f"Queue {target.path!r} requires sessions, and the message has no session id."
+        elif trouble is None:
+            delivery.admit(target, routed)
+            done.rows[key] = row
+            continue
+        elif stops_if_full and trouble.reason in _PASSING:
+            done.full = trouble.text
+            done.edited.discard(key)
+            break
+        else:
+            why = trouble.text
+        done.skipped[key] = why
+        done.edited.discard(key)
+    _go(tx, delivery, list(done.rows.values()))
+    if done.rows:
+        went = {key: delivery.rested.get(key) for key in done.rows}
+        done.sent = {key: new for key, new in went.items() if new is not None}
+        tx.history.send_dead_letters(went, "moved")
+        release_sessions(tx, list(went))
+    return done
+
+
+def _edited(tx: Transaction, routed: RoutedMessage, new: NewMessage, row: MessageRow) -> RoutedMessage:
+    """Return a letter on its way with what an edit has made of it."""
+    headers = _replace(decode_headers(new.headers), edit_of=row.message_id)
+    message_id = new.message_id or row.message_id
+    return _replace(
+        routed,
+        body=new.body,
+        body_id=None,
+        size=len(new.body),
+        message_id=f"{row.message_id}.{row.generation + 1}" if message_id == row.message_id else message_id,
+        session_id=headers.session_id,
+        partition_key=headers.partition_key,
+        expires=None if new.time_to_live is None else tx.now + new.time_to_live,
+        headers=encode_headers(headers),
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -197,18 +263,18 @@ def _letters(
     tx: Transaction,
     source: QueueRecord,
     path: EntityPath,
-    sequence_numbers: Sequence[int],
-    skipped: list[Skipped],
+    keys: Sequence[int],
+    skipped: dict[int, str],
+    until: int | None = None,
 ) -> Iterator[tuple[MessageRow, DeadLetterRecord]]:
-    """Yield the dead letters that can be moved; report the others, with the reason."""
-    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(sequence_numbers)]
+    """Yield the dead letters that can be moved; report the others, by key, with the reason."""
     rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
     records = tx.history.some_dead_letters(keys)
     for key in keys:
         row, record = rows.get(dead_key(key, path.subqueue)), records.get(key)
-        why = find_obstacle(row, record) or admission_of(source).keeps_dead_letters
+        why = find_obstacle(row, record, until) or admission_of(source).keeps_dead_letters
         if why is not None:
-            skipped.append(Skipped(sequence_of(key), why))
+            skipped[key] = why
             continue
         assert row is not None
         assert record is not None
@@ -224,17 +290,20 @@ def _published(
     report: RepublishReport,
 ) -> Iterator[tuple[MessageRow, RoutedMessage]]:
     """Yield messages that a topic takes; report the copies, and the messages it does not take."""
-    for row, _ in _letters(tx, source, asked.path, asked.sequence_numbers, report.skipped):
+    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(asked.sequence_numbers)]
+    skipped: dict[int, str] = {}
+    for row, _ in _letters(tx, source, asked.path, keys, skipped):
         routed = revived(tx, row)
         trouble = delivery.find_obstacle(topic.path, routed)
         if trouble is not None:
-            report.skipped.append(Skipped(sequence_of(row.key), trouble.text))
+            skipped[main_key(row.key)] = trouble.text
             continue
         counts = Counter(queue.path for queue in delivery.recipients(topic, routed))
         report.published[sequence_of(row.key)] = counts.total()
         for path, count in counts.items():
             report.subscriptions[path] = report.subscriptions.get(path, 0) + count
         yield row, routed
+    report.skipped.extend(Skipped(sequence_of(key), why) for key, why in skipped.items())
 
 
 def _with_reason(routed: RoutedMessage, record: DeadLetterRecord, source: QueueRecord) -> RoutedMessage:

@@ -198,11 +198,13 @@ def _hand_on(
         tx.bodies.delete([row.body_id])
 
 
-def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> None:
-    """Forward an active message from its queue."""
-    _hand_on(tx, Router(tx), queue, row, None, transit_of(tx, row))
+def pass_on(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int | None:
+    """Forward an active message from its queue; return the key of what was a dead letter, if it is known."""
+    router, routed = Router(tx), transit_of(tx, row)
+    _hand_on(tx, router, queue, row, None, routed)
     if row.deliveries:
         tx.history.delete_attempts([row.key])
+    return router.rested.get(routed.resubmitted_from)
 
 
 def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:

@@ -25,6 +25,7 @@ from lazaretto.store.contract.records import (
     Notice,
     QueueRecord,
 )
+from lazaretto.store.contract.repair_contract import StoredRepairs
 from lazaretto.store.contract.sample_contract import StoredSamples
 from lazaretto.store.contract.session_contract import StoredSessions
 from lazaretto.store.contract.topic_contract import StoredTopics
@@ -80,6 +81,11 @@ class Transaction(Protocol):
     @property
     def causes(self) -> StoredCauses:
         """Operations on causes of dead letters."""
+        ...
+
+    @property
+    def repairs(self) -> StoredRepairs:
+        """Operations on repairs."""
         ...
 
     @property

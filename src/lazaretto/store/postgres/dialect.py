@@ -71,6 +71,7 @@ def queries_in(schema: str) -> dict[str, Query]:
         ("lazaretto.store.sql", "queries.sql"),
         ("lazaretto.store.sql", "dialogs.sql"),
         ("lazaretto.store.sql", "causes.sql"),
+        ("lazaretto.store.sql", "repairs.sql"),
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

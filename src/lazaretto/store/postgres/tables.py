@@ -17,6 +17,7 @@ _NUMBERED = {
     "lazaretto_events": "position",
     "lazaretto_audit": "position",
     "lazaretto_dialog_log": "position",
+    "lazaretto_repairs": "repair",
 }
 
 

@@ -53,6 +53,15 @@ class CauseTables(Part):
             tally = self._context.counted.get((place, number)) or Tally()
             self._context.counted[place, number] = tally._replace(resolved=tally.resolved + 1)
 
+    def count_again(self, keys: Sequence[int]) -> None:
+        """Count dead letters that were resolved as waiting again, once they are unresolved."""
+        for key, subqueue, number in self._context.run(
+            "select_counted", (self._context.ids(keys),)
+        ).fetchall():
+            place = (key >> SEQUENCE_BITS) | subqueue
+            tally = self._context.counted.get((place, number)) or Tally()
+            self._context.counted[place, number] = tally._replace(resolved=tally.resolved - 1)
+
     def _bounded(self, place: int, print_: Fingerprint) -> Fingerprint:
         """Return a fingerprint, or if there are too many like it one that stands for all others."""
         number, known = print_.number, self._context.memory.fingerprints

@@ -65,15 +65,16 @@ class HistoryTables(Part):
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
         name = "select_dead_letters" if criteria.fingerprints is None else "select_alike"
-        rows = self._context.run(name, self._criteria_values(criteria, limit))
+        rows = self._context.run(name, self.criteria_values(criteria, limit))
         return [DeadLetterRecord(*row) for row in rows]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
         name = "select_dead_letter_keys" if criteria.fingerprints is None else "select_alike_keys"
-        rows = self._context.run(name, self._criteria_values(criteria, limit))
+        rows = self._context.run(name, self.criteria_values(criteria, limit))
         return [key for (key,) in rows]
 
-    def _criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
+    def criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
+        """Return criteria as the parameters of a query that selects by them."""
         keys = None if criteria.keys is None else self._context.ids(criteria.keys)
         prints = self._context.ids(criteria.fingerprints or ())
         return {**msgspec.structs.asdict(criteria), "keys": keys, "fingerprints": prints, "limit": limit}

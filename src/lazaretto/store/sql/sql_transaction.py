@@ -33,6 +33,7 @@ from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
+from lazaretto.store.sql.repair_tables import RepairTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sample_tables import SampleTables
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
@@ -72,6 +73,7 @@ class SqlTransaction:
         self.workers = WorkerTables(context)
         self.causes = CauseTables(context)
         self.history = HistoryTables(context, self.causes)
+        self.repairs = RepairTables(context, self.causes, self.history)
 
     @property
     def now(self) -> int:

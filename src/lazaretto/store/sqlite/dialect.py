@@ -40,6 +40,7 @@ QUERIES = {
         ("lazaretto.store.sql", "queries.sql"),
         ("lazaretto.store.sql", "dialogs.sql"),
         ("lazaretto.store.sql", "causes.sql"),
+        ("lazaretto.store.sql", "repairs.sql"),
         words=_WORDS,
     ).items()
 }

@@ -1,0 +1,191 @@
+"""Sends dead letters back to their queue, unchanged or edited, within one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lazaretto.engine.outcome.dead_letter_operations import find_obstacle
+from lazaretto.engine.queue_hooks import hooks_of
+from lazaretto.engine.routing.deliver import pass_on, release_sessions
+from lazaretto.engine.routing.forwards import forwards
+from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.headers import decode_headers, encode_headers
+from lazaretto.model.keys import dead_key, main_key, sequence_of
+from lazaretto.store.contract.records import (
+    FRESH,
+    READY,
+    SCHEDULED,
+    DeadLetterRecord,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+)
+from lazaretto.store.contract.transaction_contract import Transaction
+
+_replace = msgspec.structs.replace
+
+#: Returns what to send instead of a dead letter, or None: as it is. Raises LazarettoError to refuse it.
+Prepare = Callable[[MessageRow, DeadLetterRecord], NewMessage | None]
+
+
+@dataclasses.dataclass(slots=True)
+class SentBack:
+    """What became of dead letters, by their keys in the queue itself.
+
+    `sent`: the new keys. `skipped`: why they stay. `rows`: the dead letters as they were. `held`: the
+    sessions that those which were sent had held. `edited`: those that were edited. `forwarded`: the keys that
+    they have where the queue forwards to. `full`: why nothing more can be sent now; what follows was not
+    looked at.
+    """
+
+    sent: dict[int, int] = dataclasses.field(default_factory=dict)
+    skipped: dict[int, str] = dataclasses.field(default_factory=dict)
+    rows: dict[int, MessageRow] = dataclasses.field(default_factory=dict)
+    held: dict[int, str] = dataclasses.field(default_factory=dict)
+    edited: set[int] = dataclasses.field(default_factory=set)
+    forwarded: dict[int, int] = dataclasses.field(default_factory=dict)
+    full: str | None = None
+
+
+def send_back(
+    tx: Transaction,
+    queue: QueueRecord,
+    subqueue: Subqueue,
+    keys: Sequence[int],
+    prepare: Prepare | None = None,
+    until: int | None = None,
+) -> SentBack:
+    """Send dead letters back, those that can be; what cannot be sent stays as it is.
+
+    `until`: letters that were set aside later are skipped. Each is given a new number in the order of `keys`,
+    except that one for which its session waits returns to its place.
+    """
+    rows = tx.rows([dead_key(key, subqueue) for key in keys])
+    records = tx.history.some_dead_letters(keys)
+    held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
+    again = _Again(tx, queue)
+    done = SentBack()
+    plain: dict[int, MessageRow] = {}
+    replaced: list[tuple[MessageRow, MessageRow, bytes]] = []
+    for key in keys:
+        row, record = rows.get(dead_key(key, subqueue)), records.get(key)
+        why = find_obstacle(row, record, until)
+        if why is not None:
+            done.skipped[key] = why
+            continue
+        assert row is not None
+        assert record is not None
+        try:
+            edited = None if prepare is None else prepare(row, record)
+            live = again.live(row, edited)
+            in_place = live.session_id is not None and live.session_id == held.get(key)
+            if in_place and live.state == SCHEDULED:
+                raise NotAllowed("it cannot be scheduled, because its session waits for it")
+        except LazarettoError as error:
+            done.skipped[key] = str(error)
+            continue
+        new_key = done.sent[key] = key if in_place else tx.sequences.take_key(queue.queue_id)
+        done.rows[key] = row
+        if in_place:
+            live = _back_in_place(live, row)
+            done.held[key] = held[key]
+        if edited is None:
+            plain[new_key] = live
+        else:
+            done.edited.add(key)
+            replaced.append((row, _replace(live, key=new_key, body_id=None), edited.body))
+    for row, live, body in replaced:
+        _put_in_place_of(tx, row, live, body)
+    if plain:
+        tx.save_rows(plain)
+    if done.sent:
+        tx.history.send_dead_letters(done.sent, "resubmitted")
+        release_sessions(tx, list(done.sent))
+        if forwards(queue):
+            _forward(tx, queue, done)
+    return done
+
+
+def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
+    for key, new_key in done.sent.items():
+        row = tx.row(new_key)
+        if row is not None and row.state != SCHEDULED:
+            at_rest = pass_on(tx, queue, row)
+            if at_rest is not None:
+                done.forwarded[key] = at_rest
+
+
+class _Again:
+    """Makes active messages of dead letters of one queue."""
+
+    def __init__(self, tx: Transaction, queue: QueueRecord) -> None:
+        self._tx, self._queue = tx, queue
+        self._hooks = hooks_of(queue)
+        # A copy lives no longer than its topic and subscription allow, however it arrives.
+        topic = None if queue.topic_id is None else tx.queues.by_id(queue.topic_id)
+        defaults = [e.options.default_time_to_live for e in (queue, topic) if e is not None]
+        self._lives = [round(seconds * 1_000_000) for seconds in defaults if seconds is not None]
+
+    def live(self, row: MessageRow, edited: NewMessage | None) -> MessageRow:
+        """Return a dead letter as an active message again, or its edited replacement."""
+        tx, queue = self._tx, self._queue
+        headers = decode_headers(row.headers)
+        message_id, encoded, ttl = row.message_id, row.headers, headers.time_to_live
+        if headers.hops:
+            # It may be forwarded from the start again.
+            headers = _replace(headers, hops=0)
+            encoded = encode_headers(headers)
+        if edited is not None:
+            ttl = edited.time_to_live
+            headers = _replace(decode_headers(edited.headers), edit_of=row.message_id)
+            encoded = encode_headers(headers)
+            message_id = edited.message_id or row.message_id
+            if message_id == row.message_id:
+                message_id = f"{row.message_id}.{row.generation + 1}"
+        again = self._hooks.headers_again(tx, row, headers)
+        if again is not headers:
+            headers, encoded = again, encode_headers(again)
+        if queue.options.requires_session and headers.session_id is None:
+            raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
+        lives = self._lives if ttl is None else [*self._lives, ttl]
+        expires = tx.now + min(lives) if lives else None
+        later = edited is not None and edited.scheduled is not None and edited.scheduled > tx.now
+        times = (expires, edited.scheduled if later and edited is not None else None)
+        return _replace(
+            row,
+            state=SCHEDULED if later else FRESH,
+            due=min((time for time in times if time is not None), default=None),
+            expires=expires,
+            enqueued=tx.now,
+            message_id=message_id,
+            session_id=headers.session_id if queue.options.requires_session else None,
+            delivery_count=0,
+            cycle_attempts=0,
+            cycle=0,
+            deferred=0,
+            generation=row.generation + 1,
+            enqueued_sequence_number=sequence_of(row.key),
+            resubmitted_from=main_key(row.key),
+            headers=encoded,
+        )
+
+
+def _back_in_place(live: MessageRow, dead: MessageRow) -> MessageRow:
+    """Return a message to its place in its session, which waits behind it."""
+    return _replace(
+        live,
+        state=READY,
+        enqueued_sequence_number=dead.enqueued_sequence_number,
+        resubmitted_from=dead.resubmitted_from,
+    )
+
+
+def _put_in_place_of(tx: Transaction, dead: MessageRow, live: MessageRow, body: bytes) -> None:
+    tx.delete_messages([dead.key])
+    if dead.body_id is not None:
+        tx.bodies.delete([dead.body_id])
+    tx.insert_row(live, body)

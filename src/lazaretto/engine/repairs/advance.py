@@ -1,0 +1,259 @@
+"""Takes a repair a step further: looks at outcomes, sends some letters, or takes some back, in one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from lazaretto.engine.outcome.breakers import breaker_of
+from lazaretto.engine.outcome.rerouting import check_target
+from lazaretto.engine.repairs.course import Course
+from lazaretto.engine.repairs.letters import FAILED, PROCESSED, Edited, send_letters, take_back
+from lazaretto.errors import LazarettoError
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.clock import MICROSECONDS
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import SEQUENCE_BITS, dead_key, subqueue_of
+from lazaretto.model.repair_pace import why_stop
+from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
+from lazaretto.model.repairs import BY_SESSION
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.repair_contract import RepairRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+#: How long a runner may be silent before another one takes its repair, in seconds.
+LEASE = 5.0
+#: The most letters of one session that are sent in one commit because they belong together.
+_MOST_TOGETHER = 1_000
+#: The most outcomes that are looked at in one commit.
+_OUTCOMES = 5_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of a repair did. `lost`: another runner has it. `moved`: letters sent or taken back.
+
+    `letters`: those dealt with. `seconds`: of the writer's time. `open`: letters whose outcome is awaited.
+    """
+
+    phase: Phase
+    lost: bool = False
+    letters: int = 0
+    finished: int = 0
+    open: int = 0
+    seconds: float = 0.0
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is more to do."""
+        return not self.lost and self.phase in RUNNING
+
+
+@dataclasses.dataclass(slots=True)
+class TakeRepair(Operation[tuple[int, int] | None]):
+    """Take a repair on which nobody is at work; return its number and the token of the lease.
+
+    `only`: the number of the repair, if no other will do.
+    """
+
+    only: int | None = None
+
+    def run(self, tx: Transaction) -> tuple[int, int] | None:
+        for record in tx.repairs.running():
+            if self.only not in (None, record.repair) or not is_free(tx, record.runner, record.lease_until):
+                continue
+            course, token = Course.of(tx, record), tx.random_token()
+            course.change(runner=tx.worker, token=token, lease_until=tx.now + round(LEASE * MICROSECONDS))
+            course.save()
+            return record.repair, token
+        return None
+
+
+def is_free(tx: Transaction, runner: str | None, until: int | None) -> bool:
+    """Return whether nobody is at work on a repair."""
+    if runner is None or until is None or until <= tx.now or tx.workers.is_dead(runner):
+        return True
+    # Nobody takes a lease for so long: the clock was put back.
+    return until > tx.now + round(2 * LEASE * MICROSECONDS)
+
+
+@dataclasses.dataclass(slots=True)
+class GiveUpRepair(Operation[None]):
+    """Give a repair up, so that another runner can take it at once."""
+
+    repair: int
+    token: int
+
+    def run(self, tx: Transaction) -> None:
+        record = tx.repairs.find(self.repair)
+        if record is not None and record.token == self.token:
+            course = Course.of(tx, record)
+            course.change(runner=None, token=None, lease_until=None)
+            course.save()
+
+
+@dataclasses.dataclass(slots=True)
+class Advance(Operation[Step]):
+    """Take a repair a step further, as the runner that has the lease with this token.
+
+    `limit`: the most letters to send or take back. `edits`: what the edit makes of the next letters, by key;
+    letters that are not among them are not sent. None: there is no edit.
+    """
+
+    repair: int
+    token: int
+    limit: int
+    edits: Mapping[int, Edited] | None = None
+
+    def run(self, tx: Transaction) -> Step:
+        began = time.perf_counter()
+        record = tx.repairs.find(self.repair)
+        if record is None or record.token != self.token:
+            return Step(Phase.CANCELLED if record is None else Phase(record.phase), lost=True)
+        course = Course.of(tx, record)
+        if course.phase not in RUNNING:
+            return Step(course.phase)
+        finished = self._look_at_outcomes(course)
+        letters = 0
+        if course.phase is Phase.UNDOING:
+            letters = self._take_back(course)
+        elif (why := _obstacle(course)) is not None:
+            course.go(RepairEvent.STOP, tx.worker, why)
+        elif course.phase is Phase.CANARY:
+            letters = self._canary(course)
+        else:
+            letters = self._apply(course)
+        if course.phase in RUNNING:
+            course.change(lease_until=tx.now + round(LEASE * MICROSECONDS))
+        else:
+            course.change(runner=None, token=None, lease_until=None)
+        course.save()
+        open_ = tx.repairs.open(self.repair) if course.phase in RUNNING else 0
+        return Step(course.phase, False, letters, finished, open_, time.perf_counter() - began)
+
+    def _look_at_outcomes(self, course: Course) -> int:
+        found = course.tx.repairs.finished(self.repair, _OUTCOMES)
+        if found:
+            processed, failed = [k for k, died in found if not died], [k for k, died in found if died]
+            course.tx.repairs.set_outcomes(self.repair, {PROCESSED: processed, FAILED: failed})
+            course.pace = course.pace.after(not died for _, died in found)
+            record = course.record
+            course.change(processed=record.processed + len(processed), failed=record.failed + len(failed))
+        return len(found)
+
+    def _canary(self, course: Course) -> int:
+        record, plan, tx = course.record, course.plan, course.tx
+        sent = 0
+        if record.position < plan.canary:
+            sent = self._send(course, plan.canary - record.position, plan.canary)
+            if course.phase is not Phase.CANARY:
+                return sent
+        failed, open_ = course.record.failed, tx.repairs.open(self.repair)
+        if failed > plan.canary_failures:
+            course.go(RepairEvent.CANARY_FAILS, tx.worker, f"{failed} of {course.record.sent} failed again")
+        elif course.record.position >= plan.canary and not open_:
+            course.go(RepairEvent.CANARY_PASSES, tx.worker)
+        elif _is_late(course):
+            course.go(RepairEvent.CANARY_WAITS, tx.worker, f"{open_} were not processed in time")
+        return sent
+
+    def _apply(self, course: Course) -> int:
+        record, tx = course.record, course.tx
+        why = why_stop(course.pace)
+        if why is not None:
+            course.go(RepairEvent.STOP, tx.worker, why)
+            return 0
+        windowed = course.pace.in_flight is not None
+        room = course.pace.room(tx.repairs.open(self.repair) if windowed else 0)
+        sent = self._send(course, min(self.limit, room), record.letters)
+        if course.phase is Phase.APPLYING and course.record.position >= record.letters:
+            course.go(RepairEvent.FINISH, tx.worker)
+        return sent
+
+    def _send(self, course: Course, number: int, end: int) -> int:
+        """Send the next letters, up to the place `end`; return how many were dealt with."""
+        position, queue = course.record.position, course.queue
+        assert queue is not None
+        keys = course.members(position, min(position + number, end))
+        if keys and course.plan.order == BY_SESSION:
+            keys += _rest_of_session(course, keys[-1], position + len(keys), end)
+        if self.edits is not None:
+            # What was not edited yet is left to the next step.
+            known = [key in self.edits for key in keys]
+            keys = keys[: known.index(False)] if False in known else keys
+        if keys:
+            full = send_letters(course, queue, keys, self.edits)
+            if full is not None:
+                course.go(RepairEvent.STOP, course.tx.worker, full)
+        return course.record.position - position
+
+    def _take_back(self, course: Course) -> int:
+        top = course.record.taken_back or 0
+        bottom = max(0, top - self.limit)
+        # Newest first, so that what is left in the queue is what came before.
+        keys = course.members(bottom, top)
+        done = take_back(course, keys) if keys else 0
+        course.change(taken_back=bottom)
+        if bottom == 0:
+            course.go(RepairEvent.TAKEN_BACK, course.tx.worker)
+        return done
+
+
+def _is_late(course: Course) -> bool:
+    """Return whether the canary was not processed in time."""
+    waited = course.tx.now - course.record.changed
+    return course.phase is Phase.CANARY and waited > course.plan.canary_wait * MICROSECONDS
+
+
+def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
+    """Return whether a step would do more than to renew the lease. It only reads."""
+    course = Course.of(tx, record)
+    if course.phase is Phase.UNDOING or tx.repairs.finished(record.repair, 1) or _is_late(course):
+        return True
+    if _obstacle(course) is not None:
+        return True
+    open_ = tx.repairs.open(record.repair)
+    if course.phase is Phase.CANARY:
+        return record.position < course.plan.canary or not open_
+    room = course.pace.room(open_ if course.pace.in_flight is not None else 0)
+    return record.position >= record.letters or min(limit, room) > 0
+
+
+def _rest_of_session(course: Course, last: int, position: int, end: int) -> list[int]:
+    """Return the members behind a letter that belong to its session."""
+    following = course.members(position, min(position + _MOST_TOGETHER, end))
+    subqueue = subqueue_of(course.record.subqueue << SEQUENCE_BITS)
+    headers = course.tx.repairs.headers([dead_key(key, subqueue) for key in (last, *following)])
+
+    def session(key: int) -> str | None:
+        return decode_headers(headers.get(dead_key(key, subqueue))).session_id
+
+    wanted = session(last)
+    for number, key in enumerate(following):
+        if wanted is None or session(key) != wanted:
+            return following[:number]
+    return following
+
+
+def _obstacle(course: Course) -> str | None:
+    """Return why nothing can be sent at present, whatever the letter is."""
+    tx, queue = course.tx, course.queue
+    if queue is None:
+        return f"the queue {course.record.path!r} was deleted"
+    subqueue = subqueue_of(course.record.subqueue << SEQUENCE_BITS)
+    target: QueueRecord = queue
+    if course.plan.to is not None:
+        try:
+            target = check_target(tx, EntityPath(queue.path, subqueue), EntityPath.parse(course.plan.to))
+        except LazarettoError as error:
+            return str(error)
+    if not target.status.takes:
+        return f"{target.path!r} is {target.status.value}"
+    if target.halted_by is not None:
+        return f"{target.path!r} is halted by a poison message"
+    breaker = breaker_of(target)
+    if breaker is not None and breaker.status in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
+        return f"the breaker of {target.path!r} is open: {breaker.error or 'an operator has opened it'}"
+    return None

@@ -1,0 +1,109 @@
+"""A repair within one commit: its plan, its pace, and how it goes from one phase to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.log import audit
+from lazaretto.engine.repairs.key_list import members
+from lazaretto.errors import RepairError, RepairNotFound
+from lazaretto.model.checks import shown
+from lazaretto.model.repair_pace import Pace
+from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, after, next_verbs
+from lazaretto.model.repairs import Plan
+from lazaretto.store.contract.records import NewEvent, QueueRecord
+from lazaretto.store.contract.repair_contract import RepairRecord
+from lazaretto.store.contract.transaction_contract import Transaction
+
+_plans = msgspec.json.Decoder(Plan)
+_paces = msgspec.json.Decoder(Pace)
+_replace = msgspec.structs.replace
+
+
+def plan_of(record: RepairRecord) -> Plan:
+    """Return what a repair does."""
+    return _plans.decode(record.plan)
+
+
+def pace_of(record: RepairRecord) -> Pace:
+    """Return how fast a repair goes."""
+    return _paces.decode(record.pace)
+
+
+def find_repair(tx: Transaction, name: str) -> RepairRecord:
+    """Return a repair by its name. Raises RepairNotFound."""
+    found = tx.repairs.named(name)
+    if found is None:
+        raise RepairNotFound(f"no repair {shown(name)}; `lazaretto repair list` lists them")
+    return found
+
+
+@dataclasses.dataclass(slots=True)
+class Course:
+    """A repair that a commit changes. `save` stores it."""
+
+    tx: Transaction
+    record: RepairRecord
+    plan: Plan
+    pace: Pace
+
+    @classmethod
+    def of(cls, tx: Transaction, record: RepairRecord) -> Course:
+        """Return the course of a stored repair."""
+        return cls(tx, record, plan_of(record), pace_of(record))
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is."""
+        return Phase(self.record.phase)
+
+    @property
+    def queue(self) -> QueueRecord | None:
+        """The queue of its letters; None if it was deleted."""
+        return self.tx.queues.by_id(self.record.queue_id)
+
+    def members(self, first: int, last: int) -> list[int]:
+        """Return the keys of members, by their places."""
+        repair = self.record.repair
+        return members(lambda part: self.tx.repairs.part(repair, part), first, last) if first < last else []
+
+    def change(self, **changes: Any) -> None:
+        """Note changes of the record."""
+        self.record = _replace(self.record, **changes)
+
+    def go(self, event: RepairEvent, actor: str, why: str | None = None, **detail: Any) -> None:
+        """Go on to the phase that follows, and write it to both logs. Raises RepairError if none does."""
+        following = after(self.phase, event)
+        if following is None:
+            raise RepairError(
+                f"expected a repair that can go on by {event.value!r}, got {self.record.name!r}, which is "
+                f"{self.phase.value}; what can be done now: {', '.join(next_verbs(self.phase)) or 'nothing'}"
+            )
+        self.change(
+            phase=following.value,
+            why=why,
+            changed=self.tx.now,
+            ended=self.tx.now if following in ENDED else None,
+            taken_back=self.record.position if following is Phase.UNDOING else self.record.taken_back,
+        )
+        if following is Phase.APPLYING:
+            self.pace = _replace(self.pace, start=self.record.position)
+        self._log(event, actor, why, detail)
+
+    def _log(self, event: RepairEvent, actor: str, why: str | None, detail: dict[str, Any]) -> None:
+        record = self.record
+        told = {"repair": record.name, "phase": record.phase, **({} if why is None else {"why": why})}
+        counts = {
+            "letters": record.letters, "numbers": f"{self.plan.first}-{self.plan.last}", "sent": record.sent,
+            "skipped": record.skipped, "undone": record.undone,
+        }  # fmt: skip
+        event_detail = msgspec.json.encode({**told, **counts}).decode()
+        self.tx.history.insert_events("repair_changed", [NewEvent(record.path, None, event_detail)])
+        audit(self.tx, actor, f"repair: {event.value}", record.path, **told, **counts, **detail)
+
+    def save(self) -> None:
+        """Store how it stands."""
+        self.tx.repairs.save(_replace(self.record, pace=msgspec.json.encode(self.pace).decode()))

@@ -1,0 +1,169 @@
+"""Freezes the set of a repair: which dead letters, in which order, and which of them go first."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
+from lazaretto.engine.repairs.key_list import KeyList
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.fingerprint import shown_fingerprint
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import dead_key, sequence_of
+from lazaretto.model.repairs import BY_SESSION
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
+
+#: How many letters are looked at at once.
+_PAGE = 100_000
+#: An odd number near 2^64 / 1.618: multiplied by it, neighbouring keys lie far apart.
+_SPREAD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    """A frozen set. `canary`: how many of its first letters are the canary. Times in microseconds."""
+
+    queue: QueueRecord
+    keys: KeyList
+    digest: str
+    first: int
+    last: int
+    frozen_at: int
+    fingerprints: dict[str, int]
+    sessions: int | None
+    canary: int
+
+
+def freeze(tx: Transaction, path: EntityPath, which: DeadLetterFilter, order: str, canary: int) -> Frozen:
+    """Return the dead letters that a filter selects now.
+
+    The letters of the canary come first: those with the lowest hashes within each fingerprint, or whole
+    sessions. Memory stays flat, except that sessions are put in order with some bytes for each letter.
+    """
+    queue = holder(tx, path)
+    keys, prints, latest = array("q"), Counter[int | None](), 0
+    few = _Few(canary if order != BY_SESSION else 0)
+    after = 0
+    while True:
+        found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), _PAGE)
+        if found:
+            some, of_prints, times = zip(*found, strict=True)
+            keys.extend(some)
+            prints.update(of_prints)
+            latest = max(latest, *times)
+            few.look_at(some, of_prints)
+            after = sequence_of(some[-1])
+        if len(found) < _PAGE:
+            break
+    packed, sessions = KeyList(), None
+    if order == BY_SESSION:
+        ordered, sessions, chosen = _by_session(tx, keys, path, canary)
+        packed.extend(ordered)
+    else:
+        leading = few.chosen(len(keys))
+        packed.extend(leading)
+        left_out = set(leading)
+        packed.extend([key for key in keys if key not in left_out] if leading else keys)
+        chosen = len(leading)
+    return Frozen(
+        queue=queue,
+        keys=packed,
+        digest=packed.finish(),
+        first=sequence_of(keys[0]) if keys else 0,
+        last=sequence_of(keys[-1]) if keys else 0,
+        # A clock that was put back since lets letters seem to come from the future.
+        frozen_at=max(tx.now, latest),
+        fingerprints={
+            "" if number is None else shown_fingerprint(number): count
+            for number, count in prints.most_common()
+        },
+        sessions=sessions,
+        canary=chosen,
+    )
+
+
+def _hash(key: int) -> int:
+    return key * _SPREAD & _MASK
+
+
+class _Few:
+    """Chooses some letters: in turn those of each fingerprint, the lowest hash first."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        #: By fingerprint, a heap of negated hashes with their keys: the highest hash comes off first.
+        self._lowest: dict[int | None, list[tuple[int, int]]] = {}
+
+    def look_at(self, keys: Sequence[int], prints: Sequence[int | None]) -> None:
+        """Consider more letters."""
+        if not self._wanted:
+            return
+        lowest, wanted = self._lowest, self._wanted
+        for key, print_ in zip(keys, prints, strict=True):
+            heap = lowest.get(print_)
+            hashed = -(key * _SPREAD & _MASK)
+            if heap is None:
+                lowest[print_] = [(hashed, key)]
+            elif len(heap) < wanted:
+                heapq.heappush(heap, (hashed, key))
+            elif hashed > heap[0][0]:
+                heapq.heapreplace(heap, (hashed, key))
+
+    def chosen(self, number: int) -> list[int]:
+        """Return the chosen ones of a number of letters, in their order."""
+        groups = [[key for _, key in sorted(heap, reverse=True)] for heap in self._lowest.values()]
+        groups.sort(key=len, reverse=True)
+        turns = (group[turn] for turn in range(self._wanted) for group in groups if turn < len(group))
+        found: list[int] = []
+        for key in turns:
+            if len(found) >= min(self._wanted, number):
+                break
+            found.append(key)
+        return sorted(found)
+
+
+def _by_session(
+    tx: Transaction, keys: Sequence[int], path: EntityPath, canary: int
+) -> tuple[list[int], int, int]:
+    """Return the letters session by session, how many sessions there are, and the canary's size.
+
+    Sessions come in the order of their first letters, those of the canary before all others. A canary is
+    made of whole sessions, because what is sent later would come behind what is sent first.
+    """
+    numbers: dict[str | None, int] = {}
+    sessions = array("q")
+    sizes = array("q")
+    for start in range(0, len(keys), _PAGE):
+        some = keys[start : start + _PAGE]
+        headers = tx.repairs.headers([dead_key(key, path.subqueue) for key in some])
+        for key in some:
+            name = decode_headers(headers.get(dead_key(key, path.subqueue))).session_id
+            number = numbers.setdefault(name, len(numbers))
+            if number == len(sizes):
+                sizes.append(0)
+            sizes[number] += 1
+            sessions.append(number)
+    leading = _some_sessions(sizes, canary)
+    rank = {number: place - len(leading) for place, number in enumerate(leading)}
+    order = sorted(range(len(keys)), key=lambda place: rank.get(sessions[place], sessions[place]))
+    return [keys[place] for place in order], len(sizes), sum(sizes[number] for number in leading)
+
+
+def _some_sessions(sizes: Sequence[int], wanted: int) -> list[int]:
+    """Return sessions that have as many letters as wanted together, or a few less; at least one."""
+    if not wanted or not sizes:
+        return []
+    found: list[int] = []
+    left = wanted
+    for number in sorted(range(len(sizes)), key=_hash):
+        if sizes[number] <= left:
+            found.append(number)
+            left -= sizes[number]
+            if not left:
+                break
+    return sorted(found) or [min(range(len(sizes)), key=lambda number: (sizes[number], _hash(number)))]

@@ -1,0 +1,264 @@
+"""The letters of a repair: sent back, or moved, with what it takes to bring each back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from lazaretto.engine.outcome.rerouting import check_target, move_letters
+from lazaretto.engine.outcome.send_back import SentBack, send_back
+from lazaretto.engine.repairs.course import Course
+from lazaretto.errors import InvalidMessage
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.keys import SEQUENCE_BITS, dead_key, main_key, queue_of, sequence_of, subqueue_of
+from lazaretto.model.repair_phases import Phase
+from lazaretto.store.contract.records import (
+    FRESH,
+    READY,
+    SCHEDULED,
+    DeadLetterRecord,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+)
+from lazaretto.store.contract.repair_contract import Original, RepairItem
+from lazaretto.store.contract.transaction_contract import Transaction
+
+#: What an edit makes of a letter: a message, None if it leaves it as it is, or why it refuses it.
+Edited = NewMessage | str | None
+
+#: Outcomes as they are stored; None stands for a letter that is watched.
+SENT, PROCESSED, FAILED, SKIPPED, UNDONE = "sent", "processed", "failed", "skipped", "undone"
+
+_replace = msgspec.structs.replace
+
+
+class Before(msgspec.Struct, frozen=True, array_like=True):
+    """A letter's row as it was, but for what sending leaves as it is.
+
+    `same_headers`: its headers are left as they are. `held_by`: what its session was held by, if it was.
+    """
+
+    state: int
+    due: int | None
+    expires: int | None
+    enqueued: int
+    deliveries: int
+    failures: int
+    worker_deaths: int
+    lock_expiries: int
+    delivery_count: int
+    cycle_attempts: int
+    cycle: int
+    moves: int
+    deferred: int
+    generation: int
+    enqueued_sequence_number: int | None
+    resubmitted_from: int | None
+    suspect: int
+    same_headers: bool
+    headers: bytes | None
+    session_id: str | None
+    held_by: str | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Before).decode
+
+
+def send_letters(
+    course: Course, queue: QueueRecord, keys: Sequence[int], edits: Mapping[int, Edited] | None
+) -> str | None:
+    """Send letters back, or where the repair sends them; note what became of each.
+
+    Return why nothing more can be sent now; None if it can.
+    """
+    tx, record = course.tx, course.record
+    subqueue = subqueue_of(record.subqueue << SEQUENCE_BITS)
+
+    def prepare(row: MessageRow, letter: DeadLetterRecord) -> NewMessage | None:
+        assert edits is not None
+        edited = edits.get(letter.key)
+        if isinstance(edited, str):
+            raise InvalidMessage(edited)
+        return edited
+
+    originals = _originals(tx, keys, subqueue, edits)
+    prepared = None if edits is None else prepare
+    held = _held_by(tx, queue, keys)
+    if course.plan.to is None:
+        done = send_back(tx, queue, subqueue, keys, prepared, course.plan.frozen_at)
+    else:
+        path = EntityPath(queue.path, subqueue)
+        target = check_target(tx, path, EntityPath.parse(course.plan.to))
+        until = course.plan.frozen_at
+        done = move_letters(tx, queue, path, target, keys, prepared, until, stops_if_full=True)
+    items = [_item(course, queue, done, key, held) for key in done.sent]
+    # The queue that these went to could not send them on: they are its dead letters.
+    lost = [RepairItem(key, None, 0, None, None, FAILED) for key in done.rows if key not in done.sent]
+    items += lost
+    items += [RepairItem(key, None, 0, None, why, SKIPPED) for key, why in done.skipped.items()]
+    if items:
+        tx.repairs.add_items(record.repair, items)
+    tx.repairs.add_originals(record.repair, [originals[key] for key in done.edited])
+    course.change(
+        sent=record.sent + len(done.rows),
+        skipped=record.skipped + len(done.skipped),
+        failed=record.failed + len(lost),
+        position=record.position + len(items),
+    )
+    return done.full
+
+
+def _item(
+    course: Course, queue: QueueRecord, done: SentBack, key: int, held: Mapping[int, str]
+) -> RepairItem:
+    row, new_key = done.rows[key], done.forwarded.get(key, done.sent[key])
+    in_place = key in done.held
+    # Only these may have other headers now.
+    changed = key in done.edited or key in done.forwarded or queue.options.dialogs or course.plan.to
+    same = not changed and not decode_headers(row.headers).hops
+    before = Before(
+        row.state, row.due, row.expires, row.enqueued, row.deliveries, row.failures, row.worker_deaths,
+        row.lock_expiries, row.delivery_count, row.cycle_attempts, row.cycle, row.moves, row.deferred,
+        row.generation, row.enqueued_sequence_number, row.resubmitted_from, row.suspect,
+        same, None if same else row.headers, done.held.get(key), held.get(key) if in_place else None,
+    )  # fmt: skip
+    watched = course.phase is Phase.CANARY or course.pace.watches(sequence_of(key))
+    outcome = None if watched else SENT
+    return RepairItem(key, new_key, row.generation + 1, _encode(before), None, outcome)
+
+
+def _held_by(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> dict[int, str]:
+    """Return what is stored of the sessions that letters hold, by the letters' keys."""
+    if not queue.options.requires_session:
+        return {}
+    found = {}
+    for key, session_id in tx.sessions.held_by(keys).items():
+        session = tx.sessions.find(queue.queue_id, session_id)
+        if session is not None and session.held_by is not None:
+            found[key] = session.held_by
+    return found
+
+
+def _originals(
+    tx: Transaction, keys: Sequence[int], subqueue: Subqueue, edits: Mapping[int, Edited] | None
+) -> dict[int, Original]:
+    """Return the letters that an edit changes as they are."""
+    changed = [key for key in keys if isinstance((edits or {}).get(key), NewMessage)]
+    if not changed:
+        return {}
+    found = tx.peek_keys([dead_key(key, subqueue) for key in changed])
+    return {main_key(m.key): Original(main_key(m.key), m.message_id, m.body) for m in found}
+
+
+# -- taking back ---------------------------------------------------------------------------------
+
+
+def take_back(course: Course, keys: Sequence[int]) -> int:
+    """Bring letters back that nobody was handed, as they were; return how many."""
+    tx, record = course.tx, course.record
+    queue = course.queue
+    items = {
+        item.key: item
+        for item in tx.repairs.items(record.repair, keys)
+        if item.new_key is not None and item.outcome != UNDONE
+    }
+    if not items or queue is None:
+        return 0
+    rows = tx.rows([item.new_key for item in items.values() if item.new_key is not None])
+    letters = tx.history.some_dead_letters(list(items))
+    back: dict[int, MessageRow] = {}
+    befores: dict[int, Before] = {}
+    for key, item in items.items():
+        assert item.new_key is not None
+        assert item.before is not None
+        row, letter, before = rows.get(item.new_key), letters.get(key), _decode(item.before)
+        if row is None or letter is None or letter.resolution not in ("resubmitted", "moved"):
+            continue
+        if row.generation == item.generation and _was_not_handed_out(row, before):
+            back[key], befores[key] = row, before
+    if not back:
+        return 0
+    originals = tx.repairs.originals(record.repair, list(back))
+    _forget_ids(tx, queue, back)
+    highest: dict[int, int] = {}
+    for row in back.values():
+        highest[queue_of(row.key)] = max(main_key(row.key), highest.get(queue_of(row.key), 0))
+    for key in highest.values():
+        # The highest number of a queue must stay known when its message goes.
+        tx.sequences.keep(key)
+    plain: dict[int, MessageRow] = {}
+    for key, row in back.items():
+        old = _as_it_was(row, befores[key])
+        place = dead_key(key, subqueue_of(record.subqueue << SEQUENCE_BITS))
+        if key in originals:
+            _replace_by_original(tx, row, old, place, originals[key])
+        else:
+            plain[place] = old
+    if plain:
+        tx.save_rows(plain)
+    tx.repairs.reopen(list(back))
+    tx.repairs.set_outcomes(record.repair, {UNDONE: list(back)})
+    for key, before in befores.items():
+        if before.held_by is not None and before.session_id is not None:
+            tx.sessions.hold(queue.queue_id, before.session_id, key, before.held_by)
+    course.change(sent=record.sent - len(back), undone=record.undone + len(back))
+    return len(back)
+
+
+def _was_not_handed_out(row: MessageRow, before: Before) -> bool:
+    if row.state in (FRESH, SCHEDULED):
+        return True
+    # One that returned to its place in its session is receivable again, not fresh.
+    return row.state == READY and before.session_id is not None and row.deliveries == before.deliveries
+
+
+def _as_it_was(row: MessageRow, before: Before) -> MessageRow:
+    return _replace(
+        row,
+        state=before.state,
+        due=before.due,
+        expires=before.expires,
+        enqueued=before.enqueued,
+        session_id=None,
+        deliveries=before.deliveries,
+        failures=before.failures,
+        worker_deaths=before.worker_deaths,
+        lock_expiries=before.lock_expiries,
+        delivery_count=before.delivery_count,
+        cycle_attempts=before.cycle_attempts,
+        cycle=before.cycle,
+        moves=before.moves,
+        deferred=before.deferred,
+        generation=before.generation,
+        enqueued_sequence_number=before.enqueued_sequence_number,
+        resubmitted_from=before.resubmitted_from,
+        suspect=before.suspect,
+        headers=row.headers if before.same_headers else before.headers,
+    )
+
+
+def _replace_by_original(
+    tx: Transaction, row: MessageRow, old: MessageRow, place: int, original: Original
+) -> None:
+    tx.delete_messages([row.key])
+    if row.body_id is not None:
+        tx.bodies.delete([row.body_id])
+    as_letter = _replace(old, key=place, message_id=original.message_id, body_id=None)
+    tx.insert_row(as_letter, original.body)
+    if as_letter.deferred or as_letter.suspect:
+        tx.save_row(as_letter)
+
+
+def _forget_ids(tx: Transaction, source: QueueRecord, back: Mapping[int, MessageRow]) -> None:
+    """Let queues that detect duplicates forget the letters that moving has put there."""
+    for key, row in back.items():
+        target = tx.queues.by_id(queue_of(row.key))
+        if target is None or target.queue_id == source.queue_id:
+            continue
+        if target.options.requires_duplicate_detection:
+            partition = decode_headers(row.headers).partition_key or ""
+            tx.message_ids.forget(target.queue_id, row.message_id, partition, sequence_of(key))

@@ -1,0 +1,209 @@
+"""What operators do with repairs: plan, direct, change the pace, and look how they stand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import audit
+from lazaretto.engine.outcome.rerouting import check_target
+from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
+from lazaretto.engine.repairs.freeze import Frozen
+from lazaretto.engine.repairs.letters import FAILED, PROCESSED, SKIPPED, UNDONE
+from lazaretto.errors import RepairError
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import MICROSECONDS, to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.keys import SEQUENCE_BITS, place_of, queue_of, sequence_of, subqueue_of
+from lazaretto.model.repair_pace import Pace
+from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
+from lazaretto.model.repairs import Plan, RepairCounts, RepairedLetter, RepairStatus
+from lazaretto.store.contract.repair_contract import ItemStanding, NewRepair, RepairRecord
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+
+@dataclasses.dataclass(slots=True)
+class PlanRepair(Operation[RepairRecord]):
+    """Store a repair and its frozen set. `name`: None gives it one."""
+
+    path: EntityPath
+    name: str | None
+    plan: Plan
+    frozen: Frozen
+    pace: Pace
+    actor: str
+
+    def run(self, tx: Transaction) -> RepairRecord:
+        queue = require_queue(tx, self.path)
+        if self.plan.to is not None:
+            check_target(tx, self.path, EntityPath.parse(self.plan.to))
+        name = self.name or f"repair-{tx.repairs.last() + 1}"
+        if tx.repairs.named(name) is not None:
+            raise RepairError(f"expected a name that no repair has, got {shown(name)}")
+        record = tx.repairs.insert(
+            NewRepair(
+                name=name,
+                queue_id=queue.queue_id,
+                subqueue=place_of(self.path.subqueue),
+                path=queue.path,
+                phase=Phase.PLANNED.value,
+                plan=msgspec.json.encode(self.plan).decode(),
+                pace=msgspec.json.encode(self.pace).decode(),
+                letters=len(self.frozen.keys),
+                actor=self.actor,
+            ),
+            self.frozen.keys.parts,
+        )
+        told: dict[str, Any] = {
+            "repair": name, "letters": record.letters, "numbers": f"{self.plan.first}-{self.plan.last}",
+            "filter": self.plan.which, "digest": self.plan.digest,
+        }  # fmt: skip
+        told |= {"to": self.plan.to} if self.plan.to else {}
+        told |= {"edit": self.plan.edit_digest} if self.plan.edit_digest else {}
+        audit(tx, self.actor, "repair: plan", queue.path, **told)
+        return record
+
+
+@dataclasses.dataclass(slots=True)
+class DirectRepair(Operation[RepairRecord]):
+    """Let a repair go on to another phase at an operator's request, at another pace if one is given."""
+
+    name: str
+    event: RepairEvent
+    actor: str
+    limits: tuple[int | None, float | None] | None = None
+
+    def run(self, tx: Transaction) -> RepairRecord:
+        course = Course.of(tx, find_repair(tx, self.name))
+        if self.event is RepairEvent.TRY_FEW and not course.plan.canary:
+            raise RepairError(f"the repair {self.name!r} was planned without a canary")
+        if course.phase is Phase.STOPPED and self.event is RepairEvent.RESUME:
+            course.pace = course.pace.afresh()
+        if self.limits is not None:
+            course.pace = course.pace.changed(*self.limits)
+        course.go(self.event, self.actor)
+        if course.phase is Phase.UNDOING or course.phase in ENDED or course.phase is Phase.PAUSED:
+            # Whoever is at work on it finds out, and nobody need wait for its lease to end.
+            course.change(runner=None, token=None, lease_until=None)
+        course.save()
+        return course.record
+
+
+@dataclasses.dataclass(slots=True)
+class PaceRepair(Operation[RepairRecord]):
+    """Change how fast a repair goes, also while it runs."""
+
+    name: str
+    in_flight: int | None
+    rate: float | None
+    actor: str
+
+    def run(self, tx: Transaction) -> RepairRecord:
+        course = Course.of(tx, find_repair(tx, self.name))
+        course.pace = course.pace.changed(self.in_flight, self.rate)
+        course.save()
+        told = {"repair": self.name, "in_flight": self.in_flight, "rate": self.rate}
+        audit(tx, self.actor, "repair: pace", course.record.path, **told)
+        return course.record
+
+
+# -- how it stands -------------------------------------------------------------------------------
+
+
+def repair_status(tx: Transaction, record: RepairRecord) -> RepairStatus:
+    """Return how a repair stands."""
+    plan, pace, phase = plan_of(record), pace_of(record), Phase(record.phase)
+    return RepairStatus(
+        name=record.name,
+        queue=record.path,
+        phase=phase,
+        why=record.why,
+        letters=record.letters,
+        counts=_counts(tx, record),
+        which=plan.which,
+        digest=plan.digest,
+        fingerprints=plan.fingerprints,
+        first=plan.first,
+        last=plan.last,
+        frozen_at=to_datetime(plan.frozen_at),
+        order=plan.order,
+        sessions=plan.sessions,
+        to=plan.to,
+        edit=plan.edit,
+        canary=plan.canary,
+        in_flight=pace.in_flight,
+        window=None if pace.in_flight is None else pace.window,
+        rate=pace.rate,
+        actor=record.actor,
+        created=to_datetime(record.created),
+        changed=to_datetime(record.changed),
+        ended=None if record.ended is None else to_datetime(record.ended),
+        runner=record.runner,
+        next_verbs=next_verbs(phase),
+        subqueue=subqueue_of(record.subqueue << SEQUENCE_BITS).value,
+        estimate=_estimate(record, pace, tx.now),
+    )
+
+
+def _estimate(record: RepairRecord, pace: Pace, now: int) -> float | None:
+    """Return in how many seconds all letters will be sent, at the speed so far."""
+    left, done = record.letters - record.position, record.position - pace.start
+    if record.phase != Phase.APPLYING.value or done <= 0 or now <= record.changed:
+        return None
+    return left * (now - record.changed) / MICROSECONDS / done
+
+
+def _counts(tx: Transaction, record: RepairRecord) -> RepairCounts:
+    found = {"waiting": 0, "processed": 0, "failed": 0, "undone": 0}
+    for outcome, died, state, number in tx.repairs.count(record.repair):
+        found[_outcome(outcome, died, state)] += number
+    return RepairCounts(left=record.letters - record.position, skipped=record.skipped, **found)
+
+
+def _outcome(outcome: str | None, died: bool, state: int | None) -> str:
+    """Return how a letter that was sent stands."""
+    if outcome == UNDONE:
+        return "undone"
+    if outcome in (PROCESSED, FAILED):
+        return outcome
+    if died:
+        return "failed"
+    return "processed" if state is None else "waiting"
+
+
+def repaired_letters(
+    tx: Transaction, repair: int, after: int, limit: int, *, skipped: bool
+) -> tuple[list[RepairedLetter], int]:
+    """Return what became of letters behind a key, and the last key. `skipped`: only those not sent."""
+    if skipped:
+        items: Iterable[ItemStanding] = (
+            ItemStanding(item, False, None) for item in tx.repairs.skipped(repair, after, limit)
+        )
+    else:
+        items = tx.repairs.standings(repair, after, limit)
+    found = []
+    paths: dict[int, str | None] = {}
+    for standing in items:
+        item = standing.item
+        after = item.key
+        target = None
+        if item.new_key is not None:
+            number = queue_of(item.new_key)
+            if number not in paths:
+                queue = tx.queues.by_id(number)
+                paths[number] = None if queue is None else queue.path
+            target = paths[number]
+        found.append(
+            RepairedLetter(
+                sequence_number=sequence_of(item.key),
+                outcome=SKIPPED if item.why else _outcome(item.outcome, standing.died, standing.state),
+                why=item.why,
+                sent_as=None if item.new_key is None else sequence_of(item.new_key),
+                queue=target,
+            )
+        )
+    return found, after

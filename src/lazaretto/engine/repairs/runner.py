@@ -1,0 +1,122 @@
+"""Runs repairs: takes the lease of one, and takes it on step by step until nothing is left to do."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from lazaretto.engine.repairs.advance import (
+    LEASE,
+    Advance,
+    GiveUpRepair,
+    Step,
+    TakeRepair,
+    is_free,
+    would_advance,
+)
+from lazaretto.engine.repairs.course import pace_of
+from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
+from lazaretto.model.repair_phases import Phase
+from lazaretto.store.contract.repair_contract import RepairRecord
+from lazaretto.store.contract.transaction_contract import Store, Transaction
+
+_log = logging.getLogger(__name__)
+
+#: How long a runner sleeps while there is nothing to send, in seconds: at first, and at most.
+_NAP, _LONGEST_NAP = 0.01, 0.1
+#: How often it looks for a repair to run, in seconds.
+_LOOK = 0.5
+#: How soon it tries again after an error, in seconds.
+_AGAIN = 1.0
+#: The letters of the first commit.
+_FIRST_CHUNK = 200
+
+
+class Runner:
+    """Runs the repairs of a store, one at a time, in the thread that calls `run`. `stop` ends it.
+
+    `only`: the number of the repair to run, if no others. Any number of runners can work on one store: each
+    repair has one at a time. What a killed one has left undone, another goes on with.
+    """
+
+    def __init__(self, store: Store, only: int | None = None) -> None:
+        self._store = store
+        self._only = only
+        self._stopping = threading.Event()
+        self._chunk = _FIRST_CHUNK
+
+    def stop(self) -> None:
+        """Let `run` end after the current commit."""
+        self._stopping.set()
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Run until `stop`, or until `until` returns True when no repair is left to be run."""
+        while not self._stopping.is_set():
+            try:
+                taken = self._take()
+                if taken is not None:
+                    self._run_one(*taken)
+                    continue
+            except BrokerClosed:
+                return
+            except LazarettoError as error:
+                # The store may be busy or out of reach for a while; nothing is lost, and the lease runs out.
+                with suppress(Exception):
+                    _log.warning("repairs go on soon: %s", error)
+                self._stopping.wait(_AGAIN)
+                continue
+            if until is not None and until():
+                return
+            self._stopping.wait(_LOOK)
+
+    def _take(self) -> tuple[int, int] | None:
+        if not self._store.read(self._is_any_free):
+            return None
+        return self._store.run(TakeRepair(self._only))
+
+    def _is_any_free(self, tx: Transaction) -> bool:
+        return any(
+            self._only in (None, record.repair) and is_free(tx, record.runner, record.lease_until)
+            for record in tx.repairs.running()
+        )
+
+    def _run_one(self, repair: int, token: int) -> None:
+        allowance, nap, renewed = Allowance(), _NAP, time.monotonic()
+        try:
+            while not self._stopping.is_set():
+                record = self._store.read(lambda tx: tx.repairs.find(repair))
+                if record is None or record.token != token:
+                    return
+                limit = self._limit(record, allowance)
+                idle = not self._store.read(functools.partial(would_advance, record=record, limit=limit))
+                if idle and time.monotonic() - renewed < LEASE / 3:
+                    self._stopping.wait(nap)
+                    nap = min(_LONGEST_NAP, 2 * nap)
+                    continue
+                step = self._store.run(Advance(repair, token, limit))
+                renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
+                if record.phase == Phase.APPLYING.value:
+                    allowance.spend(step.letters)
+                self._adapt(step)
+                if not step.runs:
+                    return
+        finally:
+            if self._stopping.is_set():
+                with suppress(LazarettoError):
+                    self._store.run(GiveUpRepair(repair, token))
+
+    def _limit(self, record: RepairRecord, allowance: Allowance) -> int:
+        """Return how many letters the next commit may deal with."""
+        if record.phase != Phase.APPLYING.value:
+            return self._chunk
+        return min(self._chunk, allowance.allow(pace_of(record).rate, time.monotonic()))
+
+    def _adapt(self, step: Step) -> None:
+        # A short last commit says nothing of how long a full one takes.
+        if step.letters * 2 >= self._chunk:
+            self._chunk = min(MOST_CHUNK, next_chunk(step.letters, step.seconds))

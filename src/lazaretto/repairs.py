@@ -1,0 +1,302 @@
+"""Repairs: frozen sets of dead letters that are sent back, watched, and taken back if need be."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import acting
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    check_numbers,
+    dead_letter_path,
+    holder,
+)
+from lazaretto.engine.repairs.course import find_repair
+from lazaretto.engine.repairs.freeze import freeze
+from lazaretto.engine.repairs.operators import (
+    DirectRepair,
+    PaceRepair,
+    PlanRepair,
+    repair_status,
+    repaired_letters,
+)
+from lazaretto.engine.repairs.runner import Runner
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import flag, function, seconds, shown, text, whole
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.repair_pace import Pace
+from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
+from lazaretto.model.repairs import BY_NUMBER, BY_SESSION, ORDERS, Plan, RepairedLetter, RepairStatus
+from lazaretto.store.contract.transaction_contract import Store
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+#: Dead letters that are read at once.
+_PAGE = 1_000
+_MOST_CANARIES, _MOST_IN_FLIGHT, _FASTEST = 1_000, 1_000_000, 1_000_000.0
+#: Stands for "as it is" where None means something else.
+_AS_IT_IS = -1
+
+
+def check_name(name: object) -> str:
+    """Return a repair's name, else raise InvalidOption."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InvalidOption(
+            f"expected a repair's name of letters, digits, '_', '.' and '-', 1 to 64, got {shown(name)}"
+        )
+    return name
+
+
+def _check_in_flight(value: object) -> int | None:
+    return None if value is None else whole("in_flight", value, 1, _MOST_IN_FLIGHT)
+
+
+def _check_rate(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
+        raise InvalidOption(f"expected rate to be letters a second, above 0, or None, got {shown(value)}")
+    return float(value)
+
+
+class Repair:
+    """A repair of a broker, by its name.
+
+    `apply`, `canary` and `undo` return at once. Whoever runs repairs does the work: a service host,
+    `lazaretto repair run`, or `run` here. `actor` is the name for the audit log. Raises
+    RepairNotFound, RepairError.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The repair's name."""
+        return self._name
+
+    def status(self) -> RepairStatus:
+        """Return how the repair stands: its phase, its plan, and what became of its letters."""
+        return look(self._store, lambda tx: repair_status(tx, find_repair(tx, self._name)))
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
+        found = look(self._store, lambda tx: find_repair(tx, self._name))
+        if found.phase in (Phase.UNDOING.value, Phase.UNDONE.value):
+            return found.position - (found.taken_back or 0), found.position
+        return found.position, found.letters
+
+    def canary(self, *, actor: str | None = None) -> None:
+        """Send the first few letters, and wait for their outcome."""
+        self._direct(RepairEvent.TRY_FEW, actor)
+
+    def apply(
+        self, *, in_flight: int | None = _AS_IT_IS, rate: float | None = _AS_IT_IS, actor: str | None = None
+    ) -> None:
+        """Send all letters that are left.
+
+        `in_flight`: the most letters that may be sent and not processed yet. The number grows from 1 while
+        letters are processed, and is halved when one fails again; None sends all at once. `rate`: the most
+        letters a second. By default as planned.
+        """
+        limits = None
+        if (in_flight, rate) != (_AS_IT_IS, _AS_IT_IS):
+            now = self.status()
+            limits = (
+                now.in_flight if in_flight == _AS_IT_IS else _check_in_flight(in_flight),
+                now.rate if rate == _AS_IT_IS else _check_rate(rate),
+            )
+        self._direct(RepairEvent.APPLY, actor, limits)
+
+    def set_pace(self, *, in_flight: int | None, rate: float | None, actor: str | None = None) -> None:
+        """Change how fast it goes, also while it runs; None means no limit."""
+        who = acting(actor)
+        self._store.run(PaceRepair(self._name, _check_in_flight(in_flight), _check_rate(rate), who))
+
+    def pause(self, *, actor: str | None = None) -> None:
+        """Send no more until `resume`."""
+        self._direct(RepairEvent.PAUSE, actor)
+
+    def resume(self, *, actor: str | None = None) -> None:
+        """Go on where it was paused or stopped."""
+        self._direct(RepairEvent.RESUME, actor)
+
+    def cancel(self, *, actor: str | None = None) -> None:
+        """Never send what is left."""
+        self._direct(RepairEvent.CANCEL, actor)
+
+    def undo(self, *, actor: str | None = None) -> None:
+        """Take back what nobody was handed yet, newest first; what was handed out stays as it is."""
+        self._direct(RepairEvent.UNDO, actor)
+
+    def _direct(
+        self, event: RepairEvent, actor: str | None, limits: tuple[int | None, float | None] | None = None
+    ) -> None:
+        self._store.run(DirectRepair(self._name, event, acting(actor), limits))
+
+    def letters(self, *, skipped: bool = False) -> Iterator[RepairedLetter]:
+        """Yield what became of each letter that was dealt with, by sequence number.
+
+        `skipped`: only those that were not sent, with the reason.
+        """
+        flag("skipped", skipped)
+        number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
+        after = 0
+        while True:
+            read = functools.partial(
+                repaired_letters, repair=number, after=after, limit=_PAGE, skipped=skipped
+            )
+            found, after = look(self._store, read)
+            yield from found
+            if len(found) < _PAGE:
+                return
+
+    def run(self, *, until: Callable[[], bool] | None = None) -> RepairStatus:
+        """Run this repair in this thread while it has something to do; return how it stands then.
+
+        If another process is at work on it, wait for it. `until` is called every now and then, and ends it
+        by returning True.
+        """
+        function("until", until)
+        number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
+        runner = Runner(self._store, number)
+        with _asking(runner, until):
+            runner.run(lambda: self._is_over())
+        return self.status()
+
+    def _is_over(self) -> bool:
+        found = self._store.read(lambda tx: find_repair(tx, self._name).phase)
+        return found not in {phase.value for phase in RUNNING}
+
+
+class _asking:  # noqa: N801
+    """Asks a function a few times a second, in a thread of its own, whether a runner shall stop."""
+
+    def __init__(self, runner: Runner, until: Callable[[], bool] | None) -> None:
+        self._runner, self._until = runner, until
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="lazaretto-repair", daemon=True)
+
+    def _ask(self) -> None:
+        assert self._until is not None
+        while not self._over.wait(0.1):
+            if self._until():
+                self._runner.stop()
+                return
+
+    def __enter__(self) -> None:
+        if self._until is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._until is not None:
+            self._thread.join()
+
+
+class RepairDesk:
+    """Plans and finds repairs."""
+
+    _store: Store
+
+    def plan_repair(
+        self,
+        path: str,
+        which: DeadLetterFilter | int | Iterable[int],
+        *,
+        everything: bool = False,
+        name: str | None = None,
+        to: str | None = None,
+        order: str | None = None,
+        canary: int = 10,
+        canary_failures: int = 0,
+        canary_wait: float | timedelta = 600.0,
+        in_flight: int | None = 1000,
+        rate: float | None = None,
+        actor: str | None = None,
+    ) -> Repair:
+        """Freeze a set of dead letters, to be sent back to their queue; nothing is sent yet.
+
+        The set is what a filter selects now, or the given sequence numbers; an empty filter is refused
+        unless `everything` is True. `to`: another queue to send them to. `order`: "number", or "session"
+        to send each session's letters together, which is the default where sessions are required.
+        `canary`: how many letters `Repair.canary` sends first, of which `canary_failures` may fail again,
+        and for which it waits `canary_wait` seconds. `in_flight`, `rate`: see `Repair.apply`.
+        """
+        parsed = dead_letter_path(EntityPath.parse(path))
+        given = which if isinstance(which, DeadLetterFilter) else None
+        numbers = None if given is not None else check_numbers(which)
+        given = given or DeadLetterFilter(sequence_numbers=tuple(numbers or ()))
+        flag("everything", everything)
+        if given.is_empty and not everything:
+            raise InvalidOption(
+                "an empty filter matches every dead letter; pass everything=True to repair them all"
+            )
+        if order is not None and order not in ORDERS:
+            raise InvalidOption(
+                f"expected order to be one of {', '.join(ORDERS)} or None, got {shown(order)}"
+            )
+        called = None if name is None else check_name(name)
+        whole("canary", canary, 0, _MOST_CANARIES)
+        whole("canary_failures", canary_failures, 0, _MOST_CANARIES)
+        wait = seconds("canary_wait", canary_wait)
+        pace = Pace(in_flight=_check_in_flight(in_flight), rate=_check_rate(rate))
+        target = None if to is None else str(EntityPath.parse(to))
+        who = acting(actor)
+        sessions = look(self._store, lambda tx: holder(tx, parsed)).options.requires_session
+        kept = order or (BY_SESSION if sessions else BY_NUMBER)
+        frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary))
+        plan = Plan(
+            which=_told(given),
+            members=frozen.digest,
+            frozen_at=frozen.frozen_at,
+            first=frozen.first,
+            last=frozen.last,
+            fingerprints=frozen.fingerprints,
+            order=kept,
+            sessions=frozen.sessions,
+            to=target,
+            canary=frozen.canary,
+            canary_failures=canary_failures,
+            canary_wait=wait,
+        )
+        record = self._store.run(PlanRepair(parsed, called, plan, frozen, pace, who))
+        return Repair(self._store, record.name)
+
+    def repair(self, name: str) -> Repair:
+        """Return a repair by its name. Raises RepairNotFound."""
+        wanted = text("name", name, 64)
+        look(self._store, lambda tx: find_repair(tx, wanted))
+        return Repair(self._store, wanted)
+
+    def repairs(self, path: str | None = None, *, limit: int = 100) -> list[RepairStatus]:
+        """Return the repairs, or those of a queue, newest first."""
+        parsed = None if path is None else EntityPath.parse(path)
+        whole("limit", limit, 1, 10_000)
+
+        def read(tx):  # type: ignore[no-untyped-def]
+            queue_id = None if parsed is None else require_queue(tx, parsed).queue_id
+            return [repair_status(tx, record) for record in tx.repairs.all(limit, queue_id)]
+
+        return look(self._store, read)
+
+    def run_repairs(self, *, until: Callable[[], bool] | None = None) -> None:
+        """Run repairs in this thread, those of other processes too, until `until` returns True."""
+        function("until", until)
+        runner = Runner(self._store)
+        with _asking(runner, until):
+            runner.run()
+
+
+def _told(which: DeadLetterFilter) -> dict[str, object]:
+    """Return a filter's parts as they are kept: numbers only as how many there are."""
+    parts = which.as_detail()
+    numbers = parts.pop("sequence_numbers", None)
+    told = {name: value if isinstance(value, str | int) else str(value) for name, value in parts.items()}
+    return {**told, **({} if numbers is None else {"numbers": len(numbers)})}

@@ -1,0 +1,149 @@
+"""Repairs in SQL: the part of a transaction for frozen sets of dead letters and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.store.contract.records import DeadLetterCriteria
+from lazaretto.store.contract.repair_contract import (
+    ItemStanding,
+    NewRepair,
+    Original,
+    RepairItem,
+    RepairRecord,
+)
+from lazaretto.store.sql.cause_tables import CauseTables
+from lazaretto.store.sql.commit_context import CommitContext, Part
+from lazaretto.store.sql.history_tables import HistoryTables
+
+#: What removes a repair, in this order.
+_OF_A_REPAIR = (
+    "delete_repair_originals", "delete_repair_items", "delete_repair_members", "delete_repairs",
+)  # fmt: skip
+
+
+class RepairTables(Part):
+    """What a transaction does with repairs."""
+
+    def __init__(self, context: CommitContext, causes: CauseTables, history: HistoryTables) -> None:
+        super().__init__(context)
+        self._causes = causes
+        self._history = history
+
+    # -- repairs --------------------------------------------------------------------------------
+
+    def insert(self, repair: NewRepair, parts: Sequence[bytes]) -> RepairRecord:
+        values = {**msgspec.structs.asdict(repair), "now": self._context.now}
+        (number,) = self._context.run("insert_repair", values).fetchone()
+        rows: list[Any] = []
+        for part, keys in enumerate(parts):
+            rows += (number, part, keys)
+        if rows:
+            self._context.insert("insert_repair_members", rows, len(parts))
+        found = self.find(number)
+        assert found is not None
+        return found
+
+    def find(self, repair: int) -> RepairRecord | None:
+        row = self._context.run("select_repair", (repair,)).fetchone()
+        return RepairRecord(*row) if row else None
+
+    def named(self, name: str) -> RepairRecord | None:
+        row = self._context.run("select_repair_named", (name,)).fetchone()
+        return RepairRecord(*row) if row else None
+
+    def all(self, limit: int, queue_id: int | None = None) -> list[RepairRecord]:
+        rows = self._context.run("select_repairs", {"queue_id": queue_id, "limit": limit})
+        return [RepairRecord(*row) for row in rows]
+
+    def running(self) -> list[RepairRecord]:
+        return [RepairRecord(*row) for row in self._context.run("select_running_repairs")]
+
+    def last(self) -> int:
+        (number,) = self._context.run("count_repairs").fetchone()
+        return int(number)
+
+    def save(self, repair: RepairRecord) -> None:
+        self._context.run("save_repair", msgspec.structs.asdict(repair))
+
+    # -- the frozen set -------------------------------------------------------------------------
+
+    def part(self, repair: int, part: int) -> bytes:
+        (keys,) = self._context.run("select_repair_members", (repair, part)).fetchone()
+        return bytes(keys)
+
+    def frozen(self, criteria: DeadLetterCriteria, limit: int) -> list[tuple[int, int | None, int]]:
+        name = "select_frozen" if criteria.fingerprints is None else "select_frozen_alike"
+        return self._context.run(name, self._history.criteria_values(criteria, limit)).fetchall()
+
+    def headers(self, keys: Sequence[int]) -> dict[int, bytes | None]:
+        return dict(self._context.run("select_headers", (self._context.ids(keys),)).fetchall())
+
+    # -- letters --------------------------------------------------------------------------------
+
+    def add_items(self, repair: int, items: Sequence[RepairItem]) -> None:
+        values: list[Any] = []
+        for item in items:
+            values += (
+                repair, item.key, item.new_key, item.generation, item.before, item.why, item.outcome,
+            )  # fmt: skip
+        self._context.insert("insert_repair_items", values, len(items))
+
+    def items(self, repair: int, keys: Sequence[int]) -> list[RepairItem]:
+        values = {"repair": repair, "keys": self._context.ids(keys)}
+        return [RepairItem(*row) for row in self._context.run("select_repair_items", values)]
+
+    def skipped(self, repair: int, after: int, limit: int) -> list[RepairItem]:
+        rows = self._context.run("select_skipped_items", (repair, after, limit))
+        return [RepairItem(*row) for row in rows]
+
+    def standings(self, repair: int, after: int, limit: int) -> list[ItemStanding]:
+        rows = self._context.run("select_items_of", (repair, after, limit))
+        return [ItemStanding(RepairItem(*item), bool(died), state) for *item, died, state in rows]
+
+    def open(self, repair: int) -> int:
+        (number,) = self._context.run("count_open_items", (repair,)).fetchone()
+        return int(number)
+
+    def finished(self, repair: int, limit: int) -> list[tuple[int, bool]]:
+        rows = self._context.run("select_finished_items", (repair, limit))
+        return [(key, bool(died)) for key, died in rows]
+
+    def set_outcomes(self, repair: int, outcomes: Mapping[str, Sequence[int]]) -> None:
+        for outcome, keys in outcomes.items():
+            if keys:
+                values = {"repair": repair, "outcome": outcome, "keys": self._context.ids(keys)}
+                self._context.run("set_item_outcomes", values)
+
+    def count(self, repair: int) -> list[tuple[str | None, bool, int | None, int]]:
+        rows = self._context.run("count_item_outcomes", (repair,))
+        return [(outcome, bool(died), state, number) for outcome, died, state, number in rows]
+
+    def add_originals(self, repair: int, originals: Sequence[Original]) -> None:
+        values: list[Any] = []
+        for original in originals:
+            values += (repair, original.key, original.message_id, original.body)
+        if values:
+            self._context.insert("insert_repair_originals", values, len(originals))
+
+    def originals(self, repair: int, keys: Sequence[int]) -> dict[int, Original]:
+        values = {"repair": repair, "keys": self._context.ids(keys)}
+        rows = self._context.run("select_repair_originals", values)
+        return {key: Original(key, message_id, bytes(body)) for key, message_id, body in rows}
+
+    def reopen(self, keys: Sequence[int]) -> None:
+        self._context.run("reopen_dead_letters", (self._context.ids(keys),))
+        self._causes.count_again(keys)
+
+    # -- what is no longer kept -----------------------------------------------------------------
+
+    def forget(self, before: int) -> bool:
+        # One at a time, because each may have a million letters.
+        ended = [repair for (repair,) in self._context.run("select_ended_repairs", (before, 1))]
+        if ended:
+            for name in _OF_A_REPAIR:
+                self._context.run(name, (self._context.ids(ended),))
+        return bool(ended)

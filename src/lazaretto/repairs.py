@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from types import EllipsisType
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
@@ -39,8 +40,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 #: Dead letters that are read at once.
 _PAGE = 1_000
 _MOST_CANARIES, _MOST_IN_FLIGHT, _FASTEST = 1_000, 1_000_000, 1_000_000.0
-#: Stands for "as it is" where None means something else.
-_AS_IT_IS = -1
 
 
 def check_name(name: object) -> str:
@@ -97,7 +96,11 @@ class Repair:
         self._direct(RepairEvent.TRY_FEW, actor)
 
     def apply(
-        self, *, in_flight: int | None = _AS_IT_IS, rate: float | None = _AS_IT_IS, actor: str | None = None
+        self,
+        *,
+        in_flight: int | EllipsisType | None = ...,
+        rate: float | EllipsisType | None = ...,
+        actor: str | None = None,
     ) -> None:
         """Send all letters that are left.
 
@@ -106,11 +109,11 @@ class Repair:
         letters a second. By default as planned.
         """
         limits = None
-        if (in_flight, rate) != (_AS_IT_IS, _AS_IT_IS):
+        if in_flight is not ... or rate is not ...:
             now = self.status()
             limits = (
-                now.in_flight if in_flight == _AS_IT_IS else _check_in_flight(in_flight),
-                now.rate if rate == _AS_IT_IS else _check_rate(rate),
+                now.in_flight if in_flight is ... else _check_in_flight(in_flight),
+                now.rate if rate is ... else _check_rate(rate),
             )
         self._direct(RepairEvent.APPLY, actor, limits)
 
@@ -238,7 +241,7 @@ class RepairDesk:
             raise InvalidOption(
                 "an empty filter matches every dead letter; pass everything=True to repair them all"
             )
-        if order is not None and order not in ORDERS:
+        if order is not None and not (isinstance(order, str) and order in ORDERS):
             raise InvalidOption(
                 f"expected order to be one of {', '.join(ORDERS)} or None, got {shown(order)}"
             )

@@ -65,13 +65,13 @@ from lazaretto.model.repairs import RepairStatus
 from lazaretto.model.repairs import RepairedLetter
 from lazaretto.receiver import Mode
 from lazaretto.receiver import NextSession
-from lazaretto.repairs import _AS_IT_IS
 from lazaretto.sender import Sendable
 from lazaretto.settling import Messages
 from lazaretto.triage.answers import Explanation
 from lazaretto.work import Parameters
 from lazaretto.work import TransactionSavepoint
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 from typing import Unpack
 from typing import overload
@@ -195,7 +195,7 @@ class AsyncDialogs:
     ) -> None: ...
 
 class AsyncRepair:
-    async def apply(self, *, in_flight: int | None=_AS_IT_IS, rate: float | None=_AS_IT_IS, actor: str | None=None) -> None: ...
+    async def apply(self, *, in_flight: int | EllipsisType | None=..., rate: float | EllipsisType | None=..., actor: str | None=None) -> None: ...
     async def canary(self, *, actor: str | None=None) -> None: ...
     async def cancel(self, *, actor: str | None=None) -> None: ...
     def letters(self, *, skipped: bool=False) -> AsyncIterator[RepairedLetter]: ...

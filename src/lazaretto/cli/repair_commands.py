@@ -94,7 +94,7 @@ def plan(
     in_flight: InFlightOption = "1000",
     rate: RateOption = None,
 ) -> None:
-    """Freeze a set of dead letters to be sent back. Nothing is sent yet."""
+    """Freeze a set of dead letters to be sent back later."""
     which = selection.chosen()
     with call.broker() as broker:
         made = broker.plan_repair(
@@ -196,7 +196,7 @@ def undo(call: CallOptions, name: NameArgument, detach: DetachOption = False) ->
 
 @repairs.command("show")
 def show(call: CallOptions, name: NameArgument) -> None:
-    """Show what a repair does, how far it is, and what became of its letters."""
+    """Show what a repair does and what became of its letters."""
     with call.broker() as broker:
         status = broker.repair(name).status()
         causes = _causes(broker, status)
@@ -251,7 +251,7 @@ def run(
         typer.Argument(metavar="[REPAIR]", help="Only this one, until it is over.", show_default=False),
     ] = None,
 ) -> None:
-    """Run repairs until the command is told to end, or one of them until it is over.
+    """Run repairs until told to end, or one until it is over.
 
     Service hosts run them, too. Each repair is run by one process at a time; if that is killed, another one
     goes on.

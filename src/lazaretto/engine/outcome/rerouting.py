@@ -161,6 +161,7 @@ def move_letters(
     if done.rows:
         went = {key: delivery.rested.get(key) for key in done.rows}
         done.sent = {key: new for key, new in went.items() if new is not None}
+        done.rewritten = set(went)
         tx.history.send_dead_letters(went, "moved")
         release_sessions(tx, list(went))
     return done

@@ -37,9 +37,9 @@ class SentBack:
     """What became of dead letters, by their keys in the queue itself.
 
     `sent`: the new keys. `skipped`: why they stay. `rows`: the dead letters as they were. `held`: the
-    sessions that those which were sent had held. `edited`: those that were edited. `forwarded`: the keys that
-    they have where the queue forwards to. `full`: why nothing more can be sent now; what follows was not
-    looked at.
+    sessions that those which were sent had held. `edited`: those that were edited. `rewritten`: those whose
+    headers changed. `forwarded`: the keys that they have where the queue forwards to. `full`: why nothing
+    more can be sent now; what follows was not looked at.
     """
 
     sent: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -47,6 +47,7 @@ class SentBack:
     rows: dict[int, MessageRow] = dataclasses.field(default_factory=dict)
     held: dict[int, str] = dataclasses.field(default_factory=dict)
     edited: set[int] = dataclasses.field(default_factory=set)
+    rewritten: set[int] = dataclasses.field(default_factory=set)
     forwarded: dict[int, int] = dataclasses.field(default_factory=dict)
     full: str | None = None
 
@@ -90,6 +91,8 @@ def send_back(
             continue
         new_key = done.sent[key] = key if in_place else tx.sequences.take_key(queue.queue_id)
         done.rows[key] = row
+        if live.headers is not row.headers:
+            done.rewritten.add(key)
         if in_place:
             live = _back_in_place(live, row)
             done.held[key] = held[key]
@@ -117,6 +120,7 @@ def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
             at_rest = pass_on(tx, queue, row)
             if at_rest is not None:
                 done.forwarded[key] = at_rest
+                done.rewritten.add(key)
 
 
 class _Again:

@@ -117,9 +117,7 @@ def _item(
 ) -> RepairItem:
     row, new_key = done.rows[key], done.forwarded.get(key, done.sent[key])
     in_place = key in done.held
-    # Only these may have other headers now.
-    changed = key in done.edited or key in done.forwarded or queue.options.dialogs or course.plan.to
-    same = not changed and not decode_headers(row.headers).hops
+    same = key not in done.rewritten
     before = Before(
         row.state, row.due, row.expires, row.enqueued, row.deliveries, row.failures, row.worker_deaths,
         row.lock_expiries, row.delivery_count, row.cycle_attempts, row.cycle, row.moves, row.deferred,

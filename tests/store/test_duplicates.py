@@ -116,3 +116,21 @@ def test_cancelled_it_can_be_sent_again(
         assert again != number
         assert sender.schedule(Message(b"repeated", **fields), later) == again  # type: ignore[arg-type]
     assert bodies(broker.peek("q", 5)) == [b"right"]
+
+
+def test_ids_that_the_broker_gives_are_never_given_twice(broker: Broker, connect: Connect) -> None:
+    """Neither by commits of the broker, nor by transactions, with SQL or without."""
+    create(broker, "checked", requires_duplicate_detection=True)
+    create(broker, "through", forward_to="checked")
+    other = connect()
+    for n in range(3):
+        for each in (broker, other):
+            each.sender("through").send(Message(b"own commit"))
+            each.sender("checked").send(Message(b"own commit"))
+            for sql in (True, False):
+                with each.transaction() as tx:
+                    if sql:
+                        tx.execute("SELECT 1")
+                    tx.send("through", [Message(b"in a transaction"), Message(b"%d" % n)])
+    messages = broker.peek("checked", 100)
+    assert len(messages) == len({m.message_id for m in messages}) == 3 * 2 * 6

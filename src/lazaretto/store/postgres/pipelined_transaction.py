@@ -31,8 +31,8 @@ class PgTransaction(SqlTransaction):
     `ranges`: whether messages are locked by ranges.
     """
 
-    def __init__(self, context: PgContext, prefix: str, *, ranges: bool) -> None:
-        super().__init__(context, prefix)
+    def __init__(self, context: PgContext, new_message_id: Callable[[], str], *, ranges: bool) -> None:
+        super().__init__(context, new_message_id)
         self.context: PgContext = context
         self.dialogs = PgDialogTables(context)
         self._connection = context.connection

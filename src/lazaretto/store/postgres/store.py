@@ -119,7 +119,7 @@ class PostgresStore(SqlStore):
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own = cast(PgConnection, connection)
         context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)
-        return PgTransaction(context, self._prefix, ranges=self._ranges)
+        return PgTransaction(context, self._new_message_id, ranges=self._ranges)
 
     def _whole_transaction(self) -> WholeTransaction:
         memory = Memory()
@@ -128,7 +128,7 @@ class PostgresStore(SqlStore):
         context = WholeContext(
             self._connection, self._settings, self.dialect, memory, self.worker, self._mark
         )
-        return WholeTransaction(context, self._prefix, ranges=self._ranges)
+        return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -167,8 +167,8 @@ class WholeTransaction(PgTransaction):
 
     plans = True
 
-    def __init__(self, context: WholeContext, prefix: str, *, ranges: bool) -> None:
-        super().__init__(context, prefix, ranges=ranges)
+    def __init__(self, context: WholeContext, new_message_id: Callable[[], str], *, ranges: bool) -> None:
+        super().__init__(context, new_message_id, ranges=ranges)
         self.whole = context
         self.sequences = WholeSequences(context)
         self.bodies = WholeBodies(context)

@@ -59,6 +59,12 @@ class Closable(Protocol):
         ...
 
 
+def _message_ids() -> Callable[[], str]:
+    """Return what gives ids that no other message has; threads and transactions share it."""
+    prefix, numbers = secrets.token_hex(8), itertools.count(1)
+    return lambda: f"{prefix}{next(numbers):08x}"
+
+
 class _Plainly(Operation[T]):
     """An operation that is run, not started."""
 
@@ -99,7 +105,7 @@ class SqlStore(ABC):
         self._always_durable = durable_attempts
         # The random part tells it from a former process of the same number, as in a container.
         self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
-        self._prefix = secrets.token_hex(8)
+        self._new_message_id = _message_ids()
         self._memory = Memory()
         #: What the store was like when this one looked, or wrote, the last time.
         self._version = -1
@@ -112,7 +118,7 @@ class SqlStore(ABC):
 
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         context = CommitContext(connection.execute, self.dialect, memory, self.worker)
-        return SqlTransaction(context, self._prefix)
+        return SqlTransaction(context, self._new_message_id)
 
     def _begun(self, version: int, now: int) -> None:
         """Start on a new commit; `version`: another one if others have written since."""

@@ -57,10 +57,9 @@ class SqlTransaction:
 
     plans = False
 
-    def __init__(self, context: CommitContext, prefix: str) -> None:
+    def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
         self.context = context
-        self._prefix = prefix
-        self._number = 0
+        self.new_message_id = new_message_id
         self.sequences = SequenceNumbers(context)
         self.bodies = BodyTables(context)
         self.samples = SampleTables(context)
@@ -157,10 +156,6 @@ class SqlTransaction:
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> Callable[[], list[int]] | None:
         return None
-
-    def new_message_id(self) -> str:
-        self._number += 1
-        return f"{self._prefix}{self._number:08x}"
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         values = msgspec.structs.asdict(row)

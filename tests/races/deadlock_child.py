@@ -1,0 +1,112 @@
+"""Moves tokens between queues in every way there is, each time in another order, and never loses one."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+
+import lazaretto
+from lazaretto import Broker, DeadLetterFilter, Message, ReceivedMessage
+from lazaretto.dialogs import DialogMessage
+
+QUEUES = ("a", "b", "c")
+#: Where tokens are sent: to queues, through one that forwards, and through a topic.
+PLACES = (*QUEUES, "through", "news")
+FRONT, SHOP, TALK, WORD = "//test/Front", "//test/Shop", "//test/Talk", "//test/Word"
+THREADS = 2
+
+
+class Mover:
+    """One thread's random moves."""
+
+    def __init__(self, broker: Broker, seed: str) -> None:
+        self._broker = broker
+        self._draw = random.Random(seed)
+        param = "?" if "sqlite" in broker.facts() else "%s"
+        self._count = f"UPDATE moves SET n = n + 1 WHERE place = {param}"
+        self.moves = 0
+
+    def _copies(self, messages: list[ReceivedMessage]) -> list[Message]:
+        draw = self._draw
+        draw.shuffle(messages)
+        return [Message(m.body, properties={"side": draw.randrange(2)}) for m in messages]
+
+    def move(self) -> None:
+        """Move tokens from two queues to two places, with SQL between, in one commit."""
+        draw = self._draw
+        sources, targets = draw.sample(QUEUES, 2), draw.sample(PLACES, 2)
+        with self._broker.transaction() as tx:
+            messages = [m for path in sources for m in tx.receive(path, draw.randrange(1, 4))]
+            copies = self._copies(messages)
+            half = len(copies) // 2
+            tx.send(targets[0], copies[:half])
+            if draw.random() < 0.5:
+                for path in sources:
+                    tx.execute(self._count, (path,))
+                self.moves += 2
+            tx.send(targets[1], copies[half:])
+
+    def settle(self) -> None:
+        """Settle messages of two queues in one commit, each in its own way."""
+        draw = self._draw
+        with self._broker.transaction() as tx:
+            for path in draw.sample(QUEUES, 2):
+                for message in tx.receive(path, 3):
+                    draw.choice([tx.abandon, tx.release, tx.dead_letter])(message)
+
+    def resubmit(self) -> None:
+        """Send dead letters back, as an operator does."""
+        self._broker.resubmit(self._draw.choice(QUEUES), DeadLetterFilter())
+
+    def ask(self) -> None:
+        """Begin a dialog, and move a token in the same commit."""
+        source, target = self._draw.sample(QUEUES, 2)
+        with self._broker.dialogs.transaction() as work:
+            copies = self._copies(work.messages.receive(source, 1))
+            handle = work.begin_dialog(FRONT, SHOP, TALK)
+            work.send(handle, WORD, b"ask")
+            work.messages.send(target, copies)
+
+    def answer(self) -> None:
+        """Answer what was asked, or end what was answered."""
+        queue = self._draw.choice(["shop", "front"])
+        with self._broker.dialogs.transaction(queue) as work:
+            messages: list[DialogMessage] = work.receive(max_messages=5)
+            for message in messages:
+                if message.type == WORD and queue == "shop":
+                    work.send(message.conversation, WORD, b"answer")
+                elif message.type == WORD or queue == "shop":
+                    work.end(message.conversation)
+
+
+def main(place: str, name: str, seconds: float) -> None:
+    """Move for some seconds in several threads, and print how many rows were counted up. Errors end it."""
+    errors: list[BaseException] = []
+    movers: list[Mover] = []
+    end = time.monotonic() + seconds
+
+    def run(mover: Mover) -> None:
+        draw = random.Random(id(mover))
+        verbs = [mover.move, mover.move, mover.settle, mover.resubmit, mover.ask, mover.answer, mover.answer]
+        try:
+            while time.monotonic() < end:
+                draw.choice(verbs)()
+        except BaseException as error:
+            errors.append(error)
+
+    with lazaretto.connect(place, timeout=60) as broker:
+        movers += [Mover(broker, f"{name}-{n}") for n in range(THREADS)]
+        threads = [threading.Thread(target=run, args=(mover,)) for mover in movers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        raise error
+    print(sum(mover.moves for mover in movers))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -158,13 +158,16 @@ class Receiver(MessageVerbs):
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
-        end = None if wait is None else time.monotonic() + wait
-        if self._needs_session and not (yield from self._accepting(wait)):
+        end = time.monotonic() + wait if wait else None
+        if self._wanted is not None and self._needs_session and not (yield from self._accepting(wait)):
             return []
         if self._mode == "peek_lock":
             step = Do(Receive(self._path, max_messages, self._lock), _release_all)
         else:
             step = Do(ReceiveAndDelete(self._path, max_messages, self._lock))
+        if wait == 0:
+            # The same, without a look where to wait.
+            return return_or_raise((yield step)) or []
         return (yield from self._waiting(lambda: outcome_of(step), end)) or []
 
     def take(
@@ -282,7 +285,7 @@ class Receiver(MessageVerbs):
     def _settling(self, messages: Messages, settlement: Settlement) -> Steps[None]:
         """Return the steps of a verb that settles messages."""
         self._refuse_closed()
-        yield from settling(settlements(messages, settlement))
+        return settling(settlements(messages, settlement))
 
     # -- the session ----------------------------------------------------------------------------
 

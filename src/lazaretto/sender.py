@@ -26,7 +26,7 @@ Sendable = Message | StoredMessage
 
 def prepare_all(messages: object) -> list[NewMessage]:
     """Return one message or several, checked and encoded. Raises InvalidMessage."""
-    if isinstance(messages, Message | StoredMessage):
+    if isinstance(messages, Sendable):
         return [prepare(messages)]
     return [prepare(message) for message in several(messages)]
 

@@ -102,6 +102,8 @@ def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, Proper
 
 def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
     """Return the settlements of one call: one message or several, all settled in the same way."""
+    if isinstance(messages, ReceivedMessage):
+        return [Settled(messages, settlement)]
     given = list(messages) if isinstance(messages, Iterable) else [messages]
     for message in given:
         if not isinstance(message, ReceivedMessage):

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
 
 T = TypeVar("T")
 
 
-class Do(NamedTuple):
+class Do(msgspec.Struct, frozen=True, gc=False):
     """Run an operation. `give_back`: returns what undoes an answer that nobody waits for any more."""
 
     operation: Operation[Any]
     give_back: Callable[[Any], Operation[Any] | None] | None = None
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True, gc=False):
     """Read."""
 
     query: Callable[[Transaction], Any]
@@ -41,7 +43,7 @@ def run_steps(store: Store, steps: Steps[T]) -> T:
         step = next(steps)
         while True:
             try:
-                answer = _perform(store, step)
+                answer = store.run(step.operation) if isinstance(step, Do) else _look_or_wait(store, step)
             except BaseException as error:
                 step = steps.throw(error)
             else:
@@ -51,9 +53,7 @@ def run_steps(store: Store, steps: Steps[T]) -> T:
         return found
 
 
-def _perform(store: Store, step: Do | Look | Wait) -> Any:
-    if isinstance(step, Do):
-        return store.run(step.operation)
+def _look_or_wait(store: Store, step: Look | Wait) -> Any:
     if isinstance(step, Look):
         return store.read(step.query)
     return store.wait(*step)

@@ -139,6 +139,18 @@ def test_a_receiver_that_waits_is_told(path: Path, harm: Callable[[Path], None])
     broker.close()
 
 
+def test_a_renamed_folder_further_up_is_noticed_soon(tmp_path: Path) -> None:
+    (tmp_path / "above" / "data").mkdir(parents=True)
+    with lazaretto.connect(tmp_path / "above" / "data" / "store.db") as broker:
+        broker.create_queue("q")
+        (tmp_path / "above").rename(tmp_path / "elsewhere")
+        with pytest.raises(StoreGone):
+            # Nothing happened in the folder itself; the broker's own thread looks twice a second.
+            broker.receiver("q").receive(max_wait=60)
+        with pytest.raises(StoreGone):
+            broker.sender("q").send(Message(b"x"))
+
+
 def test_another_process_is_refused_too(path: Path) -> None:
     script = """
 import sys, lazaretto

@@ -47,6 +47,9 @@ class Subqueue(enum.Enum):
     TRANSFER_DEAD_LETTER = "$Transfer/$deadletterqueue"
     RETRY = ";retry"
 
+    # Paths and keys are looked up by it for every message; Python's own hash of members is slower.
+    __hash__ = object.__hash__
+
 
 # Every suffix that names a subqueue, in lower case. ";poison" is MSMQ's name for the same thing.
 _SUFFIXES = {

@@ -136,11 +136,12 @@ def _insert(
 
 def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]) -> QueueRecord:
     """Return the queue if these messages can be sent to it; raise the error otherwise."""
-    queue = tx.queues.by_path(path.key) or require_queue(tx, path)
+    key = path.key
+    queue = tx.queues.by_path(key) or require_queue(tx, path)
     refuse_sending(queue)
     if queue.kind is EntityKind.SUBSCRIPTION:
         raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
-    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
+    if key == SYSTEM_DEAD_LETTER_QUEUE:
         raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be sent to it")
     admission_of(queue).check_access(queue)
     limit, sessions = queue.options.max_message_size, queue.options.requires_session

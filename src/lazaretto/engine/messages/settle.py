@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -110,39 +110,46 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
-        settled: list[tuple[QueueRecord, Iterable[ReceivedMessage]]] = []
+        settled: list[tuple[QueueRecord, Sequence[Settled]]] = []
         for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             entries = [entry for of_lock in locks.values() for entry in of_lock]
-            if any(queue_of(e.message.key) != queue.queue_id for e in entries):
-                # The queue was deleted, and a new one has its path.
-                raise _lost(path, [e.message.key for e in entries])
+            for entry in entries:
+                if queue_of(entry.message.key) != queue.queue_id:
+                    # The queue was deleted, and a new one has its path.
+                    raise _lost(path, [e.message.key for e in entries])
             # Sessions are settled one after the other; the first lost lock is the error.
-            sessions = queue.options.requires_session
-            for part in [{token: each} for token, each in locks.items()] if sessions else [locks]:
-                finals += self._settle_part(tx, queue, path, part)
+            if queue.options.requires_session and len(locks) > 1:
+                for token, each in locks.items():
+                    finals += self._settle_part(tx, queue, path, {token: each}, each)
+            else:
+                finals += self._settle_part(tx, queue, path, locks, entries)
             if path.subqueue is Subqueue.MAIN:
-                completed = (e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED)
-                settled.append((queue, completed))
-            if path.subqueue is Subqueue.MAIN and queue.options.policy.disable_after_rollbacks is not None:
-                watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
-        for queue, messages in settled:
+                settled.append((queue, entries))
+                if queue.options.policy.disable_after_rollbacks is not None:
+                    watched.setdefault(queue.queue_id, set()).update(e.settlement.outcome for e in entries)
+        for queue, of_queue in settled:
             # Runs after all settlements: a conversation that ends here removes what is left of it.
-            hooks_of(queue).after_settle(tx, queue, messages)
-        self._note_consecutive(tx, watched)
+            hooks_of(queue).after_settle(tx, queue, _completed(of_queue))
+        if watched:
+            self._note_consecutive(tx, watched)
         return finals
 
     def _settle_part(
-        self, tx: Transaction, queue: QueueRecord, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        path: EntityPath,
+        locks: Mapping[int, Sequence[Settled]],
+        entries: Sequence[Settled],
     ) -> list[tuple[int, Final]]:
-        """Settle messages of a queue under their locks; completed messages are removed together."""
+        """Settle entries of a queue, given by their locks too; completed messages are removed together."""
         finals: list[tuple[int, Final]] = []
         for of_lock in locks.values():
             lock = of_lock[0].lock
             if lock.session_id is not None and not hooks_of(queue).locks_each:
                 require_session(tx, queue, lock)
-        entries = [entry for of_lock in locks.values() for entry in of_lock]
-        completed = [e.message for e in entries if e.settlement.outcome is Outcome.COMPLETED]
+        completed = list(_completed(entries))
         if completed and path.subqueue is Subqueue.MAIN:
             keep_samples(tx, queue, [m.key for m in completed])
         if completed and not delete_completed(tx, queue, completed):
@@ -166,6 +173,11 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 note_commit(tx, queue)
             elif outcomes & _ROLLED_BACK:
                 note_rollback(tx, queue)
+
+
+def _completed(entries: Iterable[Settled]) -> Iterator[ReceivedMessage]:
+    """Give the messages that are completed."""
+    return (entry.message for entry in entries if entry.settlement.outcome is Outcome.COMPLETED)
 
 
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:

@@ -241,14 +241,17 @@ class GroupCommit:
                 ticket.error = error
         finally:
             # A signal's exception is for this thread alone; the others did nothing to deserve it.
-            self._callers = len(group) + self.waiting
+            self._callers = len(group) + len(self._durable) + len(self._quick)
+            tells = False
             for ticket in group:
                 if not committed and ticket.error is None:
                     ticket.error = StoreError(_IN_DOUBT)
+                tells = tells or ticket.tell is not None
                 ticket.done = True
                 if ticket.wake is not None:
                     _release(ticket.wake)
-            _tell(group)
+            if tells:
+                _tell(group)
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""
@@ -263,6 +266,8 @@ class GroupCommit:
 
     def _wake_next(self) -> None:
         """Wake the first of those that wait, to write."""
+        if not self._durable and not self._quick:
+            return
         for ticket in (*tuple(self._durable), *tuple(self._quick))[:1]:
             if ticket.wake is not None:
                 _release(ticket.wake)

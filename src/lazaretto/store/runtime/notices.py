@@ -25,24 +25,20 @@ class NoticeLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._new: deque[Notice] = deque()
+        #: What is to be written.
+        self.new: deque[Notice] = deque()
         self._lock = threading.Lock()
         self._spans: dict[tuple[str, int], _Span] = {}
 
     def add(self, notices: Sequence[Notice]) -> None:
         """Keep notices for `write`."""
-        self._new.extend(notices)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self._new)
+        self.new.extend(notices)
 
     def write(self) -> None:
         """Log the added notices. Errors of log handlers are suppressed."""
         while True:
             try:
-                notice = self._new.popleft()
+                notice = self.new.popleft()
             except IndexError:
                 return
             for text in self._lines(notice):

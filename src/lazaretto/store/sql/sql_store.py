@@ -180,7 +180,8 @@ class SqlStore(ABC):
             return answer
         finally:
             # Not by whoever has the right to write: all others would wait for the log.
-            self._write_notices()
+            if self._notices.new:
+                self._write_notices()
 
     def submit(self, ticket: Ticket) -> None:
         """Do an operation in one commit with those of others; return at once. The ticket is told."""
@@ -192,7 +193,7 @@ class SqlStore(ABC):
         return _Plainly(operation) if operation.durable else _PlainlyNotDurable(operation)
 
     def _write_notices(self) -> None:
-        if self._notices.waiting:
+        if self._notices.new:
             self._notices.write()
 
     def _refuse_fork(self) -> None:

@@ -44,15 +44,15 @@ class News:
 
     def note(self, places: Mapping[int, int]) -> None:
         """Record news of these places: threads that start to wait now see it. Call `ring` next."""
+        file = self._file
         for place in places:
             # By the slot's number no two processes take the same one.
-            number = self._file.slot << 24 | next(self._numbers) & 0xFF_FFFF
-            self._file.set_news(place % BUCKETS, number)
+            file.set_news(place % BUCKETS, file.slot << 24 | next(self._numbers) & 0xFF_FFFF)
 
     def ring(self, places: Mapping[int, int]) -> None:
         """Wake other processes that wait for messages of these places, no more than needed."""
         file = self._file
-        slots = file.waiting(READERS)
+        slots = file.waiting(READERS) if file.anybody_waits(READERS) else []
         if not slots or slots == [file.slot]:
             return
         for place, messages in places.items():

@@ -164,7 +164,8 @@ class SqliteStore(SqlStore):
     def _save(self) -> None:
         self._file.refuse_gone()
         self._connection.execute("COMMIT")
-        self._pass_on()
+        if self._line is not None:
+            self._line.pass_on()
 
     def _roll_back(self) -> None:
         super()._roll_back()
@@ -261,7 +262,7 @@ class SqliteStore(SqlStore):
             connection = self._connect(read_only=True)
 
         def read() -> tuple[int, int]:
-            self._file.refuse_gone()
+            self._file.look()
             try:
                 (version,) = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error as error:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from lazaretto.errors import StoreGone
+from lazaretto.store.sqlite.folder_watch import watch
 
 Identity = tuple[int, int]
 
@@ -25,7 +26,7 @@ def make(path: Path) -> None:
 def identity(path: str | Path) -> Identity | None:
     """Return what tells a file from every other one, None where there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - called twice in every commit
+        found = os.stat(path)  # noqa: PTH116 - called often
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
@@ -51,13 +52,16 @@ class WatchedFile:
         #: The log, to read. SQLite has no locks on this file that closing it could drop.
         self.log = _open_quietly(self._log_path)
         self._link = f"/proc/self/fd/{self.log}"
+        self._folders = watch((path.absolute().parent, Path(self._log_path).parent))
+        #: What the watch of the folders counted before the files were found in place.
+        self._seen = -1
         self._log_name = self._name_of_log()
         self._opened = (identity(self._path), identity(self._log_path))
 
     def _name_of_log(self) -> str | None:
         """Return where the opened log stands now, None where the system does not tell."""
         try:
-            return os.readlink(self._link)  # noqa: PTH115 - called in every commit
+            return os.readlink(self._link)  # noqa: PTH115 - called often
         except OSError:
             return None
 
@@ -68,10 +72,30 @@ class WatchedFile:
         return identity(self._log_path)
 
     def refuse_gone(self) -> None:
-        """Raise StoreGone unless both files are still where they were."""
+        """Raise StoreGone unless both files are still where they were. Called in each commit.
+
+        Where the folders can be watched, the files are looked at only if something happened there.
+        """
+        if self._folders is None:
+            self.look()
+            return
+        try:
+            events = self._folders.count()
+        except OSError:
+            # Somebody has closed all descriptors.
+            self._folders = None
+            self.look()
+            return
+        if events != self._seen:
+            self.look()
+            self._seen = events
+
+    def look(self) -> None:
+        """Do the same by looking at the files: so a folder further up that was renamed is noticed, too."""
         now = (identity(self._path), self._log_identity())
         if now == self._opened:
             return
+        self._seen = -1
         which = 0 if now[0] != self._opened[0] else 1
         name = (self._path, self._log_path)[which]
         raise StoreGone(
@@ -84,7 +108,7 @@ class WatchedFile:
     def gone(self) -> bool:
         """Whether one of the files is no longer where it was."""
         try:
-            self.refuse_gone()
+            self.look()
         except StoreGone:
             return True
         return False

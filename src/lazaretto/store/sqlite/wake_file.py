@@ -84,6 +84,10 @@ class WakeFile:
 
     # -- those who wait -------------------------------------------------------------------------
 
+    def anybody_waits(self, flags: int) -> bool:
+        """Return whether anybody waits as a reader, or as a writer."""
+        return self.memory.find(b"\1", flags, flags + SLOTS) >= 0
+
     def waiting(self, flags: int) -> list[int]:
         """Return the slots of those who wait as readers, or as writers."""
         find, found = self.memory.find, []

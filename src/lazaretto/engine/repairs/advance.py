@@ -33,16 +33,15 @@ _OUTCOMES = 5_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """What a step of a repair did. `lost`: another runner has it. `moved`: letters sent or taken back.
+    """What a step of a repair did. `lost`: another runner has it.
 
-    `letters`: those dealt with. `seconds`: of the writer's time. `open`: letters whose outcome is awaited.
+    `letters`: those dealt with. `finished`: outcomes that came. `seconds`: of the writer's time.
     """
 
     phase: Phase
     lost: bool = False
     letters: int = 0
     finished: int = 0
-    open: int = 0
     seconds: float = 0.0
 
     @property
@@ -99,13 +98,15 @@ class Advance(Operation[Step]):
     """Take a repair a step further, as the runner that has the lease with this token.
 
     `limit`: the most letters to send or take back. `edits`: what the edit makes of the next letters, by key;
-    letters that are not among them are not sent. None: there is no edit.
+    letters that are not among them are not sent. None: there is no edit. `looks`: whether it looks at
+    outcomes.
     """
 
     repair: int
     token: int
     limit: int
     edits: Mapping[int, Edited] | None = None
+    looks: bool = True
 
     def run(self, tx: Transaction) -> Step:
         began = time.perf_counter()
@@ -115,7 +116,7 @@ class Advance(Operation[Step]):
         course = Course.of(tx, record)
         if course.phase not in RUNNING:
             return Step(course.phase)
-        finished = self._look_at_outcomes(course)
+        finished = self._look_at_outcomes(course) if self.looks else 0
         letters = 0
         if course.phase is Phase.UNDOING:
             letters = self._take_back(course)
@@ -130,8 +131,7 @@ class Advance(Operation[Step]):
         else:
             course.change(runner=None, token=None, lease_until=None)
         course.save()
-        open_ = tx.repairs.open(self.repair) if course.phase in RUNNING else 0
-        return Step(course.phase, False, letters, finished, open_, time.perf_counter() - began)
+        return Step(course.phase, False, letters, finished, time.perf_counter() - began)
 
     def _look_at_outcomes(self, course: Course) -> int:
         found = course.tx.repairs.finished(self.repair, _OUTCOMES)
@@ -210,15 +210,16 @@ def _is_late(course: Course) -> bool:
 def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
     """Return whether a step would do more than to renew the lease. It only reads."""
     course = Course.of(tx, record)
-    if course.phase is Phase.UNDOING or tx.repairs.finished(record.repair, 1) or _is_late(course):
+    if course.phase is Phase.UNDOING or record.position >= record.letters:
         return True
-    if _obstacle(course) is not None:
+    if course.phase is Phase.APPLYING and course.pace.in_flight is None and limit:
+        return True
+    if tx.repairs.finished(record.repair, 1) or _is_late(course) or _obstacle(course) is not None:
         return True
     open_ = tx.repairs.open(record.repair)
     if course.phase is Phase.CANARY:
         return record.position < course.plan.canary or not open_
-    room = course.pace.room(open_ if course.pace.in_flight is not None else 0)
-    return record.position >= record.letters or min(limit, room) > 0
+    return min(limit, course.pace.room(open_ if course.pace.in_flight is not None else 0)) > 0
 
 
 def _rest_of_session(course: Course, last: int, position: int, end: int) -> list[int]:

@@ -86,7 +86,7 @@ class Runner:
         )
 
     def _run_one(self, repair: int, token: int) -> None:
-        allowance, nap, renewed = Allowance(), _NAP, time.monotonic()
+        allowance, nap, renewed, looked = Allowance(), _NAP, time.monotonic(), 0.0
         try:
             while not self._stopping.is_set():
                 record = self._store.read(lambda tx: tx.repairs.find(repair))
@@ -98,7 +98,10 @@ class Runner:
                     self._stopping.wait(nap)
                     nap = min(_LONGEST_NAP, 2 * nap)
                     continue
-                step = self._store.run(Advance(repair, token, limit))
+                # Without a window, outcomes do not decide what is sent next.
+                looks = _has_window(record) or time.monotonic() - looked > _LOOK
+                looked = time.monotonic() if looks else looked
+                step = self._store.run(Advance(repair, token, limit, looks=looks))
                 renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
                 if record.phase == Phase.APPLYING.value:
                     allowance.spend(step.letters)
@@ -120,3 +123,7 @@ class Runner:
         # A short last commit says nothing of how long a full one takes.
         if step.letters * 2 >= self._chunk:
             self._chunk = min(MOST_CHUNK, next_chunk(step.letters, step.seconds))
+
+
+def _has_window(record: RepairRecord) -> bool:
+    return record.phase != Phase.APPLYING.value or pace_of(record).in_flight is not None

@@ -79,12 +79,13 @@ WHERE i.repair = :repair AND i.key > :after ORDER BY i.key LIMIT :limit
 
 -- name: count_open_items
 -- How many letters are watched.
-SELECT count(*) FROM lazaretto_repair_items i WHERE i.repair = :repair AND i.outcome IS NULL
+SELECT count(*) FROM lazaretto_repair_items i [index lazaretto_repair_items_open]
+WHERE i.repair = :repair AND i.outcome IS NULL
 
 -- name: select_finished_items
 -- Letters that are watched and finished: whether they died again.
 -- locks: not looked at
-SELECT i.key, [died_again] FROM lazaretto_repair_items i
+SELECT i.key, [died_again] FROM lazaretto_repair_items i [index lazaretto_repair_items_open]
 WHERE i.repair = :repair AND i.outcome IS NULL
     AND ([died_again] OR NOT EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.key = i.new_key))
 ORDER BY i.key LIMIT :limit

@@ -63,6 +63,8 @@ class TakeRepair(Operation[tuple[int, int] | None]):
         for record in tx.repairs.running():
             if self.only not in (None, record.repair) or not is_free(tx, record.runner, record.lease_until):
                 continue
+            # Once it is known as a worker, others on its machine see that it is gone.
+            tx.workers.register()
             course, token = Course.of(tx, record), tx.random_token()
             course.change(runner=tx.worker, token=token, lease_until=tx.now + round(LEASE * MICROSECONDS))
             course.save()

@@ -1,0 +1,55 @@
+"""A process that runs repairs until it is killed, or kills itself at a named point."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import lazaretto
+from lazaretto.engine.repairs import advance
+
+from .child import _SCHEMA, Fuse, arm, die
+
+#: A piece of the statement at each point; the process dies once it was run.
+POINTS = {
+    "in_messages": "UPDATE lazaretto_messages AS m",
+    "in_letters": "lazaretto_dead_letters AS d SET",
+    "in_items": "INSERT INTO lazaretto_repair_items",
+    "in_repair": "UPDATE lazaretto_repairs SET",
+    "in_undo": "UPDATE lazaretto_dead_letters SET resolution = NULL",
+}
+
+
+class RepairFuse(Fuse):
+    """Kills the process at the n-th hit of a point of a repair."""
+
+    def __init__(self, point: str, count: int) -> None:
+        super().__init__(point, count)
+        self._piece = POINTS.get(point)
+
+    def run(self, statement: Any, sql: str, *values: Any) -> Any:
+        if self._piece is None or self._piece not in " ".join(_SCHEMA.sub("", sql).split()):
+            return super().run(statement, sql, *values)
+        self._left -= 1
+        answer = statement(sql, *values)
+        if self._left <= 0:
+            getattr(answer, "rowcount", None)
+            die()
+        return answer
+
+
+def main(store: str, point: str, count: str) -> None:
+    """Run repairs until nothing is left to do, under leases that are soon over."""
+    advance.LEASE = 0.3
+    with lazaretto.connect(store) as broker:
+        if point != "none":
+            arm(broker, RepairFuse(point, int(count)))
+        print("ready", flush=True)
+        (status,) = broker.repairs(limit=1)
+        threading.Timer(60.0, die).start()
+        broker.repair(status.name).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

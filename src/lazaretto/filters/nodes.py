@@ -97,11 +97,16 @@ class Builder(Transformer[Token, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._parameters: Mapping[str, Value] = {}
+        self._edits = False
         #: The properties that the text names, in its order.
         self.properties: list[Property] = []
 
-    def give(self, parameters: Mapping[str, Value]) -> None:
-        """Set the values of parameters for the next text."""
+    def give(self, parameters: Mapping[str, Value], *, edits: bool = False) -> None:
+        """Set the values of parameters for the next text.
+
+        `edits`: it may change the body, and remove properties of the system too.
+        """
+        self._edits = edits
         self._parameters = {name.lower().removeprefix("@"): value for name, value in parameters.items()}
         self.properties = []
 
@@ -118,17 +123,22 @@ class Builder(Transformer[Token, Any]):
             raise _wrong(_at(sign), f"expected '=', got {str(sign)!r}")
         target = node.property
         assert target is not None
-        _check_changed(node, target)
+        self._check_changed(node, target)
         if target.scope == "sys" and target.name not in SETTABLE:
             raise _wrong(node.place, f"the system property {target.written} cannot be set")
-        return Action(target, _value(value).run)
+        return Action(target, _value(value).run, value.property)
 
     def remove(self, _word: Token, node: Node) -> Action:
         assert node.property is not None
-        _check_changed(node, node.property)
-        if node.property.scope == "sys":
+        self._check_changed(node, node.property)
+        removable = self._edits and node.property.name in SETTABLE - {"message_id"}
+        if node.property.scope == "sys" and not removable:
             raise _wrong(node.place, "a system property cannot be removed")
         return Action(node.property, None)
+
+    def _check_changed(self, node: Node, target: Property) -> None:
+        if target.scope == "body" and not self._edits:
+            raise _wrong(node.place, "an action cannot change the body")
 
     # -- conditions -----------------------------------------------------------------------------
 
@@ -330,11 +340,6 @@ class Builder(Transformer[Token, Any]):
             )
         found = Property("sys", field, written)
         return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=found))
-
-
-def _check_changed(node: Node, target: Property) -> None:
-    if target.scope == "body":
-        raise _wrong(node.place, "an action cannot change the body")
 
 
 def _body_property(path: tuple[Step, ...], place: Place) -> Node:

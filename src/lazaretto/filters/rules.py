@@ -221,30 +221,37 @@ class CompiledRules:
 
 
 def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageView:
-    """Return a message as an action leaves it. Raises FilterError."""
-    headers = msgspec.structs.replace(view.headers, properties=dict(view.headers.properties))
-    written = {name.lower(): name for name in headers.properties}
-    seen = view.with_headers(headers, view.message_id)
+    """Return a message as an action of a rule leaves it, with the rule's name. Raises FilterError."""
+    changed = view
     for action in actions:
-        target = action.property
-        if action.value is None:
-            headers.properties.pop(written.pop(target.name, target.written), None)
-        else:
-            value = action.value(seen)
-            if target.scope == "sys":
-                _check_system(target.name, value)
-                if target.name == "message_id":
-                    seen = seen.with_headers(headers, value)
-                else:
-                    setattr(headers, target.name, value)
-            else:
-                if value is not None and type(value) not in KINDS:
-                    raise FilterError(f"the property {target.written} cannot hold {type(value).__name__}")
-                headers.properties[written.setdefault(target.name, target.written)] = value
         # A part of an action sees what those before it did.
-        seen = seen.with_headers(headers, seen.message_id)
-    headers.properties[written.get(RULE_NAME.lower(), RULE_NAME)] = rule
-    return seen.with_headers(headers, seen.message_id)
+        changed = change(action, changed)
+    properties = dict(changed.headers.properties)
+    named = next((name for name in reversed(properties) if name.lower() == RULE_NAME.lower()), RULE_NAME)
+    properties[named] = rule
+    return changed.with_headers(
+        msgspec.structs.replace(changed.headers, properties=properties), changed.message_id
+    )
+
+
+def change(action: Action, view: MessageView) -> MessageView:
+    """Return a message as one part of an action leaves its properties. Raises FilterError."""
+    headers, message_id, target = view.headers, view.message_id, action.property
+    value = None if action.value is None else action.value(view)
+    if target.scope == "sys":
+        _check_system(target.name, value)
+        if target.name == "message_id":
+            return view.with_headers(headers, value)
+        return view.with_headers(msgspec.structs.replace(headers, **{target.name: value}), message_id)
+    properties = dict(headers.properties)
+    named = next((name for name in reversed(properties) if name.lower() == target.name), target.written)
+    if action.value is None:
+        properties.pop(named, None)
+    else:
+        if value is not None and type(value) not in KINDS:
+            raise FilterError(f"the property {target.written} cannot hold {type(value).__name__}")
+        properties[named] = value
+    return view.with_headers(msgspec.structs.replace(headers, properties=properties), message_id)
 
 
 def _check_system(field: str, value: Any) -> None:

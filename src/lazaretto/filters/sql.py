@@ -44,9 +44,9 @@ class _Parser:
             grammar, parser="lalr", start=start, maybe_placeholders=False, transformer=self._builder
         )
 
-    def parse(self, text: str, parameters: Mapping[str, Value]) -> Any:
+    def parse(self, text: str, parameters: Mapping[str, Value], *, edits: bool = False) -> Any:
         with self._lock:
-            self._builder.give(parameters)
+            self._builder.give(parameters, edits=edits)
             return self._lark.parse(text), self._builder.properties
 
 
@@ -73,10 +73,12 @@ def compile_with_properties(
     return found
 
 
-def compile_action(text: str, parameters: Mapping[str, Value] | None = None) -> tuple[Action, ...]:
-    """Return the parts of an action, in order. Raises FilterSyntaxError."""
+def compile_action(
+    text: str, parameters: Mapping[str, Value] | None = None, *, edits: bool = False
+) -> tuple[Action, ...]:
+    """Return the parts of an action, in order. `edits`: it may change the body. Raises FilterSyntaxError."""
     actions: tuple[Action, ...]
-    actions, _ = _compile("actions", text, parameters)
+    actions, _ = _compile("actions", text, parameters, edits=edits)
     if len(actions) > MOST_ACTIONS:
         raise FilterSyntaxError(
             f"expected at most {MOST_ACTIONS} parts in an action, got {len(actions)}", 1, 1
@@ -84,7 +86,7 @@ def compile_action(text: str, parameters: Mapping[str, Value] | None = None) -> 
     return actions
 
 
-def _compile(start: str, text: str, parameters: Mapping[str, Value] | None) -> Any:
+def _compile(start: str, text: str, parameters: Mapping[str, Value] | None, *, edits: bool = False) -> Any:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST or not is_unicode(text):
         raise FilterSyntaxError(f"expected text of 1 to {LONGEST} characters, got {shown(text)}")
     for name, value in (parameters or {}).items():
@@ -93,7 +95,7 @@ def _compile(start: str, text: str, parameters: Mapping[str, Value] | None) -> A
                 f"the parameter {name} has a value of the unsupported type {type(value).__name__}", 1, 1
             )
     try:
-        return _parser(start).parse(text, parameters or {})
+        return _parser(start).parse(text, parameters or {}, edits=edits)
     except UnexpectedInput as error:
         raise _syntax_error(text, error) from None
 

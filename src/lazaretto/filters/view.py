@@ -106,7 +106,8 @@ class MessageView:
 
 
 class Action(NamedTuple):
-    """SET (with a value) or REMOVE of a property."""
+    """SET (with a value) or REMOVE of a property. `source`: the property whose value it takes as it is."""
 
     property: Property
     value: Callable[[MessageView], Value] | None
+    source: Property | None = None

@@ -1,0 +1,1 @@
+"""Edits of messages: SQL actions, JSON merge patches, JSON Patches and functions. Pure: no store."""

@@ -1,0 +1,198 @@
+"""An edit: what is to be changed of messages, as one value that can be kept, told and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from lazaretto.edits.json_text import Misfit, put, quote, read_json, remove
+from lazaretto.edits.json_text import find as find_value
+from lazaretto.edits.patches import Operation, check_merge, merge, patch_text, read_operations
+from lazaretto.errors import FilterError, InvalidOption
+from lazaretto.filters.rules import change, sql
+from lazaretto.filters.view import SETTABLE, Action, MessageView
+from lazaretto.model.checks import is_unicode, shown
+from lazaretto.model.messages import Message, StoredMessage, as_message
+
+#: Characters of an edit.
+LONGEST_EDIT = 262_144
+
+_FUNCTION = re.compile(r"\s*[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*\s*\Z")
+
+
+class EditKind(enum.StrEnum):
+    """How an edit is written: as a SQL action, a JSON merge patch, a JSON Patch, or a function's name."""
+
+    ACTION = "action"
+    MERGE_PATCH = "merge patch"
+    JSON_PATCH = "JSON patch"
+    FUNCTION = "function"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changed:
+    """What an edit makes of a message."""
+
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unchanged:
+    """An edit leaves a message as it is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """An edit cannot be applied to a message, and why."""
+
+    why: str
+
+
+Outcome = Changed | Unchanged | Refused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of messages, as text. Made by `Edit.parse`.
+
+    `source`: of a function, a hash of the module that it stands in. An edit changes nothing that it does not
+    name: other numbers and texts of a JSON body stay as they were written.
+    """
+
+    kind: EditKind
+    text: str
+    source: str | None = None
+
+    @classmethod
+    def parse(cls, text: object) -> Edit:
+        """Return the edit that a text describes. Raises InvalidOption, FilterSyntaxError.
+
+        `{…}` is a JSON merge patch, `[…]` a JSON Patch, `module:function` a Python function that gets a
+        DeadLetter and returns a Message or None; anything else is an action, such as
+        `SET body.region = 'eu'; REMOVE body.draft`.
+        """
+        if not isinstance(text, str) or not 0 < len(text.strip()) <= LONGEST_EDIT or not is_unicode(text):
+            raise InvalidOption(f"expected an edit of 1 to {LONGEST_EDIT} characters, got {shown(text)}")
+        made = cls(_kind_of(text), text)
+        try:
+            made._compiled()
+        except Misfit as error:
+            raise InvalidOption(f"wrong {made.kind}: {error}") from None
+        return made
+
+    @property
+    def digest(self) -> str:
+        """A hash of what the edit does, the same everywhere; a function's changes with its module."""
+        parts = (self.kind.value, self.text, self.source)
+        return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
+
+    def describe(self) -> str:
+        """Return the edit in one line."""
+        text = " ".join(self.text.split())
+        return f"{self.kind}: {text if len(text) <= 200 else text[:199] + '…'}"
+
+    def apply(self, message: StoredMessage) -> Outcome:
+        """Return what becomes of a message. A function is called by an `Editor`, in a sandbox."""
+        compiled = self._compiled()
+        if compiled is None:
+            raise InvalidOption("a function is no pure edit: expected an action or a patch")
+        before = as_message(message)
+        try:
+            after = compiled.change(before, message)
+        except (Misfit, FilterError) as error:
+            return Refused(str(error))
+        return Unchanged() if after == before else Changed(after)
+
+    def _compiled(self) -> _Action | _Patch | None:
+        match self.kind:
+            case EditKind.FUNCTION:
+                return None
+            case EditKind.ACTION:
+                return _Action(sql().compile_action(self.text, edits=True))
+            case EditKind.MERGE_PATCH:
+                check_merge(read_json(self.text.encode()))
+                return _Patch(self.text, None)
+            case EditKind.JSON_PATCH:
+                return _Patch("", read_operations(read_json(self.text.encode())))
+
+
+def _kind_of(text: str) -> EditKind:
+    first = text.lstrip()[0]
+    if first in "{[":
+        return EditKind.MERGE_PATCH if first == "{" else EditKind.JSON_PATCH
+    return EditKind.FUNCTION if _FUNCTION.match(text) else EditKind.ACTION
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Patch:
+    text: str
+    operations: Sequence[Operation] | None
+
+    def change(self, message: Message, stored: StoredMessage) -> Message:
+        try:
+            body = read_json(message.body)
+        except Misfit as error:
+            raise Misfit(f"the body: {error}") from None
+        text = merge(body, self.text) if self.operations is None else patch_text(body, self.operations)
+        return msgspec.structs.replace(message, body=text.encode())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Action:
+    actions: Sequence[Action]
+
+    def change(self, message: Message, stored: StoredMessage) -> Message:
+        headers = msgspec.structs.replace(stored.headers, properties=dict(message.properties or {}))
+        body = message.body
+        view = _view_of(MessageView(headers, message.message_id), stored, body)
+        for action in self.actions:
+            if action.property.scope == "body":
+                body = _changed_body(action, view, body)
+                view = _view_of(view, stored, body)
+            else:
+                view = change(action, view)
+        fields = {name: view.system(name) for name in SETTABLE}
+        properties = view.headers.properties or message.properties
+        if not view.headers.properties and message.properties:
+            properties = {}
+        return msgspec.structs.replace(message, body=body, properties=properties, **fields)
+
+
+def _view_of(view: MessageView, stored: StoredMessage, body: bytes) -> MessageView:
+    return MessageView(
+        view.headers, view.message_id, enqueued=stored.enqueued, size=len(body), body=lambda: body
+    )
+
+
+def _changed_body(action: Action, view: MessageView, body: bytes) -> bytes:
+    target = action.property
+    try:
+        text = read_json(body)
+    except Misfit as error:
+        raise Misfit(f"the body: {error}") from None
+    if action.value is None:
+        return remove(text, target.path).encode()
+    source = action.source
+    if source is not None and source.scope == "body":
+        where = find_value(text, source.path)
+        if where is None:
+            raise Misfit(f"{source.written} is not there")
+        # As it is written there, since 1.10 would come back from a float as 1.1.
+        return put(text, target.path, text[slice(*where)]).encode()
+    value = action.value(view)
+    if value is None:
+        raise Misfit(f"the value for {target.written} is unknown: a part that it needs is not there")
+    if isinstance(value, bytes):
+        raise Misfit(f"{target.written} cannot hold bytes")
+    plain = isinstance(value, str | int | float | bool | list | dict)
+    return put(text, target.path, quote(value if plain else _text_of(value))).encode()
+
+
+def _text_of(value: object) -> str:
+    iso = getattr(value, "isoformat", None)
+    return str(iso() if iso is not None else value)

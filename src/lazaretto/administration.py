@@ -36,12 +36,11 @@ from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import LONGEST_NAME, Rule
 from lazaretto.model.checks import member, shown, text
+from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.entities import (
     STATUSES,
-    BreakerDescription,
     EntityKind,
     EntityPath,
-    QueueDescription,
     QueueOptions,
     QueueStatus,
     TopicOptions,

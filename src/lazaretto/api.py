@@ -63,17 +63,19 @@ from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAct
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.model.causes import CauseDifference, CauseState
 from lazaretto.model.clock import ManualClock, SystemClock
-from lazaretto.model.entities import (
+from lazaretto.model.descriptions import (
     BreakerDescription,
-    EntityPath,
     HeldSession,
     MessageCounts,
+    QueueDescription,
+    SessionDescription,
+)
+from lazaretto.model.entities import (
+    EntityPath,
     MessageState,
     PoisonSession,
-    QueueDescription,
     QueueOptions,
     QueueStatus,
-    SessionDescription,
     Subqueue,
     TopicOptions,
 )

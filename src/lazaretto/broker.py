@@ -31,13 +31,8 @@ from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
-from lazaretto.model.entities import (
-    SYSTEM_DEAD_LETTER_QUEUE,
-    EntityPath,
-    HeldSession,
-    SessionDescription,
-    Subqueue,
-)
+from lazaretto.model.descriptions import HeldSession, SessionDescription
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, Subqueue
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
 from lazaretto.model.messages import Attempt, PeekedMessage

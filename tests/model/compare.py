@@ -7,7 +7,7 @@ from typing import Any
 
 from lazaretto.broker import Broker
 from lazaretto.model.clock import to_micros
-from lazaretto.model.entities import Culprit as RealCulprit
+from lazaretto.model.descriptions import Culprit as RealCulprit
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage, StoredMessage
 
 from .records import ACTIVE, DEFERRED, DELAYED, LOCKED, SCHEDULED, SYSTEM, Copy, Culprit, Grave, Past, Queue

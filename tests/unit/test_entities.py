@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.model.entities import EntityPath, MessageCounts, QueueOptions, Subqueue
+from lazaretto.model.descriptions import MessageCounts
+from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue
 from lazaretto.model.policy import Disposition, PoisonPolicy
 
 

@@ -9,7 +9,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, QueueArgument
 from lazaretto.cli.command import Group
-from lazaretto.model.entities import BreakerDescription
+from lazaretto.model.descriptions import BreakerDescription
 
 commands = Group()
 breakers = commands.group("breaker")

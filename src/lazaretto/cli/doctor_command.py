@@ -18,7 +18,8 @@ from lazaretto.cli.call import CallOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.entities import BreakerDescription, Culprit, QueueDescription, QueueStatus
+from lazaretto.model.descriptions import BreakerDescription, Culprit, QueueDescription
+from lazaretto.model.entities import QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456

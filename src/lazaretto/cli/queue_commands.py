@@ -17,7 +17,8 @@ from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_
 from lazaretto.cli.queue_options import changes_of, queue_changes, queue_settings
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.entities import Culprit, QueueDescription, QueueOptions, QueueStatus
+from lazaretto.model.descriptions import Culprit, QueueDescription
+from lazaretto.model.entities import QueueOptions, QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 
 commands = Group()

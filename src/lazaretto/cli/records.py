@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
-from lazaretto.model.entities import QueueDescription
+from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
 MESSAGE_FIELDS = (

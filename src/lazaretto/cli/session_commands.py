@@ -11,7 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.model.entities import SessionDescription
+from lazaretto.model.descriptions import SessionDescription
 
 commands = Group()
 sessions = commands.group("session")

@@ -22,7 +22,8 @@ from lazaretto.model.conversations import (
     lane_of,
     number_of,
 )
-from lazaretto.model.entities import HeldSession, QueueStatus, Subqueue
+from lazaretto.model.descriptions import HeldSession
+from lazaretto.model.entities import QueueStatus, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.contract.records import STATES, QueueRecord

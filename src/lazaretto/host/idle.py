@@ -8,7 +8,8 @@ from lazaretto.engine.messages.sessions import held_error
 from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.errors import EntityError, QueueDisabled
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.entities import EntityPath, QueueDescription, Subqueue
+from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import DEFERRED, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction

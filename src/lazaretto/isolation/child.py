@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import inspect
@@ -25,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -47,9 +45,21 @@ from lazaretto.isolation.memory import (
     get_items,
     put_record,
 )
+from lazaretto.isolation.system import (
+    adopt_orphans,
+    bury,
+    count_descriptors,
+    count_threads,
+    die_with,
+    flush,
+    heed_signals,
+    hold_signals,
+    ignore_signals,
+    read_all,
+    release_signals,
+)
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, Failure, failure_of
-from lazaretto.tools.signals import ENDING
 
 Function = Callable[[bytes], bytes | None]
 
@@ -63,7 +73,6 @@ READY, DIED, FAILED = b"r", b"d", b"f"
 COMMAND = struct.Struct("<qqqq")
 NOTICE = struct.Struct("<cq")
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: How long a runner waits for the next round without sleeping, in seconds.
 _SPIN = 0.0001
 #: More descriptors than at the start that a runner may have open between rounds.
@@ -118,11 +127,11 @@ class Child:
 
     def main(self) -> None:
         """Load the function, then keep a runner alive until the parent hangs up."""
-        _die_with(self._start.parent)
+        die_with(self._start.parent)
         if self._start.guard:
             self._be_guarded()
         os.register_at_fork(
-            before=_hold_signals, after_in_parent=_release_signals, after_in_child=self._on_fork
+            before=hold_signals, after_in_parent=release_signals, after_in_child=self._on_fork
         )
         faulthandler.enable(file=self._start.stack_fd, all_threads=True)
         try:
@@ -135,21 +144,21 @@ class Child:
         except BaseException as error:
             self._say_failed(error)
             os._exit(1)
-        if not self._start.fork or _threads() > 1:
+        if not self._start.fork or count_threads() > 1:
             # A process with threads must not fork: this one runs the items itself, and is started anew.
             self._run(function)
         gc.collect()
         gc.freeze()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         while True:
-            _flush()
+            flush()
             self._forking = True
             pid = os.fork()
             self._forking = False
             if pid == 0:
                 self._run(function)
             self._notify(READY, pid)
-            status = _bury(pid)
+            status = bury(pid)
             if self._parent_gone():
                 os._exit(0)
             self._notify(DIED, status)
@@ -159,13 +168,13 @@ class Child:
         guard = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _die_with(guard)
+            die_with(guard)
             return
         start = self._start
         for fd in (start.command_fd, start.notice_fd, start.wake_fd, start.items_fd):
             os.close(fd)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        code = os.waitstatus_to_exitcode(_bury(pid))
+        adopt_orphans()
+        code = os.waitstatus_to_exitcode(bury(pid))
         if code < 0:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with contextlib.suppress(OSError):
@@ -193,7 +202,7 @@ class Child:
         code = 99
         try:
             if self._start.guard:
-                _die_with(os.getppid())
+                die_with(os.getppid())
                 with contextlib.suppress(OSError):
                     os.setsid()
             with contextlib.suppress(OSError):
@@ -202,7 +211,7 @@ class Child:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             faulthandler.enable(file=self._start.stack_fd, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=self._start.stack_fd, all_threads=True)
-            if _threads() > 1 or not self._start.fork:
+            if count_threads() > 1 or not self._start.fork:
                 self._notify(READY, -os.getpid())
             os.close(self._start.notice_fd)
             code = self._rounds(function)
@@ -213,7 +222,7 @@ class Child:
         me = os.getpid()
         threads = self._threads = threading.active_count()
         run = self._round_at_once if inspect.iscoroutinefunction(function) else self._round
-        self._most_descriptors = _descriptors() + _SPARE_DESCRIPTORS
+        self._most_descriptors = count_descriptors() + _SPARE_DESCRIPTORS
         left, looked = self._start.refork_every, 0
         self._limit_memory()
         commands = select.poll()
@@ -223,7 +232,7 @@ class Child:
             end = time.monotonic() + _SPIN
             while not commands.poll(0) and time.monotonic() < end:
                 os.sched_yield()
-            command = _read(self._start.command_fd, COMMAND.size)
+            command = read_all(self._start.command_fd, COMMAND.size)
             if command is None:
                 return 0
             runner, size, number, stop_on_failure = COMMAND.unpack(command)
@@ -239,14 +248,14 @@ class Child:
             leaves = threading.active_count() > threads or (self._crew is not None and self._crew.stubborn)
             if looked >= _LOOK_EVERY or self._cut:
                 looked = 0
-                leaves = leaves or _descriptors() > self._most_descriptors
+                leaves = leaves or count_descriptors() > self._most_descriptors
             if left is not None:
                 left -= reached
                 leaves = leaves or left <= 0
             intact = self._found_pipes() == self._pipes
             numbers = self._numbers
             numbers[NEXT], numbers[CURSOR] = reached, -1
-            _flush()
+            flush()
             numbers[LEAVES] = leaves or not intact
             numbers[OVER] = number
             if intact:
@@ -287,7 +296,7 @@ class Child:
                 record = _error(index, error)
                 self._cut = isinstance(error, OSError)
             numbers[END] = end = put_record(self._records, end, record)
-            if self._cut and _descriptors() > self._most_descriptors:
+            if self._cut and count_descriptors() > self._most_descriptors:
                 # The next item would fail for want of what this one has not given back.
                 return index + 1
             if (stop_on_failure and record.kind != RESULT) or end > ROUND:
@@ -356,10 +365,10 @@ class Child:
     def _on_fork(self) -> None:
         """Take the items that are left from a child that the function forks, and let it be ended."""
         if not self._forking:
-            _heed_signals()
+            heed_signals()
             self._forked = True
             collections.deque(self._left, maxlen=0)
-        _release_signals()
+        release_signals()
 
     def _refuse_forked(self) -> None:
         if self._forked:
@@ -408,125 +417,7 @@ def _error(index: int, error: BaseException) -> Record:
     return Record(index, ERROR, _encode(found))
 
 
-# -- the system ----------------------------------------------------------------------------------
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the parent dies."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        # It died before that was asked for.
-        os._exit(0)
-
-
-def _ignore_signals() -> None:
-    """Go on when the whole group is told to end: our parent was told too, and ends us when it is time.
-
-    By a handler, because what the function starts would inherit that they are ignored.
-    """
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
-            signal.siginterrupt(number, False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-
-
-def _heed_signals() -> None:
-    for number in ENDING:
-        if signal.getsignal(number) is _do_nothing:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-
-class _Held(threading.local):
-    """The signals that this thread held back before it forks."""
-
-    before: set[int] | None = None
-
-
-_held = _Held()
-
-
-def _hold_signals() -> None:
-    """Hold signals back until the child that is forked now has set how it takes them."""
-    _held.before = set(signal.pthread_sigmask(signal.SIG_BLOCK, ENDING))
-
-
-def _release_signals() -> None:
-    if _held.before is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _held.before)
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None: ...
-
-
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - runs after every round
-    except OSError:
-        return threading.active_count()
-
-
-def _descriptors() -> int:
-    try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    except OSError:
-        # Not even this can be opened any more.
-        return 1_000_000
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A handler may have put anything in their place.
-        with contextlib.suppress(BaseException):
-            stream.flush()
-
-
-def _read(fd: int, size: int) -> bytes | None:
-    """Return so many bytes, None when nobody will write any more."""
-    found, readable = b"", select.poll()
-    readable.register(fd, select.POLLIN)
-    while len(found) < size:
-        # An item may have told the pipe not to wait.
-        readable.poll()
-        part = os.read(fd, size - len(found))
-        if not part:
-            return None
-        found += part
-    return found
-
-
-def _bury(pid: int) -> int:
-    """Wait for the runner's death, end what it leaves behind, and return its wait status."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    # Not reaped yet, so that its number, which is its group's, cannot be another's already.
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    for _ in range(100):
-        for orphan in _children():
-            with contextlib.suppress(OSError):
-                os.kill(orphan, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-    return status
-
-
-def _children() -> list[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    except OSError:
-        return []
-    return [int(word) for word in text.split()]
-
-
 def main() -> None:
     """Be the process that the command line asks for."""
-    _ignore_signals()
+    ignore_signals()
     Child(msgspec.json.decode(sys.argv[1], type=Start)).main()

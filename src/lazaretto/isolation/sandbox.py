@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import cloudpickle
-import msgspec
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import child
@@ -30,17 +29,16 @@ from lazaretto.isolation.memory import (
     STOP,
     THREADS,
     Corrupt,
-    Record,
     Segment,
     create_constant,
-    get_records,
     put_items,
 )
+from lazaretto.isolation.readings import read_ended, read_in_order
 from lazaretto.isolation.sandbox_options import SandboxOptions
-from lazaretto.isolation.verdict import DONE, NOT_RUN, Death, Status, Verdict, blame
+from lazaretto.isolation.verdict import NOT_RUN, Death, Status, Verdict, blame
 from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown
-from lazaretto.model.failure import WORKER_CRASHED, Failure
+from lazaretto.model.failure import WORKER_CRASHED
 
 Setup = Callable[[], Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]]
 #: Gets verdicts on items, by their places in the batch.
@@ -231,24 +229,15 @@ class Sandbox:
         self._told.clear()
         self._tell_at = time.monotonic() + _TELL
         death = self._wait()
-        numbers, count = self._numbers, self._count
+        numbers = self._numbers
         if numbers[AT_ONCE]:
             return self._round_at_once(death)
-        at, end = numbers[CURSOR], numbers[END]
-        done = numbers[NEXT] if at == -1 else at
-        verdicts = [DONE] * count
-        known, corrupt = 0, not (0 <= done <= count and (at < count if death else at == -1))
-        recorded = -1
-        try:
-            for record in get_records(self._records, end, count):
-                verdicts[record.item] = _verdict(record)
-                recorded = record.item
-        except Corrupt:
-            corrupt = True
-        self._give_back(end)
-        if corrupt:
+        found = read_in_order(numbers, self._records, self._count, died=death is not None)
+        verdicts, at, recorded = found.verdicts, found.at, found.recorded
+        self._give_back(numbers[END])
+        if found.corrupt:
             return self._without(verdicts[: recorded + 1])
-        known = max(done, recorded + 1)
+        known = max(found.done, recorded + 1)
         if death is not None and at >= 0 and recorded < at:
             verdicts[at] = self._blame(death)
             known = at + 1
@@ -272,7 +261,7 @@ class Sandbox:
         try:
             if not 0 <= started <= count or not LEFT <= at < count:
                 raise Corrupt("the control page cannot be")
-            found = self._ended(end)
+            found = read_ended(numbers, self._records, count)
         except Corrupt:
             self._give_back(end)
             return self._without([])
@@ -291,18 +280,13 @@ class Sandbox:
         self._note_progress(started)
         return [found.get(index, NOT_RUN) for index in range(started)]
 
-    def _ended(self, end: int) -> dict[int, Verdict]:
-        """Return the verdicts on the items of a round that have ended. Raises Corrupt."""
-        records = get_records(self._records, end, self._count, in_order=False)
-        return {record.item: _verdict(record) for record in records}
-
     def _tell(self, now: float) -> None:
         """Tell which items have ended meanwhile."""
         self._tell_at = now + _TELL
         if self._on_some is None or not self._numbers[AT_ONCE]:
             return
         try:
-            found = self._ended(self._numbers[END])
+            found = read_ended(self._numbers, self._records, self._count)
         except Corrupt:
             # To be seen when the round is over.
             return
@@ -432,27 +416,8 @@ class Sandbox:
         self.close()
 
 
-_STATUSES = {child.ERROR: Status.ERROR, child.MEMORY: Status.MEMORY, child.TIMEOUT: Status.TIMEOUT}
-
-
 def _page_up(size: int) -> int:
     return -(-size // PAGE) * PAGE
-
-
-def _verdict(record: Record) -> Verdict:
-    if record.kind == child.RESULT:
-        return Verdict(Status.DONE, record.payload)
-    if record.kind == child.NOTHING:
-        return DONE
-    if record.kind not in _STATUSES:
-        raise Corrupt(f"unknown kind of record {record.kind}")
-    try:
-        failure = msgspec.msgpack.decode(record.payload, type=Failure)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"a failure cannot be read: {error}") from error
-    return Verdict(
-        _STATUSES[record.kind], None, failure.type, failure.message, failure.stack, site=failure.site
-    )
 
 
 def _never() -> bool:

@@ -1,15 +1,14 @@
-"""Queues, topics and subscriptions: their paths, options and descriptions."""
+"""Queues, topics and subscriptions: their paths, states and options."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import re
-from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption, InvalidPath
-from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
+from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import exact, shown
 from lazaretto.model.options import (
     Converted,
@@ -374,92 +373,3 @@ TOPIC_OPTIONS = tuple(options_of(TopicOptions))
 
 #: Options that are fixed when a queue is created, as in Service Bus.
 FIXED_OPTIONS = tuple(name for name, one in options_of(QueueOptions).items() if one.fixed)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Culprit:
-    """The message that halted a queue, and why. `error`: with which its latest attempt failed."""
-
-    sequence_number: int
-    delivery_count: int
-    cycle: int
-    reason: str
-    time: datetime
-    error: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HeldSession:
-    """A session that is held back, and the poison message that it waits for, with its latest error."""
-
-    session_id: str
-    mode: PoisonSession
-    sequence_number: int
-    reason: str
-    time: datetime
-    error: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SessionDescription:
-    """How a session stands: its messages by state, its lock, and whether it is held back."""
-
-    queue: str
-    session_id: str
-    messages: dict[str, int]
-    locked_until: datetime | None
-    locked_by: str | None
-    has_state: bool
-    held: HeldSession | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MessageCounts:
-    """Exact numbers of messages: by state in the queue, and in its dead-letter subqueues."""
-
-    active: int = 0
-    locked: int = 0
-    deferred: int = 0
-    scheduled: int = 0
-    delayed: int = 0
-    suspect: int = 0
-    dead_letter: int = 0
-    transfer_dead_letter: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(dataclasses.astuple(self))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BreakerDescription:
-    """How a queue's breaker stands: since when, for which failure, when the next probe is due."""
-
-    status: BreakerStatus
-    since: datetime | None = None
-    fingerprint: str | None = None
-    error: str | None = None
-    probe_at: datetime | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueueDescription:
-    """What a queue is, and how it stands.
-
-    `expired` and `dropped` count the messages that were discarded, over the queue's life:
-    by their time to live, and by the disposition drop. `held_sessions`: how many sessions wait for
-    a poison message of theirs to be decided on. `size`: bytes that it holds, where `max_size` is set.
-    """
-
-    path: str
-    options: QueueOptions
-    status: QueueStatus
-    halted_by: Culprit | None
-    dead_letter_halted_by: Culprit | None
-    counts: MessageCounts
-    expired: int
-    dropped: int
-    held_sessions: int
-    size: int | None
-    created: datetime
-    updated: datetime

@@ -19,14 +19,12 @@ from lazaretto.errors import (
 )
 from lazaretto.model.checks import refuse_unknown, suggestion
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.descriptions import Culprit, MessageCounts, QueueDescription
 from lazaretto.model.entities import (
     FIXED_OPTIONS,
     SYSTEM_DEAD_LETTER_QUEUE,
-    Culprit,
     EntityKind,
     EntityPath,
-    MessageCounts,
-    QueueDescription,
     QueueOptions,
     Subqueue,
     names_subscription,

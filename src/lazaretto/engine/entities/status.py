@@ -20,14 +20,8 @@ from lazaretto.errors import (
     QueueDisabled,
 )
 from lazaretto.model.checks import suggestion
-from lazaretto.model.entities import (
-    SYSTEM_DEAD_LETTER_QUEUE,
-    EntityKind,
-    EntityPath,
-    QueueDescription,
-    QueueStatus,
-    Subqueue,
-)
+from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, QueueStatus, Subqueue
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.policy import DISPOSITIONS, RETRY
 from lazaretto.store.contract.records import LOCKED, QueueRecord

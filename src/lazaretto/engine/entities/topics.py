@@ -15,11 +15,11 @@ from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.checks import refuse_unknown, shown, suggestion
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import (
     TOPIC_OPTIONS,
     EntityKind,
     EntityPath,
-    QueueDescription,
     QueueOptions,
     QueueStatus,
     TopicOptions,

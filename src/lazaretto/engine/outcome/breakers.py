@@ -14,7 +14,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
 from lazaretto.model.checks import suggestion
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.entities import BreakerDescription, EntityPath
+from lazaretto.model.descriptions import BreakerDescription
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import shorten
 from lazaretto.model.keys import dead_key, lower_bound
 from lazaretto.store.contract.records import DELAYED, LOCKED, READY, QueueRecord

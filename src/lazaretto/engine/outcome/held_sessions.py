@@ -16,7 +16,8 @@ from lazaretto.engine.routing.deliver import release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.entities import EntityPath, HeldSession, PoisonSession, SessionDescription, Subqueue
+from lazaretto.model.descriptions import HeldSession, SessionDescription
+from lazaretto.model.entities import EntityPath, PoisonSession, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import DISPOSITIONS
 from lazaretto.store.contract.records import STATES

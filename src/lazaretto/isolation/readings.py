@@ -1,0 +1,65 @@
+"""Reads what a round has written into the memory: the verdicts on its items, and how far it came."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from lazaretto.isolation import child
+from lazaretto.isolation.memory import CURSOR, END, NEXT, Corrupt, Record, Segment, get_records
+from lazaretto.isolation.verdict import DONE, Status, Verdict
+from lazaretto.model.failure import Failure
+
+_STATUSES = {child.ERROR: Status.ERROR, child.MEMORY: Status.MEMORY, child.TIMEOUT: Status.TIMEOUT}
+
+
+class Reading(NamedTuple):
+    """A round whose items ran in order. What it says of items at or behind `done` is not known."""
+
+    verdicts: list[Verdict]
+    #: The item at work, -1 if none is. Read once: what an item has left running may still write there.
+    at: int
+    #: How many items were begun and ended.
+    done: int
+    #: The last item that has a record, -1 if none has.
+    recorded: int
+    #: Whether an item has overwritten the memory: then only what is recorded counts.
+    corrupt: bool
+
+
+def read_in_order(numbers: memoryview, records: Segment, count: int, *, died: bool) -> Reading:
+    """Read a round of `count` items that ran one after the other."""
+    at = numbers[CURSOR]
+    done = numbers[NEXT] if at == -1 else at
+    verdicts, recorded = [DONE] * count, -1
+    corrupt = not (0 <= done <= count and (at < count if died else at == -1))
+    try:
+        for record in get_records(records, numbers[END], count):
+            verdicts[record.item] = _verdict(record)
+            recorded = record.item
+    except Corrupt:
+        corrupt = True
+    return Reading(verdicts, at, done, recorded, corrupt)
+
+
+def read_ended(numbers: memoryview, records: Segment, count: int) -> dict[int, Verdict]:
+    """Return the verdicts on those of `count` items at the same time that have ended. Raises Corrupt."""
+    found = get_records(records, numbers[END], count, in_order=False)
+    return {record.item: _verdict(record) for record in found}
+
+
+def _verdict(record: Record) -> Verdict:
+    if record.kind == child.RESULT:
+        return Verdict(Status.DONE, record.payload)
+    if record.kind == child.NOTHING:
+        return DONE
+    if record.kind not in _STATUSES:
+        raise Corrupt(f"unknown kind of record {record.kind}")
+    try:
+        failure = msgspec.msgpack.decode(record.payload, type=Failure)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a failure cannot be read: {error}") from error
+    return Verdict(
+        _STATUSES[record.kind], None, failure.type, failure.message, failure.stack, site=failure.site
+    )

@@ -25,7 +25,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
-from lazaretto.model.keys import QUEUE_ID_BITS
+from lazaretto.store.postgres.lanes import Lane, lock_of
 from lazaretto.store.postgres.store import PostgresStore
 
 #: What the server says last when it waits for a client that has no transaction open, and so no lock.
@@ -261,10 +261,11 @@ def test_what_others_do_on_other_queues_is_not_waited_for(
     assert queue is not None
     with psycopg.connect(postgres.url) as connection:
         # As a commit on another queue, that is not done yet.
-        lane = (store._number << QUEUE_ID_BITS) + queue.queue_id
+        lanes = [lock_of(store._number, queue.queue_id, lane) for lane in Lane]
         connection.execute(
-            "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(%s::bigint)",
-            (0x4C5A0002, store._number, lane),
+            "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(lane) "
+            "FROM unnest(%s::bigint[]) AS lane",
+            (0x4C5A0002, store._number, lanes),
         )
         assert sender.send(Message(b"beside it")) == 2
 

@@ -13,6 +13,8 @@ from lazaretto.store.postgres.connection import PgConnection
 
 #: How often the server is asked for commits without a notification, in seconds.
 _ASK_EVERY = 1.0
+#: How long it goes on to listen after nobody waits any more, in seconds.
+_LINGER = 1.0
 #: How long listening pauses after only this process's own commits were heard, in seconds.
 _OWN_PAUSE = 0.01
 
@@ -76,7 +78,10 @@ class Bell:
 
 
 class Listener:
-    """Listens for the server's notifications of commits, and polls now and then in case one was missed."""
+    """Listens for the server's notifications of commits, and polls now and then in case one was missed.
+
+    It listens while somebody waits: a commit costs the server work for each process that listens.
+    """
 
     def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None, bell: Bell) -> None:
         self._clock = clock
@@ -89,13 +94,19 @@ class Listener:
         self._known = 0
         self._heard = 0
         self._asked_at = 0.0
+        self._listens = False
+        self._listens_until = 0.0
 
-    def listen(self, own: int, version: int) -> int:
-        """Return how often others have committed. `own` is not one of them; `version`: the last one known."""
+    def listen(self, own: int, version: int, *, waiting: bool) -> int:
+        """Return how often others have committed.
+
+        `own` is not one of them; `version`: the last one known; `waiting`: whether somebody waits for it.
+        """
         if self._connection is None or self._connection.broken:
             self._connection = PgConnection(self._conninfo)
-            self._connection.script(f'LISTEN "{self._channel}"')
             self._asked_at = 0.0
+            self._listens = False
+        self._listen_if(waiting, self._connection)
         told = [one.pid != own for one in self._connection.raw.notifies(timeout=0)]
         self._heard += sum(told)
         self._only_own = bool(told) and not any(told)
@@ -109,6 +120,19 @@ class Listener:
             self._heard += known > max(self._known, version)
             self._known = known
         return self._heard
+
+    def _listen_if(self, waiting: bool, connection: PgConnection) -> None:
+        """Listen while somebody waits, and for a while after."""
+        now = time.monotonic()
+        if waiting:
+            self._listens_until = now + _LINGER
+        listens = now < self._listens_until
+        if listens != self._listens:
+            connection.script(f'{"LISTEN" if listens else "UNLISTEN"} "{self._channel}"')
+            self._listens = listens
+            if listens:
+                # What was committed since somebody has looked was not heard.
+                self._asked_at = 0.0
 
     def sleep(self, seconds: float) -> None:
         """Sleep until something is heard, the bell is rung, or the time is over."""

@@ -18,7 +18,7 @@ from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
 #: The bit of a lock's token that says whether it may be on a range.
 RANGED = 1
 
-_KEY = operator.itemgetter(3)
+_KEY = operator.itemgetter(4)
 
 
 class PgTransaction(SqlTransaction):
@@ -150,7 +150,7 @@ class PgTransaction(SqlTransaction):
         @functools.cache
         def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
-            is_clear, _, _, first_key, *_ = rows[0]
+            is_clear, left, _, _, first_key, *_ = rows[0]
             if not is_clear:
                 memory.unclear.add(queue_id)
                 return None
@@ -160,10 +160,10 @@ class PgTransaction(SqlTransaction):
             found: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
                 return found
-            for _, fresh, token, *fields in sorted(rows, key=_KEY):
+            for _, _, fresh, token, *fields in sorted(rows, key=_KEY):
                 message = ReceivedMessage(*fields)
                 found.setdefault(token, []).append(message)
-                if fresh:
+                if fresh and (left is None or message.key < left):
                     self.context.cursors[queue_id] = max(message.key, self.context.cursors.get(queue_id, 0))
             return found
 

@@ -87,29 +87,39 @@ SELECT NOT (:look AND (
 SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) AS spent FROM (
     SELECT key, cycle_attempts > :retries::bigint OR cycle > :cycles::bigint AS spent FROM lazaretto_messages
     WHERE :look AND key > :first AND key <= :last AND state = {READY} AND [lives]
-    ORDER BY key LIMIT :limit) AS first_ready
+    ORDER BY key LIMIT :limit FOR UPDATE SKIP LOCKED) AS first_ready
 
 -- name: take_rows
 -- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. One row, or
 -- one for each, with whether it is fresh. They are looked up by a list of keys: a join may be planned for a table
--- that seems empty, and then reads all that is kept for an open transaction.
+-- that seems empty, and then reads all that is kept for an open transaction. What others are taking is passed over;
+-- the second column is the first of these that was fresh, because it may come back.
 -- Differs because each question costs a round trip: the server looks and takes in one.
-WITH ready AS ([ready]), clear AS ([is_clear]), next AS (
-    SELECT (SELECT keys FROM ready WHERE (SELECT clear FROM clear)) || ARRAY(
+WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
+    SELECT ARRAY(
         SELECT key FROM lazaretto_messages
         WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
             AND [lives]
-        ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)) AS keys
+        ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready) FOR UPDATE SKIP LOCKED) AS keys
+), next AS (
+    SELECT (SELECT keys FROM ready WHERE (SELECT clear FROM clear)) || keys AS keys FROM fresh
+), left_over AS (
+    SELECT min(key) AS key FROM (
+        SELECT key FROM lazaretto_messages
+        WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
+            AND [lives]
+        ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)) AS seen
+    WHERE key <> ALL((SELECT keys FROM fresh)::bigint[])
 ), taken AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
         lock_token = (:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)]
     WHERE m.key = ANY((SELECT keys FROM next)::bigint[])
-    RETURNING m.key <> ALL((SELECT keys FROM ready)::bigint[]), lock_token, m.key, [body],
+    RETURNING m.key = ANY((SELECT keys FROM fresh)::bigint[]), lock_token, m.key, [body],
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
 )
-SELECT clear.clear, taken.* FROM clear LEFT JOIN taken ON true
+SELECT clear.clear, left_over.key, taken.* FROM clear CROSS JOIN left_over LEFT JOIN taken ON true
 
 -- name: take_range
 -- The same for many, which are locked as a range as far as they are fresh.
@@ -132,7 +142,7 @@ WITH ready AS ([ready]), clear AS ([is_clear]), again AS (
     INSERT INTO lazaretto_range_locks (last, first, token, until, locked_at, locked_by, amount)
     SELECT max(key), min(key), :token, :until, :now, :worker, count(*) FROM taken HAVING count(*) > 0
 )
-SELECT clear.clear, taken.* FROM clear LEFT JOIN (TABLE again UNION ALL TABLE taken) AS taken ON true
+SELECT clear.clear, NULL::bigint, taken.* FROM clear LEFT JOIN (TABLE again UNION ALL TABLE taken) AS taken ON true
 
 -- name: delete_all_locked
 -- Remove messages that are held under locks of their own, each by its token, or all by one. Fails if one is not
@@ -388,11 +398,14 @@ SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE path_key = :
 SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: open_lanes
--- Wait until nobody else is at work on some queues, in the order of their numbers, or on the store as a whole. Fails
--- if a timer that this commit sets has come by now. The answer is the server's time.
+-- Wait until nobody else is at work on what this commit changes of queues, or on the store as a whole. The locks stand
+-- in one order for all commits; the lowest bit of each says whether it is shared. Fails if a timer that this commit
+-- sets has come by now. The answer is the server's time.
 -- Differs because the file has BEGIN IMMEDIATE.
 SELECT pg_advisory_xact_lock_shared(:writing, :store),
-       (SELECT count(pg_advisory_xact_lock(:lanes::bigint + lane)::text) FROM unnest(:queues::bigint[]) AS lane),
+       (SELECT count(CASE WHEN lane & 1 = 1 THEN pg_advisory_xact_lock_shared(lane >> 1)
+                     ELSE pg_advisory_xact_lock(lane >> 1) END::text)
+        FROM unnest(:lanes::bigint[]) AS lane),
        CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
        1 / (:due::bigint IS NULL OR :due > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::int,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

@@ -165,7 +165,8 @@ class PostgresStore(SqlStore):
             return group, True
         if whole is None:
             return left, False
-        flush = durable and not self._alone
+        # A commit that holds nothing alone keeps nobody waiting while it waits for its disk.
+        flush = durable and not self._alone and whole.lanes.alone
         done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
         if not done:
             return group, whole.plan.guarded
@@ -182,7 +183,7 @@ class PostgresStore(SqlStore):
         if version == self._version + 1:
             self._lone_commits += 1
             memory.ranges = True
-            for queue_id in whole.lanes:
+            for queue_id in whole.lanes.queues:
                 memory.last_sequences.pop(queue_id, None)
         else:
             self._lone_commits = 0
@@ -409,7 +410,8 @@ class PostgresStore(SqlStore):
         def read() -> tuple[int, int]:
             nonlocal seen, looked_at
             with translating(self._where):
-                heard = listener.listen(self._connection.pid, self._version) + self._others
+                waiting = bool(self.notifier.waiting)
+                heard = listener.listen(self._connection.pid, self._version, waiting=waiting) + self._others
             now = time.monotonic()
             if now >= looked_at + _LOOK_EVERY or self._comes_due:
                 self._comes_due = False

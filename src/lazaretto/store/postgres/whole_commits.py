@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 
 from lazaretto.errors import LazarettoError
-from lazaretto.model.keys import QUEUE_ID_BITS
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.plan import Unforeseen
@@ -64,7 +63,7 @@ class WholeCommits:
         """Write the locks on ranges of some queues into their messages, in a commit that goes out whole."""
         whole = self._tx.whole
         whole.begin(self._commits.clock.now())
-        whole.lanes.update(queues)
+        whole.lanes.hold_all(queues)
         whole.write_range_locks()
         whole.finish()
         self.send(connection, whole, durable=False, flush=False)
@@ -94,8 +93,7 @@ class WholeCommits:
         opening = {
             "writing": WRITING,
             "store": commits.number,
-            "lanes": commits.number << QUEUE_ID_BITS,
-            "queues": sorted(whole.lanes),
+            "lanes": whole.lanes.locks(commits.number),
             "relaxed": flush or not durable,
             "due": None if clock is None else whole.first_due,
         }

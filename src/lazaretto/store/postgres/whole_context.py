@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
+from lazaretto.store.postgres.lanes import Lanes
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.plan import Plan, Planned, guard, reading
 from lazaretto.store.postgres.settings import Settings
@@ -14,7 +15,7 @@ from lazaretto.store.sql.commit_context import Tally
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.statements import Dialect
 
-#: Whoever writes events holds this lane: followers must miss none. No queue has its number.
+#: Whoever writes events holds the end of this: followers must miss none. No queue has its number.
 LOG = 0
 
 
@@ -58,8 +59,8 @@ class WholeContext(PgContext):
         self._dialect = dialect
         #: No number up to this one is free, by queue: at least as many are taken.
         self.floors: dict[int, int] = {}
-        #: The queues whose messages are changed, and those whose settings were asked for.
-        self.lanes: set[int] = set()
+        #: What of queues is changed, and the queues whose settings were asked for.
+        self.lanes = Lanes()
         self.asked: set[int] = set()
         #: Whether the commit needs the locks on its queues' ranges written into their messages.
         self._writes_ranges = False
@@ -80,7 +81,7 @@ class WholeContext(PgContext):
         if self.plan.guarded:
             self.forget()
         self.plan.begin()
-        self.lanes, self.asked, self.first_due = set(), set(), None
+        self.lanes, self.asked, self.first_due = Lanes(), set(), None
         self.gone_bodies, self.afterwards = [], []
         self._writes_ranges = False
 
@@ -112,10 +113,10 @@ class WholeContext(PgContext):
             for query in ("count_down_uses", "delete_unused_bodies", "delete_uses"):
                 self.run(query, {"body_ids": gone})
         if self.plan.guarded or self._writes_ranges:
-            self.lanes |= self._touched()
+            self.lanes.hold_all(self._touched())
         if self._writes_ranges:
             statement = self._statements["write_ranges_of"]
-            first = Planned(self.plan, statement.sql, statement.pick({"queues": sorted(self.lanes)}))
+            first = Planned(self.plan, statement.sql, statement.pick({"queues": sorted(self.lanes.queues)}))
             self.plan.statements.insert(0, first)
 
     def _touched(self) -> set[int]:

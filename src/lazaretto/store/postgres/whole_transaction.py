@@ -24,6 +24,7 @@ from lazaretto.store.contract.records import (
     SessionAddress,
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
+from lazaretto.store.postgres.lanes import Lane
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
@@ -83,7 +84,8 @@ class WholeSequences(SequenceNumbers):
         for key in keys:
             queue_id = queue_of(key)
             highest[queue_id] = max(sequence_of(key), highest.get(queue_id, 0))
-        for queue_id, number in highest.items():
+        # In one order in all commits: the rows that are replaced are locked.
+        for queue_id, number in sorted(highest.items()):
             # Whoever removes a message of a higher number keeps that one.
             if number >= self._whole.floors.get(queue_id, 0):
                 self._keep_number(queue_id, number)
@@ -146,7 +148,7 @@ class WholeHistory(HistoryTables):
         return ErrorRecord(*row) if row else None
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
-        self._whole.lanes.add(LOG)
+        self._whole.lanes.hold(LOG, Lane.END)
         super().insert_events(kind, events)
 
 
@@ -225,7 +227,7 @@ class WholeTransaction(PgTransaction):
     def _send(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages at the end of a queue, wherever that is."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
-        whole.lanes.add(queue_id)
+        whole.lanes.hold(queue_id, Lane.END)
         now, longest = whole.now, options.default_time_to_live
         limit = None if longest is None else round(longest * 1_000_000)
         states: list[int | None] = []
@@ -277,6 +279,7 @@ class WholeTransaction(PgTransaction):
             },
         )
         if options.max_size is not None:
+            whole.lanes.hold(queue_id, Lane.HELD)
             size = sum(len(m.body) + len(m.headers or b"") for m in messages)
             whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
         whole.wake(lower_bound(queue_id), count)
@@ -295,19 +298,26 @@ class WholeTransaction(PgTransaction):
         self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
     ) -> Callable[[int], list[ReceivedMessage] | None]:
         taking = super()._take(queue_id, limit, tokens, until, look=look)
-        self.whole.lanes.add(queue_id)
+        if tokens[0] & RANGED:
+            self.whole.lanes.hold(queue_id, Lane.HEAD)
+        else:
+            self.whole.lanes.share(queue_id, Lane.HEAD)
         self.whole.note_lock(until)
         return taking
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
-        for keys in held.values():
-            self.whole.lanes.update(map(queue_of, keys))
+        for token, keys in held.items():
+            for queue_id in set(map(queue_of, keys)):
+                if token & RANGED or self.queues.sized(queue_id) is not None:
+                    self.whole.lanes.hold(queue_id, Lane.HELD)
+                else:
+                    self.whole.lanes.share(queue_id, Lane.HELD)
         return super().delete_held(held)
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:
             self.whole.write_range_locks()
-        self.whole.lanes.add(queue_of(key))
+        self.whole.lanes.share(queue_of(key), Lane.HELD)
         self.whole.note_lock(until)
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}
         self.whole.run("prolong_lock", values)

@@ -90,7 +90,7 @@ from lazaretto.model.paths import (
 )
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
 from lazaretto.model.repair_phases import Phase as RepairPhase
-from lazaretto.model.repairs import RepairCounts, RepairedLetter, RepairStatus
+from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.repairs import Repair
 from lazaretto.sender import Sender
@@ -128,6 +128,7 @@ __all__ = [
     "DefinitionError",
     "Difference",
     "Disposition",
+    "EditedLetter",
     "EntityError",
     "EntityExists",
     "EntityNotFound",
@@ -174,6 +175,7 @@ __all__ = [
     "RepairError",
     "RepairNotFound",
     "RepairPhase",
+    "RepairPreview",
     "RepairStatus",
     "RepairedLetter",
     "RepublishReport",

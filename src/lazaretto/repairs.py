@@ -18,7 +18,8 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     dead_letter_path,
     holder,
 )
-from lazaretto.engine.repairs.course import find_repair
+from lazaretto.engine.repairs.course import find_repair, plan_of
+from lazaretto.engine.repairs.editing import edit_of, parse_edit
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
     DirectRepair,
@@ -27,14 +28,23 @@ from lazaretto.engine.repairs.operators import (
     repair_status,
     repaired_letters,
 )
+from lazaretto.engine.repairs.preview import preview
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, seconds, shown, text, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
-from lazaretto.model.repairs import BY_NUMBER, BY_SESSION, ORDERS, Plan, RepairedLetter, RepairStatus
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.model.repairs import (
+    BY_NUMBER,
+    BY_SESSION,
+    ORDERS,
+    Plan,
+    RepairedLetter,
+    RepairPreview,
+    RepairStatus,
+)
+from lazaretto.store.contract.transaction_contract import Store, Transaction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 #: Dead letters that are read at once.
@@ -83,6 +93,19 @@ class Repair:
     def status(self) -> RepairStatus:
         """Return how the repair stands: its phase, its plan, and what became of its letters."""
         return look(self._store, lambda tx: repair_status(tx, find_repair(tx, self._name)))
+
+    def preview(self, *, letters: int | None = 1000) -> RepairPreview:
+        """Return what would become of the letters if they were sent now: how many would be skipped, and why.
+
+        It looks at so many `letters`, spread over the set; None means all. It changes nothing.
+        """
+        wanted = None if letters is None else whole("letters", letters, 1, _MOST_IN_FLIGHT)
+
+        def look_at(tx: Transaction) -> RepairPreview:
+            record = find_repair(tx, self._name)
+            return preview(tx, record, edit_of(plan_of(record)), wanted)
+
+        return look(self._store, look_at)
 
     def progress(self) -> tuple[int, int]:
         """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
@@ -216,6 +239,7 @@ class RepairDesk:
         everything: bool = False,
         name: str | None = None,
         to: str | None = None,
+        edit: str | None = None,
         order: str | None = None,
         canary: int = 10,
         canary_failures: int = 0,
@@ -227,8 +251,9 @@ class RepairDesk:
         """Freeze a set of dead letters, to be sent back to their queue; nothing is sent yet.
 
         The set is what a filter selects now, or the given sequence numbers; an empty filter is refused
-        unless `everything` is True. `to`: another queue to send them to. `order`: "number", or "session"
-        to send each session's letters together, which is the default where sessions are required.
+        unless `everything` is True. `to`: another queue to send them to. `edit`: what to change of each: a
+        JSON merge patch, a JSON Patch, or an action such as "SET body.region = 'eu'". `order`: "number", or
+        "session" to send each session's letters together, which is the default where sessions are required.
         `canary`: how many letters `Repair.canary` sends first, of which `canary_failures` may fail again,
         and for which it waits `canary_wait` seconds. `in_flight`, `rate`: see `Repair.apply`.
         """
@@ -251,6 +276,7 @@ class RepairDesk:
         wait = seconds("canary_wait", canary_wait)
         pace = Pace(in_flight=_check_in_flight(in_flight), rate=_check_rate(rate))
         target = None if to is None else str(EntityPath.parse(to))
+        change = None if edit is None else parse_edit(edit)
         who = acting(actor)
         sessions = look(self._store, lambda tx: holder(tx, parsed)).options.requires_session
         kept = order or (BY_SESSION if sessions else BY_NUMBER)
@@ -265,6 +291,8 @@ class RepairDesk:
             order=kept,
             sessions=frozen.sessions,
             to=target,
+            edit=None if change is None else change.text,
+            edit_digest=None if change is None else change.digest,
             canary=frozen.canary,
             canary_failures=canary_failures,
             canary_wait=wait,
@@ -283,7 +311,7 @@ class RepairDesk:
         parsed = None if path is None else EntityPath.parse(path)
         whole("limit", limit, 1, 10_000)
 
-        def read(tx):  # type: ignore[no-untyped-def]
+        def read(tx: Transaction) -> list[RepairStatus]:
             queue_id = None if parsed is None else require_queue(tx, parsed).queue_id
             return [repair_status(tx, record) for record in tx.repairs.all(limit, queue_id)]
 

@@ -10,6 +10,7 @@ from lazaretto import (
     Broker,
     DeadLetterFilter,
     InvalidOption,
+    LazarettoError,
     ManualClock,
     Message,
     NotAllowed,
@@ -502,6 +503,98 @@ class TestUndo:
 def set_aside_next(broker: Broker, path: str) -> None:
     receiver = broker.receiver(path)
     receiver.dead_letter(receiver.receive(1), reason="Manual")
+
+
+class TestEdit:
+    """Letters that are changed on their way."""
+
+    @pytest.fixture
+    def letters(self, broker: Broker) -> list[int]:
+        return set_aside(
+            broker, b'{"n": 1.10, "region": null}', b'{"n": 2, "region": "eu"}', b"no JSON", b'{"n": 4}'
+        )
+
+    def test_what_it_changes(self, broker: Broker, letters: list[int]) -> None:
+        before = picture(broker)
+        repair = plan(broker, edit='{"region": "eu"}')
+        found = repair.preview()
+        assert (found.looked_at, found.changed, found.unchanged, found.to) == (4, 2, 1, "q")
+        assert [(why[:21], count) for why, count in found.skipped.items()] == [("the edit refuses it: ", 1)]
+        assert [example.sequence_number for example in found.examples] == [1, 4]
+        assert "region" in "".join(found.examples[0].difference)
+        assert picture(broker) == before
+        repair.apply()
+        work(repair)
+        assert repair.status().counts == RepairCounts(left=0, waiting=3, skipped=1)
+        sent = broker.peek("q", 10)
+        assert sorted(bodies(sent)) == [
+            b'{"n": 1.10, "region": "eu"}', b'{"n": 2, "region": "eu"}', b'{"n": 4, "region": "eu"}',
+        ]  # fmt: skip
+        assert [m.edit_of is not None for m in sorted(sent, key=lambda m: m.body)] == [True, False, True]
+        repair.undo()
+        work(repair)
+        assert picture(broker) == before
+
+    def test_to_another_queue(self, broker: Broker, letters: list[int]) -> None:
+        create(broker, "other")
+        before = picture(broker)
+        repair = plan(broker, edit="SET body.region = 'us'", to="other", canary=2)
+        repair.canary()
+        work(repair)
+        complete_all(broker, "other")
+        assert work(repair) is RepairPhase.PASSED
+        repair.apply()
+        work(repair)
+        repair.undo()
+        work(repair)
+        counts = repair.status().counts
+        assert (counts.skipped, counts.processed + counts.undone) == (1, 3)
+        assert picture(broker)[0] != before[0]
+
+    def test_large_bodies(self, broker: Broker) -> None:
+        set_aside(broker, b'{"pad": "%s"}' % (b"x" * 5000))
+        before = picture(broker)
+        repair = plan(broker, edit='[{"op": "add", "path": "/fixed", "value": true}]')
+        repair.apply()
+        work(repair)
+        assert b'"fixed": true' in bodies(broker.peek("q", 1))[0]
+        repair.undo()
+        work(repair)
+        assert picture(broker) == before
+
+    def test_the_hash_knows_the_edit(self, broker: Broker, letters: list[int]) -> None:
+        edits = ('{"a": 1}', '{"a": 2}', None)
+        assert len({plan(broker, edit=edit).status().digest for edit in edits}) == 3
+
+    @pytest.mark.parametrize("edit", ["SET", "{", "os:getcwd", 5])
+    def test_what_is_no_edit(self, broker: Broker, edit: Any) -> None:
+        with pytest.raises(LazarettoError):
+            plan(broker, edit=edit)
+
+
+class TestPreview:
+    """What would happen now."""
+
+    def test_what_would_be_skipped(self, broker: Broker) -> None:
+        set_aside(broker, *each(b"123"))
+        repair = plan(broker)
+        take(broker, "q;poison")
+        found = repair.preview(letters=None)
+        assert (found.letters, found.looked_at, found.stops, found.bytes) == (3, 3, None, 3)
+        assert found.skipped == {"locked by a receiver of the dead-letter subqueue": 1}
+        broker.set_status("q", "disabled")
+        assert repair.preview().stops == "'q' is disabled"
+
+    def test_duplicates_of_the_target(self, broker: Broker) -> None:
+        create(broker, "once", requires_duplicate_detection=True)
+        numbers_ = set_aside(broker, b"1")
+        (letter,) = broker.dead_letters("q")
+        send(broker, b"1", path="once", message_id=letter.message_id)
+        assert plan(broker, numbers_, to="once").preview().duplicates == 1
+
+    def test_some_of_many(self, broker: Broker) -> None:
+        set_aside(broker, *[b"x"] * 100)
+        assert plan(broker).preview(letters=20).looked_at == 20
 
 
 class TestRunner:

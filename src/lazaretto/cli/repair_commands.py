@@ -15,9 +15,10 @@ from lazaretto.cli.dead_letter_selection import SelectionOptions
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
+from lazaretto.cli.records import plain
 from lazaretto.errors import EntityNotFound
 from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
+from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.repairs import Repair
 from lazaretto.tools.signals import Ending
 
@@ -74,6 +75,14 @@ def plan(
             autocompletion=names_of_destinations,
         ),
     ] = None,
+    edit: Annotated[
+        str | None,
+        typer.Option(
+            "--edit",
+            metavar="EDIT",
+            help="What to change: a JSON patch, or SET body.region = 'eu'.",
+        ),
+    ] = None,
     order: Annotated[
         str | None,
         typer.Option("--order", metavar="ORDER", help=f"In which order: {' or '.join(ORDERS)}."),
@@ -91,6 +100,9 @@ def plan(
         Any,
         typer.Option("--canary-wait", metavar="TIME", parser=duration, help="How long they are waited for."),
     ] = "10m",
+    look: Annotated[
+        int, typer.Option("--look-at", metavar="N", parser=number(1), help="How many letters to preview.")
+    ] = 1000,
     in_flight: InFlightOption = "1000",
     rate: RateOption = None,
 ) -> None:
@@ -98,13 +110,43 @@ def plan(
     which = selection.chosen()
     with call.broker() as broker:
         made = broker.plan_repair(
-            queue, which, everything=selection.everything, name=name, to=to, order=order, canary=canary,
-            canary_failures=canary_failures, canary_wait=canary_wait, in_flight=_limit(in_flight),
-            rate=_limit(rate),
+            queue, which, everything=selection.everything, name=name, to=to, edit=edit, order=order,
+            canary=canary, canary_failures=canary_failures, canary_wait=canary_wait,
+            in_flight=_limit(in_flight), rate=_limit(rate),
         )  # fmt: skip
-        status = made.status()
+        status, found = made.status(), made.preview(letters=look)
         causes = _causes(broker, status)
-    call.print(status, lambda: _print(status, causes))
+
+    def show_plan() -> None:
+        _print_preview(found)
+        _print(status, causes)
+
+    call.print({**plain(status), "preview": plain(found)}, show_plan)
+
+
+def _print_preview(found: RepairPreview) -> None:
+    """Print what would become of the letters."""
+    of = "" if found.looked_at == found.letters else f" (of {found.looked_at} looked at)"
+    output.line(f"what would happen now{of}")
+    edits = found.changed + found.unchanged and (found.changed or found.examples)
+    output.fields(
+        [
+            ("stops at once", found.stops),
+            ("sent to", found.to),
+            ("bytes", output.shown_bytes(found.bytes)),
+            ("sessions", found.sessions or None),
+            ("return to their places", found.held_places or None),
+            ("have an id sent lately", found.duplicates or None),
+            ("changed", found.changed if edits else None),
+            ("left as they are", found.unchanged if edits else None),
+            *((f"skipped, {why}", number_) for why, number_ in found.skipped.items()),
+        ],
+        "  ",
+    )
+    for example in found.examples:
+        output.line(f"  message {example.sequence_number}")
+        for line in example.difference:
+            output.line(f"    {line}")
 
 
 def _limit(given: Any) -> Any:

@@ -124,3 +124,37 @@ class RepairedLetter:
     why: str | None
     sent_as: int | None
     queue: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EditedLetter:
+    """How an edit changes a letter: lines that begin with "- " for what was, and "+ " for what is new."""
+
+    sequence_number: int
+    difference: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RepairPreview:
+    """What would become of a repair's letters if they were sent now.
+
+    `looked_at`: how many of `letters` it is about. `stops`: why nothing can be sent at present. `to`: the
+    queue they go to. `bytes`: of bodies and headers. `sessions`: how many they belong to; `held_places`: how
+    many letters return to their place in a session that waits for them. `duplicates`: how many have an id
+    that was sent within the queue's window; they are sent all the same. `skipped`: how many would be skipped,
+    by the reason. `changed`, `unchanged`: what the edit would do with the others. `examples`: the first ones
+    that it would change.
+    """
+
+    looked_at: int
+    letters: int
+    stops: str | None
+    to: str
+    bytes: int
+    sessions: int
+    held_places: int
+    duplicates: int
+    skipped: Mapping[str, int]
+    changed: int
+    unchanged: int
+    examples: tuple[EditedLetter, ...]

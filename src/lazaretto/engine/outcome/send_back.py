@@ -68,7 +68,7 @@ def send_back(
     rows = tx.rows([dead_key(key, subqueue) for key in keys])
     records = tx.history.some_dead_letters(keys)
     held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
-    again = _Again(tx, queue)
+    reviver = Reviver(tx, queue)
     done = SentBack()
     plain: dict[int, MessageRow] = {}
     replaced: list[tuple[MessageRow, MessageRow, bytes]] = []
@@ -82,7 +82,7 @@ def send_back(
         assert record is not None
         try:
             edited = None if prepare is None else prepare(row, record)
-            live = again.live(row, edited)
+            live = reviver.live(row, edited)
             in_place = live.session_id is not None and live.session_id == held.get(key)
             if in_place and live.state == SCHEDULED:
                 raise NotAllowed("it cannot be scheduled, because its session waits for it")
@@ -123,7 +123,7 @@ def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
                 done.rewritten.add(key)
 
 
-class _Again:
+class Reviver:
     """Makes active messages of dead letters of one queue."""
 
     def __init__(self, tx: Transaction, queue: QueueRecord) -> None:

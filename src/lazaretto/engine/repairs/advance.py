@@ -122,7 +122,7 @@ class Advance(Operation[Step]):
         letters = 0
         if course.phase is Phase.UNDOING:
             letters = self._take_back(course)
-        elif (why := _obstacle(course)) is not None:
+        elif (why := obstacle(course)) is not None:
             course.go(RepairEvent.STOP, tx.worker, why)
         elif course.phase is Phase.CANARY:
             letters = self._canary(course)
@@ -216,7 +216,7 @@ def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
         return True
     if course.phase is Phase.APPLYING and course.pace.in_flight is None and limit:
         return True
-    if tx.repairs.finished(record.repair, 1) or _is_late(course) or _obstacle(course) is not None:
+    if tx.repairs.finished(record.repair, 1) or _is_late(course) or obstacle(course) is not None:
         return True
     open_ = tx.repairs.open(record.repair)
     if course.phase is Phase.CANARY:
@@ -240,7 +240,7 @@ def _rest_of_session(course: Course, last: int, position: int, end: int) -> list
     return following
 
 
-def _obstacle(course: Course) -> str | None:
+def obstacle(course: Course) -> str | None:
     """Return why nothing can be sent at present, whatever the letter is."""
     tx, queue = course.tx, course.queue
     if queue is None:

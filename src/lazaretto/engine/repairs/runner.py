@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lazaretto.edits.edit import Edit
 from lazaretto.engine.repairs.advance import (
     LEASE,
     Advance,
@@ -18,7 +19,9 @@ from lazaretto.engine.repairs.advance import (
     is_free,
     would_advance,
 )
-from lazaretto.engine.repairs.course import pace_of
+from lazaretto.engine.repairs.course import pace_of, plan_of
+from lazaretto.engine.repairs.editing import edit_of, next_edits
+from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
 from lazaretto.model.repair_phases import Phase
@@ -49,6 +52,8 @@ class Runner:
         self._only = only
         self._stopping = threading.Event()
         self._chunk = _FIRST_CHUNK
+        #: The edit of the repair that it runs, with the repair's number.
+        self._edit: tuple[int, Edit | None] = (0, None)
 
     def stop(self) -> None:
         """Let `run` end after the current commit."""
@@ -101,7 +106,7 @@ class Runner:
                 # Without a window, outcomes do not decide what is sent next.
                 looks = _has_window(record) or time.monotonic() - looked > _LOOK
                 looked = time.monotonic() if looks else looked
-                step = self._store.run(Advance(repair, token, limit, looks=looks))
+                step = self._store.run(Advance(repair, token, limit, self._edits(record, limit), looks))
                 renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
                 if record.phase == Phase.APPLYING.value:
                     allowance.spend(step.letters)
@@ -112,6 +117,18 @@ class Runner:
             if self._stopping.is_set():
                 with suppress(LazarettoError):
                     self._store.run(GiveUpRepair(repair, token))
+
+    def _edits(self, record: RepairRecord, limit: int) -> dict[int, Edited] | None:
+        """Return what the edit makes of the next letters: found before the commit, which others wait for."""
+        if record.phase == Phase.UNDOING.value:
+            return None
+        if self._edit[0] != record.repair:
+            self._edit = record.repair, edit_of(plan_of(record))
+        edit = self._edit[1]
+        if edit is None:
+            return None
+        number = record.letters if record.phase == Phase.CANARY.value else limit
+        return self._store.read(functools.partial(next_edits, record=record, edit=edit, number=number))
 
     def _limit(self, record: RepairRecord, allowance: Allowance) -> int:
         """Return how many letters the next commit may deal with."""

@@ -298,6 +298,24 @@ class Receiver(MessageVerbs):
     def session_locked_until(self) -> datetime | None:
         return None if self._lock is None else to_datetime(self._lock.until)
 
+    def accept_session(self, max_wait: GivenDuration | None = 0.0) -> str | None:
+        """Lock the session without receiving from it, and return its id. `receive` does so by itself.
+
+        Waits up to `max_wait` seconds (None: forever) for a NEXT_SESSION that has messages and is free; then
+        returns None. Does nothing if the receiver holds its session. Raises NotAllowed for a receiver of no
+        session, SessionCannotBeLocked, SessionHeld.
+        """
+        return run_steps(self._store, self._accepting_session(max_wait))
+
+    def _accepting_session(self, max_wait: GivenDuration | None = 0.0) -> Steps[str | None]:
+        """Return the steps of `accept_session`."""
+        self._refuse_closed()
+        wait = None if max_wait is None else seconds("max_wait", max_wait)
+        if self._wanted is None:
+            raise NotAllowed("expected a receiver of a session, got one of a queue: give it session=…")
+        yield from self._accepting(wait)
+        return self.session_id
+
     def renew_session_lock(self) -> datetime:
         """Renew the session's lock for the queue's lock duration from now."""
         self._lock = self._store.run(RenewSession(self._path, self._held()))

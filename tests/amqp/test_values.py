@@ -209,7 +209,7 @@ def test_numbers_of_python_have_their_types() -> None:
         "\ud800",
         Float(1e300),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_amqp_has_no_value_for_is_refused(value: Any) -> None:
     with pytest.raises(InvalidMessage, match="expected"):

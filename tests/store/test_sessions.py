@@ -62,6 +62,17 @@ class TestLock:
         (x, y) = broker.receiver("q", session="a").receive(2)
         assert [(m.body, m.delivery_count) for m in (x, y)] == [(b"x", 0), (b"y", 0)]
 
+    def test_one_is_accepted_without_receiving(self, broker: Broker) -> None:
+        _fill(broker, a="x", b="y")
+        first, second, third = (broker.receiver("q", session=NEXT_SESSION) for _ in range(3))
+        assert [first.accept_session(), second.accept_session(), third.accept_session()] == ["a", "b", None]
+        assert first.accept_session() == first.session_id == "a"
+        with pytest.raises(SessionCannotBeLocked):
+            broker.receiver("q", session="a")
+        assert bodies(first.receive()) == [b"x"]
+        with pytest.raises(NotAllowed, match="session=…"):
+            broker.receiver("q").accept_session()
+
     def test_it_runs_out(self, broker: Broker, clock: ManualClock) -> None:
         _fill(broker, a="x")
         receiver = broker.receiver("q", session="a")

@@ -43,6 +43,7 @@ class AsyncSender(Mirror):
 @mirror(
     Receiver,
     steps={
+        "accept_session": "_accepting_session",
         "receive": "_receiving",
         "receive_deferred": "_receiving_deferred",
         "receive_by_number": "_receiving_by_number",

@@ -65,7 +65,10 @@ class LinkDetached(Event, gc=False):
 
 
 class CreditChanged(Event, gc=False):
-    """The peer says how many messages it takes on a link; `link.drain`: now or never."""
+    """The peer says how many messages it takes on a link, or that it has no more for the credit it got.
+
+    `link.drain`: it takes those that are there now, and none later.
+    """
 
     link: Link
 

@@ -122,20 +122,18 @@ class Link:
         if not self.sends:
             self.delivery_count = attach.initial_delivery_count or 0
 
-    def take_flow(self, flow: Flow) -> bool:
-        """Keep what the peer said of credit. Return whether this end, as the sender, should look at it."""
+    def take_flow(self, flow: Flow) -> None:
+        """Keep what the peer said of credit: as the receiver what it grants, as the sender what it used."""
         if self.sends:
             if flow.link_credit is not None:
                 granted = add(flow.delivery_count or 0, flow.link_credit)
                 self.credit = max(0, distance(self.delivery_count, granted))
             self.drain = bool(flow.drain)
-            return True
-        if flow.delivery_count is not None:
+        elif flow.delivery_count is not None:
             used = distance(self.delivery_count, flow.delivery_count)
             if used > 0:
                 self.credit = max(0, self.credit - used)
                 self.delivery_count = flow.delivery_count
-        return False
 
     @property
     def pending_size(self) -> int:

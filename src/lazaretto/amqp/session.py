@@ -357,7 +357,9 @@ class Session:
             if link is None:
                 raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {flow.handle}")
             # Credit may come before this end has accepted the link.
-            if link.state in _LIVE and link.take_flow(flow) and link.attached:
+            if link.state in _LIVE:
+                link.take_flow(flow)
+            if link.attached:
                 self._carrier.emit(CreditChanged(link))
         if flow.echo:
             self.send_flow(link if link is not None and link.attached else None)

@@ -1,0 +1,8 @@
+"""The door for AMQP 1.0 clients: Service Bus SDKs speak to queues, subscriptions and topics."""
+
+from __future__ import annotations
+
+from lazaretto.door.server import Door, open_door
+from lazaretto.door.signatures import AccessPolicy, Right
+
+__all__ = ["AccessPolicy", "Door", "Right", "open_door"]

@@ -1,0 +1,164 @@
+"""A link on which a client receives from a queue or a subscription."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from lazaretto.aio import AsyncReceiver
+from lazaretto.amqp import Delivery, Link
+from lazaretto.amqp.performatives import DeliveryState
+from lazaretto.door.answers import (
+    SESSION_LOCK_LOST,
+    condition_of,
+    description_of,
+    echo,
+    rejected,
+    settlement_of,
+)
+from lazaretto.door.conversions import encode_message
+from lazaretto.door.held import Held
+from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
+from lazaretto.model.messages import ReceivedMessage
+
+if TYPE_CHECKING:
+    from lazaretto.door.peer import Peer
+
+#: Messages that are received at once for one link.
+MOST_AT_ONCE: Final = 200
+
+
+class Consumer:
+    """Hands messages over as the client gives credit, and nothing beyond that."""
+
+    def __init__(self, peer: Peer, link: Link, path: str, receiver: AsyncReceiver, *, deletes: bool) -> None:
+        self._peer = peer
+        self._link = link
+        self.path = path
+        self.receiver = receiver
+        self._deletes = deletes
+        self._changed = asyncio.Event()
+        self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
+        self._spare: list[ReceivedMessage] = []
+        self._task = peer.start(self._serve())
+        self._keeping = None if receiver.session_id is None else peer.start(self._keep_session())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the link is still attached."""
+        return not self._task.done()
+
+    def look(self) -> None:
+        """Look at the link's credit again: it changed, or the client reads again."""
+        self._changed.set()
+        if self._waiting is not None and (self._link.drain or self._link.credit <= 0):
+            # A receive that is cancelled gives its messages back.
+            self._waiting.cancel()
+
+    def detach(self) -> None:
+        """Stop handing over, and let the session go. Locks of messages stay with the client."""
+        self._task.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                self._changed.clear()
+                if self._link.credit > 0 and not self._peer.paused:
+                    await self._feed()
+                if self._link.credit <= 0 or self._peer.paused:
+                    await self._changed.wait()
+        except (LazarettoError, OSError) as error:
+            if not isinstance(error, BrokerClosed):
+                self._link.session.detach(self._link, condition_of(error), description_of(error))
+                self._peer.flush()
+        finally:
+            with contextlib.suppress(LazarettoError):
+                await self.receiver.close()
+
+    async def _keep_session(self) -> None:
+        """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
+        while True:
+            until = self.receiver.session_locked_until
+            assert until is not None
+            left = (until - datetime.now(UTC)).total_seconds()
+            if left <= 0:
+                break
+            await asyncio.sleep(left / 2 if self._deletes else left + 0.01)
+            if self._deletes:
+                await self.receiver.renew_session_lock()
+        link = self._link
+        link.session.detach(link, SESSION_LOCK_LOST, "the session's lock ran out: accept the session again")
+        self._peer.flush()
+        self._task.cancel()
+
+    async def _feed(self) -> None:
+        """Hand over what there is for the credit, or wait for the first that comes."""
+        link, drains = self._link, self._link.drain
+        if not self._spare:
+            wait = 0.0 if drains else None
+            receive = self.receiver.receive(min(link.credit, MOST_AT_ONCE), wait)
+            self._waiting = asyncio.ensure_future(receive)
+            try:
+                self._spare = await self._waiting
+            except asyncio.CancelledError:
+                if not self._waiting.cancelled() or self._task.cancelling():
+                    self._waiting.cancel()
+                    raise
+                return
+            finally:
+                self._waiting = None
+        asked, self._spare = self._spare[: link.credit], self._spare[link.credit :]
+        for message in asked:
+            self._hand_over(message)
+        if self._spare and not self._deletes:
+            back, self._spare = self._spare, []
+            await self.receiver.release(back)
+        if drains and link.attached and link.drain and not asked:
+            link.session.finish_drain(link)
+        self._peer.flush()
+
+    def _hand_over(self, message: ReceivedMessage) -> None:
+        link, token = self._link, message.lock_token
+        if token is None or self._deletes:
+            link.session.transfer(link, encode_message(message, deleted=True), b"", settled=True)
+            return
+        payload = encode_message(message, token=token, locked_until=message.locked_until)
+        self._peer.door.held[token] = Held(self.path, message, self)
+        # Service Bus's clients read the tag as a lock token in the byte order of Windows.
+        link.session.transfer(link, payload, token.bytes_le, context=message)
+
+    def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, *, settled: bool) -> None:
+        """Settle messages as the client says, and confirm it unless the client has settled already."""
+        self._peer.start(self._settle(deliveries, state, settled))
+
+    async def _settle(
+        self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool
+    ) -> None:
+        messages = [delivery.context for delivery in deliveries]
+        try:
+            wanted = settlement_of(state)
+            if wanted is None:
+                return
+            await self._peer.door.settle(self.path, messages, wanted)
+        except SettlementError as error:
+            if len(deliveries) > 1:
+                # One lost lock must not keep the others from being settled.
+                for delivery in deliveries:
+                    await self._settle([delivery], state, settled)
+                return
+            self._answer(deliveries, rejected(error), settled)
+        except LazarettoError as error:
+            self._answer(deliveries, rejected(error), settled)
+        else:
+            self._answer(deliveries, echo(state), settled)
+
+    def _answer(self, deliveries: Sequence[Delivery], state: bytes, settled: bool) -> None:
+        if not settled:
+            for delivery in deliveries:
+                self._link.session.settle_sent(delivery, state)
+        self._peer.flush()

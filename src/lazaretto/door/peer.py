@@ -1,0 +1,440 @@
+"""One client's connection: what it attaches, sends, receives and asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lazaretto.aio import AsyncReceiver
+from lazaretto.amqp import AmqpError, Connection, Link, Section, Sections, encode
+from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.conditions import (
+    CONNECTION_FORCED,
+    INVALID_FIELD,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+)
+from lazaretto.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    SaslStarted,
+    SessionEnded,
+)
+from lazaretto.amqp.performatives import Coordinator, Source, Target
+from lazaretto.amqp.sections import Properties
+from lazaretto.amqp.states import ConnectionState
+from lazaretto.amqp.values import Described
+from lazaretto.door import requests
+from lazaretto.door.answers import TIMEOUT, condition_of, description_of, status_of
+from lazaretto.door.consumer import Consumer
+from lazaretto.door.producer import Producer
+from lazaretto.door.signatures import Grant, Right, Unauthorized, check_token, entity_of
+from lazaretto.errors import LazarettoError
+from lazaretto.receiver import NEXT_SESSION, NextSession
+
+if TYPE_CHECKING:
+    from lazaretto.door.server import Door
+
+_log = logging.getLogger("lazaretto.door")
+_TOKENS: Final = "$cbs"
+_MANAGEMENT: Final = "$management"
+_REQUEST_CREDIT: Final = 100
+#: Answers that may wait for the client's credit.
+_MOST_REPLIES: Final = 1_000
+#: Seconds in which a client must have opened its connection.
+_LONGEST_OPENING: Final = 20.0
+_SESSION_FILTER: Final = "com.microsoft:session-filter"
+_LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+_TIMEOUT: Final = "com.microsoft:timeout"
+#: How long a client waits for a session at most, in seconds, as at Service Bus.
+_LONGEST_ACCEPT: Final = 65.0
+#: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
+_RECEIVE_AND_DELETE: Final = 1
+_MIXED: Final = 2
+#: Ticks of .NET: tenths of a microsecond since the year 1.
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS_IN_1970: Final = 621_355_968_000_000_000
+
+
+class _Requests:
+    """A link on which requests to a node come."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+
+
+class _Replies:
+    """A link on which answers go out; those that find no credit wait."""
+
+    def __init__(self, node: str, address: str | None) -> None:
+        self.node = node
+        self.address = address
+        self.waiting: deque[bytes] = deque()
+
+
+class Peer(asyncio.Protocol):
+    """A connection to one client. Everything happens on the loop; the store is asked by coroutines."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.paused = False
+        self.last_sent = time.monotonic()
+        self._connection = Connection(
+            server=True,
+            container_id="lazaretto",
+            idle_time_out=240_000,
+            limits=door.limits,
+            mechanisms=("MSSBCBS", "ANONYMOUS"),
+        )
+        self._transport: asyncio.Transport | None = None
+        self._grants: list[Grant] = []
+        self._links: dict[Link, Producer | Consumer | _Requests | _Replies] = {}
+        self._opening: asyncio.TimerHandle | None = None
+        self._attaching: dict[Link, asyncio.Task[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._on: dict[type[Event], Callable[[Any], None]] = {
+            SaslStarted: self._start_sasl,
+            LinkAttached: self._attach,
+            LinkDetached: lambda event: self._drop(event.link),
+            SessionEnded: self._end_session,
+            MessageReceived: self._receive,
+            CreditChanged: self._look,
+            DeliveriesUpdated: self._update,
+        }
+
+    # The transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self.door.peers) >= self.door.most_connections:
+            transport.abort()
+            return
+        self.door.peers.add(self)
+        self._opening = asyncio.get_running_loop().call_later(_LONGEST_OPENING, self._expect_open)
+
+    def _expect_open(self) -> None:
+        if self._connection.state is not ConnectionState.OPENED and self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._opening is not None:
+            self._opening.cancel()
+        self.door.peers.discard(self)
+        for link in [*self._links, *self._attaching]:
+            self._drop(link)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for event in self._connection.receive(data):
+                act = self._on.get(type(event))
+                if act is not None:
+                    act(event)
+        except Exception as error:
+            self.log_fault(error)
+            self._connection.close("amqp:internal-error", "see the server's log")
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        for consumer in self.consumers():
+            consumer.look()
+
+    def flush(self) -> None:
+        """Send what the connection has to say."""
+        data = self._connection.take()
+        if self._transport is None:
+            return
+        if data:
+            self._transport.write(data)
+            self.last_sent = time.monotonic()
+        if self._connection.state is ConnectionState.CLOSED:
+            self._transport.close()
+
+    def beat(self) -> None:
+        """Say that this end is there, once the connection is open."""
+        if self._connection.state is ConnectionState.OPENED:
+            self._connection.beat()
+            self.flush()
+
+    def close(self) -> None:
+        """Tell the client that the door closes."""
+        self._connection.close(CONNECTION_FORCED, "the server is stopping")
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def finish(self) -> None:
+        """Wait for what was begun for the client: what it was promised is done, what waits is given back."""
+        for link in [*self._links, *self._attaching]:
+            self._drop(link)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=10.0)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine beside the connection. A fault in it is logged, and the client hears nothing."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log_fault(error)
+
+    def log_fault(self, error: BaseException) -> None:
+        """Log what should not happen. Bodies and tokens are in no message of an error."""
+        _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
+
+    # Access.
+
+    def _start_sasl(self, event: SaslStarted) -> None:
+        # Neither mechanism gives a right: that is for tokens.
+        self._connection.authenticate()
+
+    def require(self, path: str, right: Right) -> None:
+        """Raise Unauthorized unless a token of this connection gives a right on a path."""
+        if not self.door.policies:
+            return
+        now = time.time()
+        self._grants = [grant for grant in self._grants if grant.until > now]
+        if not any(grant.allows(path.lower(), right, now) for grant in self._grants):
+            raise Unauthorized(f"expected a token with the right {right.value} on {path!r}, got none")
+
+    def check_access(self) -> None:
+        """Detach the links whose token has expired."""
+        for link, held in list(self._links.items()):
+            if isinstance(held, Producer | Consumer):
+                try:
+                    self.require(held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN)
+                except Unauthorized as error:
+                    link.session.detach(link, condition_of(error), description_of(error))
+                    self._drop(link)
+        self.flush()
+
+    def _put_token(self, sections: Sections) -> requests.Answer:
+        audience = sections.mapping(Section.APPLICATION_PROPERTIES).get("name")
+        (token,) = sections.body() or [None]
+        if self.door.policies:
+            self._grants.append(check_token(str(token), str(audience or ""), self.door.policies, time.time()))
+        return requests.Answer(202, "Accepted")
+
+    # Links.
+
+    def consumers(self) -> Iterator[Consumer]:
+        """Yield the links on which the client receives."""
+        return (one for one in self._links.values() if isinstance(one, Consumer))
+
+    def _attach(self, event: LinkAttached) -> None:
+        self._attaching[event.link] = self.start(self._answer_attach(event.link))
+
+    async def _answer_attach(self, link: Link) -> None:
+        try:
+            if link.sends:
+                await self._attach_receiver(link)
+            else:
+                await self._attach_sender(link)
+        except LazarettoError as error:
+            link.session.refuse(link, condition_of(error), description_of(error))
+        finally:
+            self._attaching.pop(link, None)
+        self.flush()
+
+    async def _attach_sender(self, link: Link) -> None:
+        """Attach a link on which the client sends."""
+        if isinstance(link.target, Coordinator):
+            raise AmqpError(NOT_IMPLEMENTED, "expected no transactions, which this server has not")
+        name = entity_of(link.target.address if link.target is not None else None)
+        if _is_node(name):
+            self._links[link] = _Requests(name)
+            link.session.accept(link)
+            link.session.grant(link, _REQUEST_CREDIT)
+            return
+        self.require(name, Right.SEND)
+        size = await self.door.size_of_messages(name)
+        producer = Producer(self, link, name, self.door.broker.sender(name))
+        self._links[link] = producer
+        link.session.accept(link, max_message_size=size)
+        producer.grant()
+
+    async def _attach_receiver(self, link: Link) -> None:
+        """Attach a link on which the client receives."""
+        source = link.source or Source()
+        name = entity_of(source.address)
+        if _is_node(name):
+            self._links[link] = _Replies(name, None if link.target is None else _address(link.target))
+            link.session.accept(link)
+            return
+        self.require(name, Right.LISTEN)
+        session = _session_of(source)
+        await self.door.check_receivable(name, of_session=session is not None)
+        deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
+        receiver = self.door.broker.receiver(
+            name, mode="receive_and_delete" if deletes else "peek_lock", session=session
+        )
+        properties, filters = {}, source.filter
+        if session is not None:
+            accepted = await self._accept_session(link, receiver)
+            filters = {_SESSION_FILTER: accepted}
+            assert receiver.session_locked_until is not None
+            properties = {_LOCKED_UNTIL: _ticks(receiver.session_locked_until)}
+        if link.snd_settle_mode == _MIXED:
+            link.snd_settle_mode = 0
+        link.session.accept(
+            link, source=msgspec.structs.replace(source, filter=filters), properties=properties
+        )
+        if link.attached:
+            self._links[link] = Consumer(self, link, name, receiver, deletes=deletes)
+        else:
+            await receiver.close()
+
+    async def _accept_session(self, link: Link, receiver: AsyncReceiver) -> str:
+        """Wait as long as the client wants for the session. Raises LazarettoError."""
+        wait = link.properties.get(_TIMEOUT)
+        seconds = wait / 1000 if isinstance(wait, int) and wait > 0 else _LONGEST_ACCEPT
+        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT))
+        if accepted is None:
+            raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
+        return accepted
+
+    def _drop(self, link: Link) -> None:
+        attaching = self._attaching.pop(link, None)
+        if attaching is not None:
+            attaching.cancel()
+        held = self._links.pop(link, None)
+        if isinstance(held, Consumer):
+            held.detach()
+
+    def _end_session(self, event: SessionEnded) -> None:
+        for link in [*self._links, *self._attaching]:
+            if link.session is event.session:
+                self._drop(link)
+
+    def _look(self, event: CreditChanged) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Consumer):
+            held.look()
+        elif isinstance(held, _Replies):
+            self._send_replies(event.link, held)
+
+    def _update(self, event: DeliveriesUpdated) -> None:
+        by_link: dict[Link, list[Any]] = {}
+        for delivery in event.deliveries:
+            by_link.setdefault(delivery.link, []).append(delivery)
+        for link, deliveries in by_link.items():
+            held = self._links.get(link)
+            if isinstance(held, Consumer):
+                held.settle(deliveries, event.state, settled=event.settled)
+
+    def _receive(self, event: MessageReceived) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer):
+            held.take(event)
+        elif isinstance(held, _Requests):
+            if not event.settled:
+                event.link.session.settle(event.delivery_id, event.delivery_id)
+            if event.link.credit < _REQUEST_CREDIT // 2:
+                event.link.session.grant(event.link, _REQUEST_CREDIT)
+            self.start(self._answer(event.link, held.node, event.payload))
+
+    # Requests.
+
+    async def _answer(self, link: Link, node: str, payload: bytes) -> None:
+        about_token = node == _TOKENS
+        properties = Properties()
+        try:
+            sections = Sections(payload)
+            properties = sections.properties()
+            if about_token:
+                said = self._put_token(sections)
+            else:
+                body = (sections.body() or [None])[0]
+                said = await requests.answer(
+                    requests.Request(
+                        self,
+                        node.removesuffix("/" + _MANAGEMENT),
+                        sections.mapping(Section.APPLICATION_PROPERTIES),
+                        body if isinstance(body, dict) else {},
+                    )
+                )
+        except Exception as error:
+            if not isinstance(error, LazarettoError):
+                self.log_fault(error)
+            condition = condition_of(error)
+            said = requests.Answer(status_of(condition), description_of(error), None, condition)
+        reply = b"".join(
+            (
+                encode_composite(Properties(correlation_id=properties.message_id)),
+                _section(Section.APPLICATION_PROPERTIES, requests.status_properties(said, token=about_token)),
+                _section(Section.VALUE, said.body),
+            )
+        )
+        found = self._replies_to(link, node, properties.reply_to)
+        if found is not None:
+            replies, held = found
+            if len(held.waiting) >= _MOST_REPLIES:
+                text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
+                replies.session.detach(replies, RESOURCE_LIMIT_EXCEEDED, text)
+                self._drop(replies)
+            else:
+                held.waiting.append(reply)
+                self._send_replies(replies, held)
+        self.flush()
+
+    def _replies_to(self, link: Link, node: str, address: str | None) -> tuple[Link, _Replies] | None:
+        links = [(one, held) for one, held in self._links.items() if isinstance(held, _Replies)]
+        named = (pair for pair in links if address is not None and pair[1].address == address)
+        near = (pair for pair in links if pair[0].session is link.session and pair[1].node == node)
+        return next(named, None) or next(near, None)
+
+    def _send_replies(self, link: Link, held: _Replies) -> None:
+        while held.waiting and link.credit > 0 and link.attached:
+            link.session.transfer(link, held.waiting.popleft(), secrets.token_bytes(4), settled=True)
+
+
+def _is_node(name: str) -> bool:
+    return name == _TOKENS or name.lower().endswith("/" + _MANAGEMENT)
+
+
+def _session_of(source: Source) -> str | NextSession | None:
+    """Return the session that a source asks for; None: no session. Raises AmqpError."""
+    filters = source.filter or {}
+    if _SESSION_FILTER not in filters:
+        return None
+    wanted = filters[_SESSION_FILTER]
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if wanted is None:
+        return NEXT_SESSION
+    if not isinstance(wanted, str):
+        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
+    return wanted
+
+
+def _ticks(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
+
+
+def _address(target: Target | Coordinator) -> str | None:
+    return target.address if isinstance(target, Target) else None
+
+
+def _section(section: Section, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((section,)) + encode(value)

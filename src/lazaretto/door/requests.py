@@ -1,0 +1,238 @@
+"""Requests of clients to an entity's management node, and their answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lazaretto.amqp import AmqpError
+from lazaretto.amqp.conditions import DECODE_ERROR, NOT_IMPLEMENTED
+from lazaretto.amqp.values import Array, Int, Timestamp
+from lazaretto.door.answers import Settlement, Verb
+from lazaretto.door.conversions import encode_message, message_of, properties_of
+from lazaretto.door.held import Held
+from lazaretto.door.signatures import Right
+from lazaretto.errors import SessionLockLost
+from lazaretto.model.messages import ReceivedMessage
+
+if TYPE_CHECKING:
+    from lazaretto.aio import AsyncReceiver
+    from lazaretto.door.peer import Peer
+
+#: Messages that one peek returns at most.
+MOST_PEEKED: Final = 250
+
+
+class Request(NamedTuple):
+    """A request: of which peer, for which entity, with what."""
+
+    peer: Peer
+    path: str
+    properties: Mapping[Any, Any]
+    body: Mapping[Any, Any]
+
+    def number(self, name: str) -> int:
+        """Return a field that holds a number. Raises AmqpError."""
+        value = self.body.get(name)
+        if not isinstance(value, int):
+            raise AmqpError(DECODE_ERROR, f"expected {name} to be a number, got {type(value).__name__}")
+        return int(value)
+
+    def items(self, name: str) -> list[Any]:
+        """Return a field that holds an array or a list. Raises AmqpError."""
+        value = self.body.get(name)
+        found = value.items if isinstance(value, Array) else value
+        if not isinstance(found, list):
+            raise AmqpError(DECODE_ERROR, f"expected {name} to be an array, got {type(value).__name__}")
+        return found
+
+    def numbers(self, name: str) -> list[int]:
+        """Return a field that holds numbers. Raises AmqpError."""
+        found = self.items(name)
+        if not all(isinstance(one, int) for one in found):
+            raise AmqpError(DECODE_ERROR, f"expected {name} to be numbers, got other values")
+        return [int(one) for one in found]
+
+    def tokens(self) -> list[uuid.UUID]:
+        """Return the lock tokens. Raises AmqpError."""
+        found = self.items("lock-tokens")
+        if not all(isinstance(one, uuid.UUID) for one in found):
+            raise AmqpError(DECODE_ERROR, "expected lock-tokens to be UUIDs, got other values")
+        return found
+
+    def held(self) -> list[Held]:
+        """Return the messages that the lock tokens stand for. Raises MessageLockLost."""
+        return [self.peer.door.held.find(token) for token in self.tokens()]
+
+    def session(self) -> AsyncReceiver:
+        """Return the receiver that holds the session. Raises SessionLockLost."""
+        wanted = self.body.get("session-id")
+        for consumer in self.peer.consumers():
+            if consumer.path == self.path and consumer.receiver.session_id == wanted is not None:
+                return consumer.receiver
+        raise SessionLockLost("expected the id of a session that this connection holds, got another")
+
+
+class Answer(NamedTuple):
+    """A status, its text, and the body of an answer."""
+
+    status: int
+    text: str
+    body: Any = None
+    condition: str | None = None
+
+
+async def _peek(request: Request) -> Answer:
+    limit = min(max(request.number("message-count"), 1), MOST_PEEKED)
+    start, wanted = max(request.number("from-sequence-number"), 0), request.body.get("session-id")
+    receiver = request.peer.door.settler(request.path)
+    found: list[Any] = []
+    while len(found) < limit:
+        page = await receiver.peek(MOST_PEEKED, start)
+        found += [one for one in page if wanted is None or one.session_id == wanted]
+        if len(page) < MOST_PEEKED:
+            break
+        start = page[-1].sequence_number + 1
+    if not found:
+        return Answer(204, "no messages")
+    messages = [
+        {"message": encode_message(one, locked_until=one.locked_until, state=one.state)}
+        for one in found[:limit]
+    ]
+    return Answer(200, "OK", {"messages": messages})
+
+
+async def _renew_locks(request: Request) -> Answer:
+    held = request.held()
+    await request.peer.door.settler(request.path).renew_lock([one.message for one in held])
+    untils = [_milliseconds(one.message.locked_until) for one in held]
+    return Answer(200, "OK", {"expirations": Array(0x83, untils)})
+
+
+async def _schedule(request: Request) -> Answer:
+    messages = []
+    for one in request.items("messages"):
+        payload = one.get("message") if isinstance(one, dict) else None
+        if not isinstance(payload, bytes):
+            raise AmqpError(DECODE_ERROR, "expected messages with a field message of bytes, got others")
+        messages.append(message_of(payload))
+    numbers = await request.peer.door.broker.sender(request.path).send(messages)
+    return Answer(200, "OK", {"sequence-numbers": Array(0x81, list(numbers))})
+
+
+async def _cancel(request: Request) -> Answer:
+    await request.peer.door.broker.sender(request.path).cancel(request.numbers("sequence-numbers"))
+    return Answer(200, "OK")
+
+
+async def _receive_deferred(request: Request) -> Answer:
+    wanted = "session-id" in request.body
+    receiver = request.session() if wanted else request.peer.door.settler(request.path)
+    found = await receiver.receive_deferred(request.numbers("sequence-numbers"))
+    deletes = request.body.get("receiver-settle-mode") == 0
+    if deletes:
+        await receiver.complete(found)
+    messages = [_handed_over(request, one, deletes) for one in found]
+    return Answer(200, "OK", {"messages": messages})
+
+
+def _handed_over(request: Request, message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
+    token = message.lock_token
+    assert token is not None
+    if deletes:
+        return {"lock-token": token, "message": encode_message(message, deleted=True)}
+    request.peer.door.held[token] = Held(request.path, message, None)
+    return {
+        "lock-token": token,
+        "message": encode_message(message, token=token, locked_until=message.locked_until),
+    }
+
+
+#: Verbs by disposition-status; "defered" is how Service Bus spells it.
+_VERBS: Final = {
+    "completed": Verb.COMPLETE,
+    "abandoned": Verb.ABANDON,
+    "defered": Verb.DEFER,
+    "suspended": Verb.DEAD_LETTER,
+    "unlocked": Verb.RELEASE,
+}
+
+
+async def _settle(request: Request) -> Answer:
+    verb = _VERBS.get(str(request.body.get("disposition-status")))
+    if verb is None:
+        raise AmqpError(DECODE_ERROR, f"expected disposition-status to be one of {', '.join(_VERBS)}")
+    held = request.held()
+    given = request.body.get("properties-to-modify")
+    settlement = Settlement(
+        verb,
+        properties_of(given) if isinstance(given, Mapping) and given else None,
+        _text(request.body.get("deadletter-reason")),
+        _text(request.body.get("deadletter-description")),
+    )
+    await request.peer.door.settle(request.path, [one.message for one in held], settlement)
+    return Answer(200, "OK")
+
+
+async def _renew_session(request: Request) -> Answer:
+    until = await request.session().renew_session_lock()
+    return Answer(200, "OK", {"expiration": _milliseconds(until)})
+
+
+async def _get_state(request: Request) -> Answer:
+    return Answer(200, "OK", {"session-state": await request.session().get_session_state()})
+
+
+async def _set_state(request: Request) -> Answer:
+    state = request.body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise AmqpError(DECODE_ERROR, "expected session-state to be bytes or null, got another type")
+    await request.session().set_session_state(state)
+    return Answer(200, "OK")
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _milliseconds(moment: datetime | None) -> Timestamp:
+    moment = moment or datetime.now(UTC)
+    return Timestamp(int(moment.timestamp() * 1000))
+
+
+#: What each operation needs, and what does it.
+_OPERATIONS: Final[dict[str, tuple[Right, Callable[[Request], Awaitable[Answer]]]]] = {
+    "com.microsoft:peek-message": (Right.LISTEN, _peek),
+    "com.microsoft:renew-lock": (Right.LISTEN, _renew_locks),
+    "com.microsoft:schedule-message": (Right.SEND, _schedule),
+    "com.microsoft:cancel-scheduled-message": (Right.SEND, _cancel),
+    "com.microsoft:receive-by-sequence-number": (Right.LISTEN, _receive_deferred),
+    "com.microsoft:update-disposition": (Right.LISTEN, _settle),
+    "com.microsoft:renew-session-lock": (Right.LISTEN, _renew_session),
+    "com.microsoft:get-session-state": (Right.LISTEN, _get_state),
+    "com.microsoft:set-session-state": (Right.LISTEN, _set_state),
+}
+
+
+async def answer(request: Request) -> Answer:
+    """Do what a request asks for. Raises LazarettoError."""
+    name = request.properties.get("operation")
+    found = _OPERATIONS.get(str(name))
+    if found is None:
+        raise AmqpError(NOT_IMPLEMENTED, f"expected a known operation, got {name!r}")
+    right, operation = found
+    request.peer.require(request.path, right)
+    return await operation(request)
+
+
+def status_properties(said: Answer, *, token: bool) -> dict[str, Any]:
+    """Return the application properties of an answer; those to tokens have names of their own."""
+    status, text, condition = (
+        ("status-code", "status-description", "error-condition")
+        if token
+        else ("statusCode", "statusDescription", "errorCondition")
+    )
+    given: dict[str, Any] = {status: Int(said.status), text: said.text}
+    return given if said.condition is None else {**given, condition: said.condition}

@@ -1,0 +1,146 @@
+"""The server: one store, one event loop, any number of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from lazaretto.aio import AsyncBroker, AsyncReceiver
+from lazaretto.amqp import ConnectionLimits
+from lazaretto.door.answers import Settlement, Verb
+from lazaretto.door.held import HeldMessages
+from lazaretto.door.peer import Peer
+from lazaretto.door.signatures import AccessPolicy
+from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.messages import ReceivedMessage
+
+#: Connections at the same time.
+MOST_CONNECTIONS: Final = 5_000
+#: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
+#: hold a lock of theirs until something comes.
+_SILENCE: Final = 5.0
+#: Seconds between two looks at messages whose locks ran out.
+_SWEEP: Final = 60.0
+
+
+class Door:
+    """What all connections share: the broker, access policies, and the messages that clients hold."""
+
+    def __init__(
+        self,
+        broker: AsyncBroker,
+        policies: Iterable[AccessPolicy] = (),
+        limits: ConnectionLimits | None = None,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
+        self.broker = broker
+        self.most_connections = most_connections
+        self.policies = {policy.name: policy for policy in policies}
+        self.limits = limits or ConnectionLimits()
+        self.peers: set[Peer] = set()
+        self.held = HeldMessages()
+        #: Where clients connect: the port that was asked for, or a free one.
+        self.port = 0
+        self._settlers: dict[str, AsyncReceiver] = {}
+
+    def settler(self, path: str) -> AsyncReceiver:
+        """Return a receiver that settles, renews and peeks for everybody on a path."""
+        found = self._settlers.get(path)
+        if found is None:
+            found = self._settlers[path] = self.broker.receiver(path)
+        return found
+
+    async def settle(self, path: str, messages: list[ReceivedMessage], wanted: Settlement) -> None:
+        """Do with messages what a settlement says, with all or none. Raises SettlementError."""
+        receiver, properties = self.settler(path), wanted.properties
+        if wanted.verb is Verb.COMPLETE:
+            await receiver.complete(messages)
+        elif wanted.verb is Verb.RELEASE:
+            await receiver.release(messages)
+        elif wanted.verb is Verb.ABANDON:
+            await receiver.abandon(messages, properties=properties)
+        elif wanted.verb is Verb.DEFER:
+            await receiver.defer(messages, properties=properties)
+        else:
+            await receiver.dead_letter(
+                messages, reason=wanted.reason, description=wanted.description, properties=properties
+            )
+        self.held.forget(messages)
+
+    async def size_of_messages(self, path: str) -> int:
+        """Return how large a message an entity takes, in bytes. Raises EntityNotFound, InvalidPath."""
+        try:
+            queue = await self.broker.queue(path)
+        except (EntityNotFound, NotAllowed):
+            topic = await self.broker.topic(path)
+            return topic.options.max_message_size
+        return queue.options.max_message_size
+
+    async def check_receivable(self, path: str, *, of_session: bool) -> None:
+        """Raise EntityNotFound, or NotAllowed if a receiver of a session, or of none, cannot be had there."""
+        found = EntityPath.parse(path)
+        options = (await self.broker.queue(found.queue)).options
+        requires = options.requires_session and found.subqueue is Subqueue.MAIN
+        if requires != of_session:
+            wanted = "a receiver of a session" if requires else "a receiver without a session"
+            raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
+
+    async def keep(self) -> None:
+        """Tell silent clients that the server is there, and forget locks that ran out."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(_SILENCE)
+            now = time.monotonic()
+            for peer in list(self.peers):
+                peer.check_access()
+                if now - peer.last_sent >= _SILENCE:
+                    peer.beat()
+            if now - swept >= _SWEEP:
+                swept = now
+                self.held.sweep(datetime.now(UTC))
+
+
+@contextlib.asynccontextmanager
+async def open_door(
+    broker: AsyncBroker,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 5672,
+    policies: Iterable[AccessPolicy] = (),
+    limits: ConnectionLimits | None = None,
+    most_connections: int = MOST_CONNECTIONS,
+) -> AsyncIterator[Door]:
+    """Serve AMQP 1.0 clients while the context lasts.
+
+    `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys clients sign their tokens
+    with; without any, everybody may do everything, on this machine only. Raises InvalidOption for another
+    address, because nothing is encrypted.
+    """
+    if not _is_loopback(host):
+        raise InvalidOption(f"expected an address of this machine, such as 127.0.0.1, got {host!r}")
+    door = Door(broker, policies, limits, most_connections)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Peer(door), host, port)
+    door.port = server.sockets[0].getsockname()[1]
+    keeping = asyncio.ensure_future(door.keep())
+    try:
+        yield door
+    finally:
+        keeping.cancel()
+        server.close()
+        for peer in list(door.peers):
+            peer.close()
+        await asyncio.gather(*(peer.finish() for peer in list(door.peers)), keeping, return_exceptions=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""The door, with clients of other makers."""

@@ -1,0 +1,250 @@
+"""The door with a client written by hand: what no SDK would do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from lazaretto import Message, aio
+from lazaretto.amqp import Connection, Link, Sections, encode
+from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    Opened,
+    SessionBegun,
+)
+from lazaretto.amqp.performatives import Modified, Rejected, Source, Target
+from lazaretto.door import AccessPolicy, Door, open_door
+from lazaretto.errors import InvalidOption
+
+E = TypeVar("E", bound=Event)
+BODY = b"\x00\x53\x75\xa0\x05hello"
+
+
+class Client:
+    """The engine as a client, on a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection = Connection(server=False, container_id="client", sasl=("ANONYMOUS", None))
+        self.events: list[Event] = []
+        self._reader, self.writer = reader, writer
+
+    async def until(self, kind: type[E]) -> E:
+        """Return the next event of a kind, taken out."""
+        while True:
+            for event in self.events:
+                if isinstance(event, kind):
+                    self.events.remove(event)
+                    return event
+            self.writer.write(self.connection.take())
+            async with asyncio.timeout(20):
+                data = await self._reader.read(65_536)
+            assert data, "the door hung up"
+            self.events += self.connection.receive(data)
+
+    async def link(self, *, sends: bool, address: str = "q", name: str = "l", settled: bool = False) -> Link:
+        """Attach a link in a session of its own."""
+        session = self.connection.begin()
+        await self.until(SessionBegun)
+        session.attach(
+            name,
+            sends=sends,
+            source=Source(address),
+            target=Target(address),
+            snd_settle_mode=1 if settled else 2,
+        )
+        return (await self.until(LinkAttached)).link
+
+
+@contextlib.asynccontextmanager
+async def connected(door: Door) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    client = Client(reader, writer)
+    await client.until(Opened)
+    yield client
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[tuple[aio.AsyncBroker, Door]]:
+    async with await aio.connect(path / "store.db") as broker:
+        await broker.create_queue("q")
+        async with open_door(broker, port=0, **options) as door:
+            yield broker, door
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_a_hundred_open_sends_are_stored_in_order(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            link = await client.link(sends=True)
+            while link.credit < 100:
+                await client.until(CreditChanged)
+            for n in range(100):
+                link.session.transfer(link, b"\x00\x53\x75" + encode(b"%d" % n), b"%d" % n)
+            answered = 0
+            while answered < 100:
+                answered += len((await client.until(DeliveriesUpdated)).deliveries)
+            assert [m.body for m in await broker.peek("q", 100)] == [b"%d" % n for n in range(100)]
+
+    run(work)
+
+
+def test_no_more_than_the_credit_is_handed_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.sender("q").send([Message(b"x")] * 10)
+            link = await client.link(sends=False)
+            link.session.grant(link, 3)
+            numbers = [(await client.until(MessageReceived)).delivery_id for _ in range(3)]
+            assert (await broker.queue("q")).counts.locked == 3
+            # A drain answers at once with what there is, and takes the rest of the credit back.
+            link.session.settle(numbers[0], numbers[-1])
+            link.session.grant(link, 20, drain=True)
+            for _ in range(7):
+                await client.until(MessageReceived)
+            while link.credit:
+                await client.until(CreditChanged)
+
+    run(work)
+
+
+def test_credit_that_is_taken_back_leaves_nothing_locked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            link = await client.link(sends=False)
+            link.session.grant(link, 5)
+            link.session.grant(link, 0)
+            link.session.grant(link, 5, drain=True)
+            while link.credit:
+                await client.until(CreditChanged)
+            await broker.sender("q").send(Message(b"x"))
+            async with broker.receiver("q") as own:
+                assert len(await own.receive(1)) == 1
+
+    run(work)
+
+
+def test_what_is_no_message_is_rejected_and_the_link_goes_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            link = await client.link(sends=True)
+            while not link.credit:
+                await client.until(CreditChanged)
+            for payload in (
+                b"junk",
+                b"\x00\x53\x77" + encode([1, 2]),
+                b"\x00\x53\x74" + encode({"l": [1]}) + BODY,
+            ):
+                link.session.transfer(link, payload, b"t")
+                state = (await client.until(DeliveriesUpdated)).state
+                assert isinstance(state, Rejected)
+                assert state.error is not None
+                assert "expected" in (state.error.description or "")
+            link.session.transfer(link, BODY, b"t")
+            assert not isinstance((await client.until(DeliveriesUpdated)).state, Rejected)
+            assert (await broker.queue("q")).counts.total == 1
+
+    run(work)
+
+
+def test_released_is_no_attempt_and_modified_is_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.sender("q").send(Message(b"x"))
+            link = await client.link(sends=False)
+            link.session.grant(link, 1)
+            first = await client.until(MessageReceived)
+            state = encode_composite(Modified(True, message_annotations={"tried": 1}))
+            link.session.settle(first.delivery_id, first.delivery_id, state)
+            link.session.grant(link, 1)
+            again = await client.until(MessageReceived)
+            sections = Sections(again.payload)
+            assert sections.header().delivery_count == 1
+            assert uuid.UUID(bytes_le=again.delivery_tag)
+
+    run(work)
+
+
+def test_a_link_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (_, door), connected(door) as client:
+            await client.link(sends=True, address="nowhere", name="a")
+            error = (await client.until(LinkDetached)).error
+            assert error is not None
+            assert error.condition == "amqp:not-found"
+            await client.link(sends=True, name="b")
+
+    run(work)
+
+
+def test_without_a_token_nothing_is_allowed(tmp_path: Path) -> None:
+    async def work() -> None:
+        policies = [AccessPolicy("p", "secret")]
+        async with opened(tmp_path, policies=policies) as (_, door), connected(door) as client:
+            for sends, name in ((True, "a"), (False, "b")):
+                await client.link(sends=sends, name=name)
+                error = (await client.until(LinkDetached)).error
+                assert error is not None
+                assert error.condition == "amqp:unauthorized-access"
+                assert "secret" not in (error.description or "")
+
+    run(work)
+
+
+def test_only_this_machine_is_served(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.connect(tmp_path / "store.db") as broker:
+            for host in ("0.0.0.0", "192.0.2.1", "example.com", ""):
+                with pytest.raises(InvalidOption, match="expected an address of this machine"):
+                    async with open_door(broker, host=host, port=0):
+                        pass
+
+    run(work)
+
+
+def test_connections_are_bounded_and_noise_is_hung_up_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path, most_connections=3) as (_, door):
+            dice = random.Random(7)
+            for _ in range(50):
+                reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+                writer.write(dice.choice((b"", b"AMQP\x00\x01\x00\x00")) + dice.randbytes(200) + b"\xff" * 8)
+                async with asyncio.timeout(20):
+                    with contextlib.suppress(OSError):
+                        while await reader.read(4_096):
+                            pass
+                writer.close()
+            async with connected(door), connected(door), connected(door):
+                with socket.create_connection(("127.0.0.1", door.port)) as late:
+                    late.settimeout(20)
+                    assert await asyncio.to_thread(_is_hung_up, late)
+            async with connected(door) as client:
+                await client.link(sends=True)
+
+    run(work)
+
+
+def _is_hung_up(late: socket.socket) -> bool:
+    try:
+        return late.recv(10) == b""
+    except ConnectionError:
+        return True

@@ -1,0 +1,304 @@
+"""Azure's own Service Bus client for Python, unchanged, at the door."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+from door.served import Served
+from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
+
+WAIT = 20
+
+
+def connected(served: Served, key: str = "any") -> ServiceBusClient:
+    text = served.connection_string.replace("SharedAccessKey=KEY", f"SharedAccessKey={key}")
+    return ServiceBusClient.from_connection_string(text, retry_total=0)
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[ServiceBusClient]:
+    with connected(served) as client:
+        yield client
+
+
+def send(client: ServiceBusClient, queue: str, *messages: str | ServiceBusMessage) -> None:
+    with client.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(m) if isinstance(m, str) else m for m in messages])
+
+
+def bodies(messages: list[ServiceBusReceivedMessage]) -> list[str]:
+    return [str(message) for message in messages]
+
+
+def test_every_field_travels(client: ServiceBusClient, broker: Broker) -> None:
+    properties = {"n": 5, "f": 2.5, "t": "é", "b": True, "u": uuid.UUID(int=7), "none": None}
+    given = ServiceBusMessage(
+        b"\x00body\xff",
+        message_id="m",
+        subject="s",
+        correlation_id="c",
+        to="there",
+        reply_to="here",
+        reply_to_session_id="r",
+        content_type="text/plain",
+        partition_key="p",
+        time_to_live=timedelta(hours=1),
+        application_properties=properties,  # type: ignore[arg-type]
+    )
+    send(client, "q", given)
+    (seen,) = broker.peek("q")
+    assert seen.body == b"\x00body\xff"
+    assert seen.properties == properties
+    assert (seen.message_id, seen.subject, seen.correlation_id) == ("m", "s", "c")
+    assert (seen.to, seen.reply_to, seen.reply_to_session_id) == ("there", "here", "r")
+    assert (seen.content_type, seen.partition_key) == ("text/plain", "p")
+    assert seen.time_to_live == timedelta(hours=1)
+    with client.get_queue_receiver("q") as receiver:
+        (found,) = receiver.receive_messages(1, WAIT)
+        assert b"".join(found.body) == b"\x00body\xff"
+        assert {str(k, "utf-8"): v for k, v in found.application_properties.items()} == {  # type: ignore[union-attr, arg-type]
+            **properties,
+            "t": "é".encode(),
+        }
+        assert (found.message_id, found.subject, found.correlation_id) == ("m", "s", "c")
+        assert (found.to, found.reply_to, found.reply_to_session_id) == ("there", "here", "r")
+        assert (found.content_type, found.partition_key) == ("text/plain", "p")
+        assert found.sequence_number == seen.sequence_number
+        assert found.time_to_live == timedelta(hours=1)
+        assert found.delivery_count == 0
+        assert abs(found.enqueued_time_utc - seen.enqueued_time) < timedelta(milliseconds=1)  # type: ignore[operator]
+        receiver.complete_message(found)
+    assert broker.queue("q").counts.total == 0
+
+
+def test_what_python_sends_the_sdk_receives(client: ServiceBusClient, broker: Broker) -> None:
+    broker.sender("q").send(Message(b"from Python", subject="s", properties={"when": datetime.now(UTC)}))
+    with client.get_queue_receiver("q") as receiver:
+        (found,) = receiver.receive_messages(1, WAIT)
+        assert (str(found), found.subject) == ("from Python", "s")
+
+
+def test_each_way_to_settle(client: ServiceBusClient, broker: Broker) -> None:
+    send(client, "q", *"abcde")
+    with client.get_queue_receiver("q") as receiver:
+        a, b, c, d, e = receiver.receive_messages(5, WAIT)
+        receiver.complete_message(a)
+        receiver.abandon_message(b)
+        receiver.defer_message(c)
+        receiver.dead_letter_message(d, reason="why", error_description="because")
+        assert receiver.renew_message_lock(e) > datetime.now(UTC)
+        (again,) = receiver.receive_messages(1, WAIT)
+        assert (str(again), again.delivery_count) == ("b", 1)
+        (deferred,) = receiver.receive_deferred_messages([c.sequence_number])  # type: ignore[list-item]
+        assert str(deferred) == "c"
+        receiver.complete_message(deferred)
+    (dead,) = broker.dead_letters("q")
+    assert (dead.reason, dead.description) == ("why", "because")
+    with client.get_queue_receiver(
+        "q",
+        sub_queue=ServiceBusSubQueue.DEAD_LETTER,
+        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+    ) as receiver:
+        (letter,) = receiver.receive_messages(1, WAIT)
+        assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("why", "because")
+    assert broker.queue("q").counts.dead_letter == 0
+
+
+def test_a_lost_lock_is_told_and_spares_the_others(client: ServiceBusClient, broker: Broker) -> None:
+    broker.update_queue("q", lock_duration=1)
+    send(client, "q", "a", "b")
+    with client.get_queue_receiver("q") as receiver:
+        first, second = receiver.receive_messages(2, WAIT)
+        with broker.receiver("q") as other:
+            # Both locks run out, and somebody else takes the first message.
+            (taken,) = other.receive(1, max_wait=WAIT)
+            assert taken.sequence_number == first.sequence_number
+            with pytest.raises(MessageLockLostError):
+                receiver.complete_message(first)
+            other.complete(taken)
+        assert second.sequence_number == 2
+
+
+def test_schedule_cancel_and_peek(client: ServiceBusClient, broker: Broker) -> None:
+    with client.get_queue_sender("q") as sender:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        one, two = sender.schedule_messages([ServiceBusMessage("one"), ServiceBusMessage("two")], later)
+        sender.cancel_scheduled_messages([one])
+    with client.get_queue_receiver("q") as receiver:
+        (seen,) = receiver.peek_messages(5)
+        assert (str(seen), seen.sequence_number) == ("two", two)
+        assert receiver.receive_messages(1, 0.5) == []
+    assert broker.queue("q").counts.scheduled == 1
+
+
+def test_a_receiver_waits_and_is_woken(client: ServiceBusClient, broker: Broker) -> None:
+    with client.get_queue_receiver("q") as receiver:
+        assert receiver.receive_messages(1, 0.5) == []
+        broker.sender("q").send(Message(b"soon"))
+        assert bodies(receiver.receive_messages(1, WAIT)) == ["soon"]
+
+
+def test_a_closed_receiver_leaves_nothing_locked(client: ServiceBusClient, broker: Broker) -> None:
+    with client.get_queue_receiver("q", prefetch_count=0) as receiver:
+        assert receiver.receive_messages(5, 0.5) == []
+    broker.sender("q").send(Message(b"x"))
+    with broker.receiver("q") as own:
+        (found,) = own.receive(1, max_wait=WAIT)
+        assert found.delivery_count == 0
+
+
+def test_topics(client: ServiceBusClient, broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.create_subscription("t", "all")
+    broker.create_subscription("t", "some", rules=[Rule("r", SqlFilter("n > 1"))])
+    with client.get_topic_sender("t") as sender:
+        for n in (1, 2):
+            sender.send_messages(ServiceBusMessage(f"{n}", application_properties={"n": n}))
+    for name, expected in (("all", ["1", "2"]), ("some", ["2"])):
+        with client.get_subscription_receiver("t", name) as receiver:
+            found = receiver.receive_messages(2, WAIT if name == "all" else 2)
+            assert bodies(found) == expected
+
+
+class TestSessions:
+    @pytest.fixture(autouse=True)
+    def queue(self, broker: Broker) -> None:
+        broker.create_queue("s", QueueOptions(requires_session=True, lock_duration=30))
+
+    def test_each_is_taken_in_order(self, client: ServiceBusClient) -> None:
+        send(client, "s", *(ServiceBusMessage(f"{n}", session_id="ab"[n % 2]) for n in range(6)))
+        with client.get_queue_receiver("s", session_id=NEXT_AVAILABLE_SESSION) as receiver:
+            assert receiver.session.session_id == "a"
+            assert receiver.session.locked_until_utc > datetime.now(UTC)  # type: ignore[operator]
+            found = receiver.receive_messages(10, WAIT)
+            assert bodies(found) == ["0", "2", "4"]
+            receiver.session.set_state(b"half")
+            assert receiver.session.get_state() == b"half"
+            assert receiver.session.renew_lock() > datetime.now(UTC)
+            for message in found:
+                receiver.complete_message(message)
+            with client.get_queue_receiver("s", session_id="b") as other:
+                assert bodies(other.receive_messages(10, WAIT)) == ["1", "3", "5"]
+            with pytest.raises(SessionCannotBeLockedError), client.get_queue_receiver("s", session_id="a"):
+                pass
+        with client.get_queue_receiver("s", session_id="a") as receiver:
+            assert receiver.session.get_state() == b"half"
+
+    def test_no_session_free_in_time(self, client: ServiceBusClient) -> None:
+        with (
+            pytest.raises(OperationTimeoutError),
+            client.get_queue_receiver("s", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1),
+        ):
+            pass
+
+    def test_the_wrong_kind_of_receiver_is_refused(self, client: ServiceBusClient) -> None:
+        with pytest.raises(ServiceBusError, match="receiver of a session"), client.get_queue_receiver("s"):
+            pass
+        with pytest.raises(ServiceBusError), client.get_queue_receiver("q", session_id="a"):
+            pass
+
+    def test_a_lock_that_runs_out_detaches(self, client: ServiceBusClient, broker: Broker) -> None:
+        broker.update_queue("s", lock_duration=1)
+        send(client, "s", ServiceBusMessage("x", session_id="a"))
+        with client.get_queue_receiver("s", session_id="a") as receiver:
+            (message,) = receiver.receive_messages(1, WAIT)
+            # Somebody else can have the session when the lock has run out.
+            with (
+                broker.receiver("s", session=_free_session(broker)),
+                pytest.raises((SessionLockLostError, MessageLockLostError)),
+            ):
+                receiver.complete_message(message)
+
+
+def _free_session(broker: Broker) -> str:
+    """Return a session's id as soon as it is free."""
+    with broker.receiver("s", session=NEXT_SESSION) as receiver:
+        found = receiver.accept_session(WAIT)
+    assert found is not None
+    return found
+
+
+class TestAccess:
+    @pytest.fixture
+    def guarded(self, serve: Callable[..., Served], tmp_path: Path) -> Served:
+        file = tmp_path / "key"
+        file.write_text("the key\n")
+        return serve("--key-file", str(file))
+
+    def test_the_right_key(self, guarded: Served, broker: Broker) -> None:
+        with connected(guarded, "the key") as client:
+            send(client, "q", "in")
+        assert broker.queue("q").counts.active == 1
+
+    def test_a_wrong_key(self, guarded: Served, broker: Broker) -> None:
+        with connected(guarded, "another") as client, pytest.raises(ServiceBusAuthenticationError):
+            send(client, "q", "in")
+        assert broker.queue("q").counts.total == 0
+
+
+def test_what_is_not_there(client: ServiceBusClient) -> None:
+    with pytest.raises(MessagingEntityNotFoundError, match="nowhere"):
+        send(client, "nowhere", "x")
+    with pytest.raises(MessagingEntityNotFoundError), client.get_queue_receiver("nowhere"):
+        pass
+
+
+def test_a_message_too_large_is_refused(client: ServiceBusClient, broker: Broker) -> None:
+    broker.create_queue("small", QueueOptions(max_message_size=1024))
+    with pytest.raises(ServiceBusError):
+        send(client, "small", "x" * 2000)
+    send(client, "small", "x")
+    assert broker.queue("small").counts.active == 1
+
+
+def test_poison_is_set_aside(client: ServiceBusClient, broker: Broker) -> None:
+    broker.update_queue("q", policy=PoisonPolicy(receive_retry_count=1))
+    send(client, "q", "bad")
+    with client.get_queue_receiver("q") as receiver:
+        for count in (0, 1):
+            (message,) = receiver.receive_messages(1, WAIT)
+            assert message.delivery_count == count
+            receiver.abandon_message(message)
+        assert receiver.receive_messages(1, 0.5) == []
+    assert broker.queue("q").counts.dead_letter == 1
+
+
+@pytest.mark.stores("sqlite")
+def test_a_killed_door_loses_nothing(serve: Callable[..., Served], broker: Broker) -> None:
+    served = serve()
+    with connected(served) as client:
+        send(client, "q", *(f"{n}" for n in range(100)))
+        with client.get_queue_receiver("q") as receiver:
+            held = receiver.receive_messages(100, WAIT)
+            for message in held[:40]:
+                receiver.complete_message(message)
+            served.process.kill()
+            served.process.wait()
+            with pytest.raises(ServiceBusError):
+                receiver.complete_message(held[40])
+    assert broker.queue("q").counts.total == 60
+    with connected(serve()) as client:
+        send(client, "q", "last")
+    assert broker.queue("q").counts.total == 61

@@ -1,0 +1,81 @@
+"""Shared access signatures: who made one, for what, until when."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import urllib.parse
+
+import pytest
+
+from lazaretto.door.signatures import AccessPolicy, Right, Unauthorized, check_token, entity_of
+from lazaretto.errors import InvalidOption
+
+NOW = 1_000.0
+POLICIES = [
+    AccessPolicy("all", "key"),
+    AccessPolicy("listen", "other", frozenset({Right.LISTEN})),
+    AccessPolicy("orders", "third", scope="orders"),
+]
+
+
+def token(resource: str = "sb://host/", name: str = "all", key: str = "key", expiry: str = "2000") -> str:
+    """Return a token as the SDK makes it."""
+    resource = urllib.parse.quote_plus(resource)
+    raw = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
+    signature = urllib.parse.quote(base64.b64encode(raw))
+    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={name}"
+
+
+def test_a_valid_one_gives_rights_below_its_audience() -> None:
+    grant = check_token(token(), "sb://host/Orders/$management", POLICIES, NOW)
+    assert grant.allows("orders", Right.SEND, NOW)
+    assert grant.allows("orders/subscriptions/a", Right.LISTEN, NOW)
+    assert not grant.allows("orders2", Right.SEND, NOW)
+    assert not grant.allows("orders", Right.SEND, 2000)
+    listen = check_token(token(name="listen", key="other"), "amqp://host/q", POLICIES, NOW)
+    assert listen.allows("q", Right.LISTEN, NOW)
+    assert not listen.allows("q", Right.SEND, NOW)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "Bearer x",
+        "SharedAccessSignature",
+        "SharedAccessSignature sr=a&sig=b&se=c",
+        token(key="wrong"),
+        token(name="nobody"),
+        token(expiry="999"),
+        token(expiry="never"),
+        token().replace("sig=", "sig=%00"),
+        token().replace("se=2000", "se=3000"),
+        token(resource="sb://host/other"),
+        token(name="orders", key="third").replace("skn=orders", "skn=all"),
+    ],
+)
+def test_any_other_is_refused(given: str) -> None:
+    with pytest.raises(Unauthorized, match="expected") as caught:
+        check_token(given, "sb://host/q", POLICIES, NOW)
+    assert "key" not in str(caught.value).replace("the key of a policy", "")
+
+
+def test_a_policy_of_one_entity_is_of_no_other() -> None:
+    given = token(name="orders", key="third")
+    assert check_token(given, "sb://host/orders", POLICIES, NOW).rights == frozenset(Right)
+    with pytest.raises(Unauthorized, match="orders"):
+        check_token(given, "sb://host/q", POLICIES, NOW)
+
+
+def test_addresses_of_entities() -> None:
+    assert entity_of("amqps://host:5671/a/b%20c/") == "a/b c"
+    assert entity_of("q") == "q"
+    assert entity_of(None) == entity_of("sb://host") == ""
+
+
+def test_a_policy_needs_a_key_and_hides_it() -> None:
+    assert "key" not in repr(AccessPolicy("all", "key")).replace("lazaretto", "")
+    with pytest.raises(InvalidOption):
+        AccessPolicy("all", "")

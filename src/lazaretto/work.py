@@ -37,7 +37,7 @@ class TransactionSavepoint:
         owner = self._owner
         owner.refuse_ended()
         if self not in owner._savepoints:
-            raise TransactionError("this savepoint was undone by a rollback to an earlier one")
+            raise TransactionError("this savepoint no longer exists: a rollback to an earlier one undid it")
         del owner._savepoints[owner._savepoints.index(self) + 1 :]
         owner._settled = dict(self._settled)
         del owner._operations[self._operations :]
@@ -114,7 +114,7 @@ class UnitOfWork:
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, LazarettoError):
                 raise
-            raise InvalidOption(f"the database cannot take these parameters: {error}") from error
+            raise InvalidOption(f"the database rejects these parameters: {error}") from error
 
     @property
     def paramstyle(self) -> str:

@@ -282,7 +282,7 @@ class TestFailures:
             operator.execute("SELECT pg_reload_conf()")
             try:
                 until = time.monotonic() + 10
-                with pytest.raises(StoreReadOnly, match="takes no changes"):
+                with pytest.raises(StoreReadOnly, match="rejects changes"):
                     while time.monotonic() < until:
                         broker.sender("work").send(Message(b"x"))
             finally:

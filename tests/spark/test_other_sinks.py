@@ -53,8 +53,8 @@ def test_a_query_that_only_looks_says_so_once(
     for _ in range(3):
         offset = reader.latestOffset(offset, ReadMaxRows(1))
     assert [record.message for record in caplog.records if "only looks" in record.message] == [
-        "nobody has settled claim 1 of consumer 'spark' of 'work': this query only looks. Its messages stay "
-        "locked while it runs; after that they are given back, uncharged. To settle them use "
+        "nobody has settled claim 1 of consumer 'spark' of 'work': this query only reads. Its messages stay "
+        "locked while it runs; then they are released without counting an attempt. To settle them use "
         "lazaretto.spark.process, or lazaretto.spark.settle(batch, ...) in foreachBatch"
     ]
     caplog.clear()

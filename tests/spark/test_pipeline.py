@@ -251,7 +251,7 @@ class TestBadInput:
             ({"maxRows": "many"}, "expected option max_rows to be a number"),
             ({"maxRows": "0"}, "max_rows"),
             ({"queue": "nowhere"}, "nowhere"),
-            ({"store": "/nowhere/at/all.db"}, "there is no store"),
+            ({"store": "/nowhere/at/all.db"}, "no store exists"),
             ({"store": "env:NO_SUCH_NAME"}, "NO_SUCH_NAME"),
         ],
     )
@@ -355,7 +355,7 @@ class TestBadInput:
                         Path(store + end).rename(away + end)
             return {"n": int(message.body), "text": None}
 
-        with pytest.raises(Exception, match="there is no store"):
+        with pytest.raises(Exception, match="no store exists"):
             pipeline.run(slow, isolation="inline")
         for end in ("", "-wal", "-shm"):
             moved = Path(away + end)
@@ -435,7 +435,7 @@ class TestWhoseResults:
         broker.delete_queue("work")
         broker.create_queue("work")
         send(broker, b"11")
-        with pytest.raises(InvalidOption, match="which was made anew"):
+        with pytest.raises(InvalidOption, match="which was created again"):
             self.other(spark, pipeline)
         assert len(pipeline.rows()) == 10
         assert broker.queue("work").counts.active == 1

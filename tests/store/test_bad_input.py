@@ -231,7 +231,7 @@ class TestConnect:
         assert not (tmp_path / "x.db").exists()
 
     def test_a_store_that_must_exist(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match="there is no store here"):
+        with pytest.raises(StoreError, match="no store exists here"):
             lazaretto.connect(tmp_path / "x.db", create=False)
         assert not (tmp_path / "x.db").exists()
 

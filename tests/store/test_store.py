@@ -117,7 +117,7 @@ class TestSchema:
     def test_a_file_that_is_no_database_is_left_alone(self, file: Path) -> None:
         file.write_bytes(b"not a database\n" * 100)
         before = file.read_bytes()
-        with pytest.raises(StoreCorrupt, match="is not a database; it was left as it is"):
+        with pytest.raises(StoreCorrupt, match="is not a database and was not changed"):
             lazaretto.connect(file)
         assert file.read_bytes() == before
 
@@ -131,7 +131,7 @@ class TestAdopt:
 
     def test_refused_unless_asked_for(self, file: Path) -> None:
         before = file.read_bytes()
-        with pytest.raises(StoreForeign, match="belongs to another application and was left as it is"):
+        with pytest.raises(StoreForeign, match="belongs to another application and was not changed"):
             lazaretto.connect(file)
         assert file.read_bytes() == before
 

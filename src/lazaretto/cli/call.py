@@ -60,8 +60,8 @@ class Call:
         except FileNotFoundError:
             raise CommandError(
                 "store_not_found",
-                f"there is no store at {without_password(url)}; check the path (--store or {ENVIRONMENT}), "
-                "or make one with `lazaretto queue create`",
+                f"no store exists at {without_password(url)}; check the path (--store or {ENVIRONMENT}), "
+                "or create one with `lazaretto queue create`",
                 Exit.STORE,
             ) from None
         except OSError as error:

@@ -117,7 +117,7 @@ def print_letters(
     """Print the dead letters of a queue that a filter lets through."""
     # A table shows nothing of the message itself.
     found = broker.dead_letters(queue, which, limit=limit, messages=listing.wants_objects)
-    empty = f"no dead letters in {queue}" if which.is_empty else f"no such dead letters in {queue}"
+    empty = f"no dead letters in {queue}" if which.is_empty else f"no matching dead letters in {queue}"
     listing.print_all(found, _COLUMNS, _row, empty, spare=_SPARE)
 
 

@@ -129,7 +129,7 @@ def contract(
     messages: Annotated[
         list[str],
         typer.Argument(
-            metavar="TYPE=SENDER...", help="Message types, and who sends each: initiator, target or any."
+            metavar="TYPE=SENDER...", help="Message types and their sender: initiator, target or any."
         ),
     ],
 ) -> None:

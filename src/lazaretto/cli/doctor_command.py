@@ -64,7 +64,7 @@ def examine(broker: Broker) -> dict[str, Any]:
         if free < _SCARCE:
             problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
     elif facts["synchronous_commit"] == "off":
-        problems.append("the server has synchronous_commit off: what is answered may be lost with its power")
+        problems.append("synchronous_commit is off on the server: a power cut may lose acknowledged changes")
     notices: list[str] = []
     for queue in _entities(broker):
         problems += _problems(queue, broker.breaker(queue.path))

@@ -41,7 +41,7 @@ MEANINGS = {
     Exit.OK: "success",
     Exit.FAILED: "the operation failed, or a check found a problem",
     Exit.USAGE: "wrong usage: unknown option, invalid value or path, no store given",
-    Exit.NOT_FOUND: "no such queue, message or conversation",
+    Exit.NOT_FOUND: "the queue, message or conversation does not exist",
     Exit.NOT_RECEIVABLE: "queue halted, off or full; session held; message not active",
     Exit.STORE: "store missing, damaged, foreign, too new, busy, full or read only",
     Exit.INTERRUPTED: "interrupted by Control-C",

@@ -57,7 +57,7 @@ def events(
             "--last",
             metavar="NUMBER",
             parser=number(1),
-            help="Only the newest; --follow goes on from there.",
+            help="Show only the newest; --follow continues from there.",
         ),
     ] = None,
     follow: Annotated[

@@ -345,7 +345,7 @@ def _run(repair: Repair, ending: Ending) -> RepairStatus:
         status = repair.run(until=look)
         advance(*repair.progress())
     if ending.asked:
-        output.notice(f"the repair goes on where repairs are run: lazaretto repair run {repair.name}")
+        output.notice(f"a repair runner continues it: lazaretto repair run {repair.name}")
     return status
 
 

@@ -176,7 +176,7 @@ class QueueMonitor:
             except BrokerClosed:
                 return
             except Exception:
-                _log.exception("the monitor of service %s failed and goes on", self._service.name)
+                _log.exception("the monitor of service %s failed; it continues", self._service.name)
                 time.sleep(_ONE_MORE)
 
     def _start_one(self, path: EntityPath) -> float:

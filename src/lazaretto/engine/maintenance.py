@@ -98,7 +98,11 @@ class Maintenance:
             except Exception as error:
                 # Reopen the reader. The log may not be writable, which is no reason to stop.
                 with suppress(Exception):
-                    _log.warning("timers are looked after again soon: %s: %s", type(error).__name__, error)
+                    _log.warning(
+                        "timers failed and will be retried soon: %s: %s",
+                        type(error).__name__,
+                        error,
+                    )
                 self._store.sleep(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
@@ -117,7 +121,7 @@ class Maintenance:
                 return
             except StoreGone as error:
                 if not gone:
-                    _log.error("timers are not looked after: %s", error)
+                    _log.error("timers are no longer processed: %s", error)
                 # Waiting receivers notice the fault themselves.
                 gone = True
                 self._store.notifier.notify_all()

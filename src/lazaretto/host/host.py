@@ -179,7 +179,7 @@ class ServiceHost:
         except Exception as error:
             self._renew_at = time.monotonic() + _RENEW_AGAIN
             with suppress(Exception):
-                _log.warning("locks are not prolonged: %s: %s", type(error).__name__, error)
+                _log.warning("renewing locks failed: %s: %s", type(error).__name__, error)
 
     def _renew(self) -> None:
         for slot in self._slots:

@@ -37,7 +37,7 @@ class Patience:
             # The log may not be writable, which is no reason to stop.
             with contextlib.suppress(Exception):
                 _log.warning(
-                    "%r: tried again until it goes well: %s: %s",
+                    "%r: failed, and will be retried until it succeeds: %s: %s",
                     self._path,
                     type(error).__name__,
                     error,

@@ -91,7 +91,10 @@ class _Output:
                 self._say_at = now + _SAY_EVERY
                 with contextlib.suppress(Exception):
                     _log.warning(
-                        "what handlers of %r print is lost: %s: %s", self._path, type(error).__name__, error
+                        "output of handlers of %r is lost: %s: %s",
+                        self._path,
+                        type(error).__name__,
+                        error,
                     )
 
 

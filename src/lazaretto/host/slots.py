@@ -287,7 +287,7 @@ class Slot:
             out = held.settled if self._stopping.is_set() else held.settled | {place}
             entries = [(m, known.get(n, RELEASED)) for n, m in enumerate(messages) if n not in out]
             _log.warning(
-                "the handler of %r does not come back from message %d",
+                "the handler of %r does not return from message %d",
                 str(self._path),
                 messages[place].sequence_number,
             )

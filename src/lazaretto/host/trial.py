@@ -92,9 +92,9 @@ def _find(broker: Broker, path: EntityPath, number: int) -> PeekedMessage:
 _FRESH = Counters()
 _PLAIN = {
     Outcome.COMPLETED: "It would be completed.",
-    Outcome.DEFERRED: "It would be set aside until it is received by its number.",
+    Outcome.DEFERRED: "It would be deferred until it is received by its number.",
     Outcome.DEAD_LETTERED: "It would be dead-lettered by its handler's own decision.",
-    Outcome.RELEASED: "It would be given back.",
+    Outcome.RELEASED: "It would be released.",
 }
 
 

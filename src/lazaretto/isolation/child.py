@@ -382,7 +382,7 @@ class Child:
             limit = self._start.max_result
             text = (
                 f"expected a result of at most {limit} bytes, got {len(result)}; "
-                "of a handler, that is all that it sends and executes for one message"
+                "for a handler this counts everything that it sends and executes for one message"
             )
             return Record(index, ERROR, _encode(Failure(RESULT_TOO_LARGE, text)))
         return Record(index, RESULT, result)

@@ -117,7 +117,7 @@ class Segment:
             return False
         found = os.fstat(self.fd)
         if (found.st_dev, found.st_ino) != self._identity:
-            raise Corrupt(f"descriptor {self.fd} is another file's by now")
+            raise Corrupt(f"descriptor {self.fd} now belongs to another file")
         if found.st_size < size:
             os.ftruncate(self.fd, size)
         old, self.map = self.map, mmap.mmap(self.fd, size)

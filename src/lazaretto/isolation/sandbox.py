@@ -260,7 +260,7 @@ class Sandbox:
         at, end, started = numbers[CURSOR], numbers[END], numbers[NEXT]
         try:
             if not 0 <= started <= count or not LEFT <= at < count:
-                raise Corrupt("the control page cannot be")
+                raise Corrupt("the control page is not valid")
             found = read_ended(numbers, self._records, count)
         except Corrupt:
             self._give_back(end)

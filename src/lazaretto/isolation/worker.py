@@ -390,7 +390,7 @@ class Worker:
                 return
             except SandboxSetupError as error:
                 if attempt == _MOST_STARTS:
-                    raise SandboxError(f"no more processes can be started: {error}") from error
+                    raise SandboxError(f"further processes cannot be started: {error}") from error
 
     # -- ending ---------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the known name most like `name`, else the names there are, if any."""
     names = list(known)
     if not names:
-        return "; there is none"
+        return "; none exists"
     close = difflib.get_close_matches(str(name), names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names))}"
 

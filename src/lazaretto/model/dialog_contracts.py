@@ -279,7 +279,7 @@ class Definitions:
         known = self._by_kind[kind]
         if name not in known:
             what = f"{kind.replace('_', ' ')} {name!r}"
-            problem = f"there is no {what}" if by is None else f"{by} needs {what}, and there is none"
+            problem = f"{what} does not exist" if by is None else f"{by} needs {what}, which does not exist"
             raise DefinitionError(f"{problem}{suggestion(name, known)}")
         return known[name]
 

@@ -51,7 +51,7 @@ def settle(
         return {}
     if summary.state == REVOKED:
         _log.warning(
-            "claim %d of consumer %r of %r was revoked before it was settled: its messages come again",
+            "claim %d of consumer %r of %r was revoked before it was settled: its messages return",
             summary.number,
             consumer,
             queue,

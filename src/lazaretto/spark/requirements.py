@@ -43,7 +43,7 @@ def _oddities(facts: dict[str, str]) -> Iterator[str]:
         if name not in facts:
             yield f"reading is faster with Arrow's driver: pip install {name}"
     if not hasattr(os, "memfd_create"):
-        yield "this system has no files in memory: a crash of a handler costs more"
+        yield "this system has no in-memory files: a handler's crash costs more time"
 
 
 def _version(name: str) -> str | None:

@@ -98,8 +98,8 @@ class ParquetResults:
             if not others:
                 if any(name.startswith(_CLAIM) for name in _names(files, root)):
                     raise InvalidOption(
-                        f"the results in {self._root!r} are of an older version, which did not note whose "
-                        "they are: name another folder; readers may read both"
+                        f"the results in {self._root!r} are of an older version, which did not record "
+                        "their owner: use another folder; readers can read both"
                     )
                 files.create_dir(owners, recursive=True)
                 with files.open_output_stream(own) as stream:
@@ -117,7 +117,7 @@ class ParquetResults:
         raise InvalidOption(
             f"the results in {self._root!r} belong to consumer {theirs.consumer!r} of queue {theirs.queue!r} "
             f"in {theirs.store!r}, and not to {ours.consumer!r} of {ours.queue!r} in {ours.store!r}"
-            f"{', which was made anew' if ours.named == theirs.named else ''}: "
+            f"{', which was created again' if ours.named == theirs.named else ''}: "
             "each consumer needs a folder of its own; name another one, or move the results away"
         )
 

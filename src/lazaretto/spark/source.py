@@ -97,8 +97,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             raise InvalidOption(
                 f"the checkpoint is not of consumer {options.consumer!r} of {options.queue!r} in this store: "
-                "it was made with another queue, consumer or store, or the queue was made anew; name "
-                "another folder as checkpoint"
+                "it was made with another queue, consumer or store, or the queue was created again; "
+                "use another checkpoint folder"
             )
         return offset[_CLAIM]
 
@@ -137,9 +137,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Said once.
             self._seen = LAST_CLAIM
             _log.warning(
-                "nobody has settled claim %d of consumer %r of %r: this query only looks. Its messages stay "
-                "locked while it runs; after that they are given back, uncharged. To settle them use "
-                "lazaretto.spark.process, or lazaretto.spark.settle(batch, ...) in foreachBatch",
+                "nobody has settled claim %d of consumer %r of %r: this query only reads. Its messages stay "
+                "locked while it runs; then they are released without counting an attempt. To settle them "
+                "use lazaretto.spark.process, or lazaretto.spark.settle(batch, ...) in foreachBatch",
                 claim,
                 consumer.name,
                 str(consumer.path),

@@ -100,7 +100,7 @@ def revoke_due_claims(tx: Transaction, limit: int) -> int:
             done += len(keys)
             left = left or len(keys) == limit
         if not left:
-            _end(tx, queue, claim, {Outcome.LOCK_EXPIRED.value: claim.rows}, "its lease ran out")
+            _end(tx, queue, claim, {Outcome.LOCK_EXPIRED.value: claim.rows}, "its lease expired")
         done += 1
         if done >= limit:
             break

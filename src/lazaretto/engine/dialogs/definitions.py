@@ -118,4 +118,6 @@ class DropDefinition(Operation[None]):
     def run(self, tx: Transaction) -> None:
         keep = tx.dialogs.definitions().without(self.kind, self.name).every()
         if not ApplyDefinitions(keep, self.actor, drop_others=True).run(tx):
-            raise DefinitionError(f"there is no {self.kind.replace('_', ' ')} {self.name!r} to drop")
+            raise DefinitionError(
+                f"{self.kind.replace('_', ' ')} {self.name!r} does not exist and cannot be dropped"
+            )

@@ -40,7 +40,7 @@ def refuse_sending(queue: QueueRecord) -> None:
 def _off(queue: QueueRecord, verb: str) -> QueueDisabled:
     return QueueDisabled(
         f"{queue.kind.value} {queue.path!r} cannot be {verb}: it is {queue.status.value}, "
-        "by an operator or by consecutive rollbacks; resume it first"
+        "by an operator or by consecutive rollbacks; resume it, or set its status to active"
     )
 
 

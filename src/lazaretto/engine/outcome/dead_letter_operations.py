@@ -294,7 +294,7 @@ def find_obstacle(
     if record.resolution is not None or row is None:
         return f"already {record.resolution or 'gone'}"
     if until is not None and record.dead_lettered > until:
-        return "set aside again since it was selected"
+        return "dead-lettered again since it was selected"
     return "locked by a receiver of the dead-letter subqueue" if row.state == LOCKED else None
 
 

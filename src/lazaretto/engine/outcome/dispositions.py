@@ -231,7 +231,7 @@ def _sender_queue(
         if trouble is not None:
             why = trouble.text
         elif target is not None and not keeps_rejected(target):
-            why = f"{target.path!r} is no queue that rejected messages can go to."
+            why = f"{target.path!r} cannot take rejected messages: it is not a plain queue."
         if why is not None:
             target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
     return (None if target is None or target.queue_id == queue.queue_id else target), why

@@ -72,7 +72,7 @@ class Runner:
             except LazarettoError as error:
                 # The store may be busy or out of reach for a while; nothing is lost, and the lease runs out.
                 with suppress(Exception):
-                    _log.warning("repairs go on soon: %s", error)
+                    _log.warning("repairs will be retried soon: %s", error)
                 self._stopping.wait(_AGAIN)
                 continue
             if until is not None and until():

@@ -121,7 +121,7 @@ class Router:
             known = self._subscribers_of(queue)
             if not known.everyone and not self._wanted(known, routed)[0]:
                 # A topic drops messages that match no rule. A former dead letter must not be dropped.
-                return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} wants it.")
+                return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} matches it.")
         return undeliverable
 
     def _is_duplicate(self, queue: QueueRecord, routed: RoutedMessage) -> bool:

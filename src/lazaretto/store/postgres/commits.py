@@ -100,6 +100,6 @@ class Commits:
                 raise
             raise CommitUnknown(
                 f"{self._where}: the connection was lost during the commit, or it may not be on disk: "
-                "whether it takes effect is not known; look before you do it again"
+                "whether it took effect is unknown; check before you repeat it"
             ) from error
         return moved

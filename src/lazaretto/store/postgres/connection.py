@@ -25,15 +25,15 @@ from lazaretto.store.sql.rows import Cursor
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (StoreBusy, "another process held the write lock for too long; try again"),
-    "40": (StoreBusy, "the server gave way to another transaction; try again"),
+    "40": (StoreBusy, "the server ended this transaction in favour of another; try again"),
     "53100": (StoreFull, "no room is left on the server's disk; make room and try again"),
     "53": (StoreUnavailable, "the server is out of connections or memory; try again"),
     "57": (StoreUnavailable, "the server is shutting down, starting, or ended the connection; try again"),
     "08": (StoreUnavailable, "the connection to the server was lost; try again"),
-    "25006": (StoreReadOnly, "the server takes no changes: it is a standby, or set to read only"),
-    "42501": (StoreReadOnly, "the user has no right to do this; grant it"),
-    "28": (StoreError, "the server does not let this user in; check name and password"),
-    "3D000": (StoreError, "there is no such database"),
+    "25006": (StoreReadOnly, "the server rejects changes: it is a standby, or set to read only"),
+    "42501": (StoreReadOnly, "the user lacks the privilege; grant it"),
+    "28": (StoreError, "the server rejected this user; check name and password"),
+    "3D000": (StoreError, "the database does not exist; create it, or correct the name"),
 }
 
 

@@ -58,14 +58,14 @@ def steps_to_open(found: Found, steps: Sequence[Migration], where: str) -> list[
     if newest < found.oldest:
         raise StoreTooNew(
             f"{where}: expected a store of schema {newest} or older, got {found.version}, which workers of "
-            f"schema {found.oldest} and later can use. It was left as it is; upgrade this one"
+            f"schema {found.oldest} and later can use. It was not changed; upgrade Lazaretto here"
         )
     left = [step for step in steps if step.number > found.version]
     now = list(itertools.takewhile(lambda step: not step.after, left))
     if any(not step.after for step in left[len(now) :]):
         raise StoreOutdated(
             f"{where}: this version needs steps behind migration {left[len(now)].number}, which older "
-            "workers do not survive. Stop them, then run `lazaretto store migrate --after`"
+            "workers cannot work with. Stop them, then run `lazaretto store migrate --after`"
         )
     return now
 
@@ -81,7 +81,7 @@ def prepare(
     if found is not None and found.copying and not copying:
         raise unfinished(where)
     if found is None and not create:
-        raise StoreNotFound(f"{where}: there is no store here; omit create=False to create one")
+        raise StoreNotFound(f"{where}: no store exists here; omit create=False to create one")
     if found is None or steps_to_open(found, migrations(), where):
         migrate(connection, schema, where, now=now)
         found = look(connection, schema, where)
@@ -139,7 +139,7 @@ def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
         connection = PgConnection(address)
         try:
             if look(connection, schema, where) is None:
-                raise StoreNotFound(f"{where}: there is no store here; connect() creates one")
+                raise StoreNotFound(f"{where}: no store exists here; connect() creates one")
             done = migrate(connection, schema, where, now=SystemClock().now(), after=after)
         finally:
             connection.close()
@@ -162,7 +162,7 @@ def look(connection: PgConnection, schema: str, where: str) -> Found | None:
         return Found(version, int(meta.get("oldest", version)), COPYING in meta)
     if names:
         raise StoreForeign(
-            f"{where}: the schema {schema!r} belongs to another application and was left as it is; "
+            f"{where}: the schema {schema!r} belongs to another application and was not changed; "
             "name another one: postgresql://…?schema=name"
         )
     return None

@@ -300,7 +300,7 @@ class PostgresStore(SqlStore):
                 if not away or time.monotonic() + nap > end:
                     raise
                 if self._closed.wait(nap):
-                    raise BrokerClosed("the broker was closed meanwhile") from error
+                    raise BrokerClosed("the broker was closed during the call") from error
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:

@@ -58,7 +58,7 @@ class Upkeep:
         try:
             connection = self._borrow()
         except psycopg.Error as error:
-            _log.debug("not tidied: %s", translated(error, self._where))
+            _log.debug("tidying failed: %s", translated(error, self._where))
             return
         try:
             begun = time.monotonic()
@@ -69,7 +69,7 @@ class Upkeep:
         except psycopg.Error as error:
             # With it goes the lock, if it has that.
             connection.close()
-            _log.debug("not tidied: %s", translated(error, self._where))
+            _log.debug("tidying failed: %s", translated(error, self._where))
         finally:
             self._give_back(connection)
 

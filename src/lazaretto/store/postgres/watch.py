@@ -50,7 +50,7 @@ class Watch:
     def silent(self) -> None:
         """Record a silence. Raises OperationalError if the server is gone, or the wait is to end."""
         if self._ended:
-            raise psycopg.OperationalError("nobody waits for this connection any more")
+            raise psycopg.OperationalError("no caller waits for this connection")
         if self._in_vain:
             # Not even what was under way while it was asked has come.
             raise psycopg.OperationalError("the server no longer answers on this connection")

@@ -34,7 +34,7 @@ _GATHER = 0.0002
 #: How long a sleeper sleeps before it looks up by itself, in seconds.
 _LOOK_UP = 0.05
 
-_IN_DOUBT = "the commit was interrupted by a signal; whether it was done is not known"
+_IN_DOUBT = "a signal interrupted the commit; whether it was done is unknown; check before you repeat it"
 
 
 class Ticket:

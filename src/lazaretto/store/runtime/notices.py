@@ -56,7 +56,7 @@ class NoticeLog:
                 span.since, span.count = now, 0
             span.count += 1
             if span.count == MOST + 1:
-                lines.append(f"{notice.queue!r}: too many failures; for {WHILE:g} s they are only counted")
+                lines.append(f"{notice.queue!r}: too many failures; for {WHILE:g} s they are not logged")
             elif span.count <= MOST:
                 lines.append(f"{notice.text}\n{notice.stack.rstrip()}" if notice.stack else notice.text)
         return lines

@@ -213,7 +213,7 @@ class SqlStore(ABC):
             yield
         except StoreError as error:
             if self._closed.is_set():
-                raise BrokerClosed("the broker was closed meanwhile") from error
+                raise BrokerClosed("the broker was closed during the call") from error
             raise
 
     def _commit(self, group: list[Ticket]) -> None:

@@ -26,12 +26,15 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (StoreFull, "no room is left on the store's disk; make room and try again"),
     sqlite3.SQLITE_READONLY: (StoreReadOnly, "the store cannot be written to; check its permissions"),
     sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "the file is damaged; restore it from a backup"),
-    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "the file is not a database; it was left as it is"),
+    sqlite3.SQLITE_NOTADB: (
+        StoreCorrupt,
+        "the file is not a database and was not changed; name another",
+    ),
     sqlite3.SQLITE_CANTOPEN: (StoreError, "the file cannot be opened; check that its folder exists"),
     sqlite3.SQLITE_PERM: (StoreReadOnly, "access to the store is not permitted; check its permissions"),
     sqlite3.SQLITE_IOERR: (StoreError, "reading or writing the store's file failed; check the disk"),
-    sqlite3.SQLITE_INTERRUPT: (StoreError, "the store was interrupted"),
-    sqlite3.SQLITE_TOOBIG: (StoreError, "a value is larger than SQLite takes"),
+    sqlite3.SQLITE_INTERRUPT: (StoreError, "SQLite interrupted the operation; try again"),
+    sqlite3.SQLITE_TOOBIG: (StoreError, "a value exceeds SQLite's size limit; send a smaller one"),
 }
 
 

@@ -76,7 +76,7 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
         # A database that is empty, or another application's alone, holds no store yet.
         exists = bool(found)
     if not exists and not create:
-        raise StoreNotFound(f"{path}: there is no store here; omit create=False to create one")
+        raise StoreNotFound(f"{path}: no store exists here; omit create=False to create one")
     make(path)
     with translating(where):
         connection = connect(path, busy=busy)
@@ -100,13 +100,13 @@ def _is_copying(connection: sqlite3.Connection) -> bool:
 def _refuse(path: Path, found: int | None, *, adopt: bool) -> None:
     if found is None and not adopt:
         raise StoreForeign(
-            f"{path}: this database belongs to another application and was left as it is. "
+            f"{path}: this database belongs to another application and was not changed. "
             "Pass connect(adopt=True) to keep the store's tables (lazaretto_…) beside the application's"
         )
     if found is not None and found > newest():
         raise StoreTooNew(
             f"{path}: expected a store of schema {newest()} or older, got {found}. "
-            "It was written by a newer version of Lazaretto and was left as it is; upgrade this one"
+            "It was written by a newer version of Lazaretto and was not changed; upgrade Lazaretto here"
         )
 
 

@@ -70,7 +70,7 @@ class WakeFile:
                 for flags in (READERS, WRITERS):
                     os.pwrite(self._fd, b"\0", flags + slot)
                 return slot
-        raise OSError("all slots are taken")
+        raise OSError("all slots are in use")
 
     def _lock(self, command: int, slot: int, kind: int) -> int:
         found = fcntl.fcntl(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
@@ -188,7 +188,7 @@ def _open(path: str, store: os.stat_result) -> int:
         found = os.fstat(fd)
         # Who can cut it short can end every process that has it mapped.
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (store.st_uid, us):
-            raise OSError(f"{path} is somebody else's")
+            raise OSError(f"{path} belongs to another user")
         if us == 0:
             os.fchown(fd, store.st_uid, store.st_gid)
         if us in (0, found.st_uid) and stat.S_IMODE(found.st_mode) != rights:
@@ -198,7 +198,7 @@ def _open(path: str, store: os.stat_result) -> int:
             os.pwrite(fd, _MAGIC, 0)
             os.ftruncate(fd, _BYTES)
         if os.pread(fd, len(_MAGIC), 0) != _MAGIC:
-            raise OSError(f"{path} is of another version")
+            raise OSError(f"{path} was written by another version")
     except BaseException:
         os.close(fd)
         raise

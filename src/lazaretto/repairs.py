@@ -238,6 +238,7 @@ class RepairDesk:
         *,
         everything: bool = False,
         name: str | None = None,
+        limit: int | None = None,
         to: str | None = None,
         edit: str | None = None,
         order: str | None = None,
@@ -251,9 +252,10 @@ class RepairDesk:
         """Freeze a set of dead letters, to be sent back to their queue; nothing is sent yet.
 
         The set is what a filter selects now, or the given sequence numbers; an empty filter is refused
-        unless `everything` is True. `to`: another queue to send them to. `edit`: what to change of each: a
-        JSON merge patch, a JSON Patch, or an action such as "SET body.region = 'eu'". `order`: "number", or
-        "session" to send each session's letters together, which is the default where sessions are required.
+        unless `everything` is True. `limit`: only the first so many. `to`: another queue to send them to.
+        `edit`: what to change of each: a JSON merge patch, a JSON Patch, or an action such as
+        "SET body.region = 'eu'". `order`: "number", or "session" to send each session's letters together,
+        which is the default where sessions are required.
         `canary`: how many letters `Repair.canary` sends first, of which `canary_failures` may fail again,
         and for which it waits `canary_wait` seconds. `in_flight`, `rate`: see `Repair.apply`.
         """
@@ -280,7 +282,8 @@ class RepairDesk:
         who = acting(actor)
         sessions = look(self._store, lambda tx: holder(tx, parsed)).options.requires_session
         kept = order or (BY_SESSION if sessions else BY_NUMBER)
-        frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary))
+        most = None if limit is None else whole("limit", limit, 1, 1 << 62)
+        frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary, most))
         plan = Plan(
             which=_told(given),
             members=frozen.digest,

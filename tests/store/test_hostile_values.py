@@ -188,7 +188,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         name: getattr(QueueOptions(), name) for name in QueueOptions.__dataclass_fields__
     },
     "Broker.update_subscription": {"lock_duration": 5.0},
-    "Broker.plan_repair": {"name": None},
+    "Broker.plan_repair": {"name": None, "limit": 5},
     "Broker.purge": {"which": DeadLetterFilter(), "everything": True},
     "Broker.resubmit": {"which": DeadLetterFilter()},
     "Broker.explain": {"which": None, "good": None, "decode": None, "leave_out": ()},

@@ -142,6 +142,11 @@ class TestPlan:
         with pytest.raises(NotAllowed, match="use resubmit"):
             plan(broker, to="q")
 
+    def test_the_first_few(self, broker: Broker) -> None:
+        set_aside(broker, *each(b"12345"))
+        repair = plan(broker, limit=3)
+        assert (repair.status().letters, repair.status().last) == (3, 3)
+
     def test_nothing_to_do(self, broker: Broker) -> None:
         repair = plan(broker, canary=10)
         repair.apply()

@@ -26,6 +26,7 @@ from lazaretto.cli.dead_letter_selection import (
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import number
+from lazaretto.cli.repair_commands import EditOption, RateOption, repair_at_once
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import RepublishReport
 from lazaretto.model.entities import EntityPath
@@ -159,14 +160,29 @@ def resubmit(
             help="Send one dead letter with this body instead; - is standard input.",
         ),
     ] = None,
+    limit: LimitOption = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="QUEUE", help="To this queue instead.", autocompletion=names_of_destinations
+        ),
+    ] = None,
+    edit: EditOption = None,
+    rate: RateOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Send dead letters back to the queue they came from.
 
     Those that cannot be sent back stay where they are and are named; the exit code is then 1, or 3 if
-    none of the numbers is a dead letter.
+    none of the numbers is a dead letter. --limit, --to, --edit and --rate make it a repair, which `lazaretto
+    repair` shows and takes back.
     """
     which = selection.chosen()
+    if (limit, to, edit, rate) != (None, None, None, None):
+        if edit_body is not None or dry_run:
+            raise usage("--edit-body and --dry-run go with none of --limit, --to, --edit and --rate")
+        repair_at_once(call, queue, selection, limit=limit, to=to, edit=edit, rate=rate)
+        return
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
     body = None if edit_body is None else _read(edit_body)
@@ -174,9 +190,9 @@ def resubmit(
         if dry_run:
             print_selection(call, broker, queue, which)
             return
-        edit = None if body is None else lambda letter: _edited(letter, body)
+        instead = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
-            report = broker.resubmit(queue, which, edit=edit, on_chunk=advance)
+            report = broker.resubmit(queue, which, edit=instead, on_chunk=advance)
     call.print(report, _moved("resubmitted", report.resubmitted, EntityPath.parse(queue).queue))
     refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
 

@@ -11,7 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
-from lazaretto.cli.dead_letter_selection import SelectionOptions
+from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
@@ -39,6 +39,10 @@ InFlightOption = Annotated[
 RateOption = Annotated[
     Any,
     typer.Option("--rate", metavar="N", parser=optional_count, help="Most letters a second; none: no limit."),
+]
+EditOption = Annotated[
+    str | None,
+    typer.Option("--edit", metavar="EDIT", help="What to change: a JSON patch, or SET body.region = 'eu'."),
 ]
 
 _COLUMNS = ("repair", "queue", "phase", "letters", "sent", "processed", "failed", "skipped", "undone", "by")
@@ -75,14 +79,8 @@ def plan(
             autocompletion=names_of_destinations,
         ),
     ] = None,
-    edit: Annotated[
-        str | None,
-        typer.Option(
-            "--edit",
-            metavar="EDIT",
-            help="What to change: a JSON patch, or SET body.region = 'eu'.",
-        ),
-    ] = None,
+    edit: EditOption = None,
+    limit: LimitOption = None,
     order: Annotated[
         str | None,
         typer.Option("--order", metavar="ORDER", help=f"In which order: {' or '.join(ORDERS)}."),
@@ -110,8 +108,8 @@ def plan(
     which = selection.chosen()
     with call.broker() as broker:
         made = broker.plan_repair(
-            queue, which, everything=selection.everything, name=name, to=to, edit=edit, order=order,
-            canary=canary, canary_failures=canary_failures, canary_wait=canary_wait,
+            queue, which, everything=selection.everything, name=name, limit=limit, to=to, edit=edit,
+            order=order, canary=canary, canary_failures=canary_failures, canary_wait=canary_wait,
             in_flight=_limit(in_flight), rate=_limit(rate),
         )  # fmt: skip
         status, found = made.status(), made.preview(letters=look)
@@ -306,6 +304,26 @@ def run(
         status = _run(broker.repair(name), ending)
         causes = _causes(broker, status)
     call.print(status, lambda: _print(status, causes))
+
+
+def repair_at_once(
+    call: Call,
+    queue: str,
+    selection: Selection,
+    *,
+    limit: int | None,
+    to: str | None,
+    edit: str | None,
+    rate: Any,
+) -> None:
+    """Plan a repair without a canary, and apply it until nothing is left to send."""
+    with call.broker() as broker:
+        repair = broker.plan_repair(
+            queue, selection.chosen(), everything=selection.everything, limit=limit, to=to, edit=edit,
+            canary=0, in_flight=None, rate=_limit(rate),
+        )  # fmt: skip
+        repair.apply()
+        _go_on(call, broker, repair, detach=False)
 
 
 # -- shared --------------------------------------------------------------------------------------

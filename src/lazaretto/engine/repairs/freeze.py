@@ -39,8 +39,15 @@ class Frozen:
     canary: int
 
 
-def freeze(tx: Transaction, path: EntityPath, which: DeadLetterFilter, order: str, canary: int) -> Frozen:
-    """Return the dead letters that a filter selects now.
+def freeze(
+    tx: Transaction,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    order: str,
+    canary: int,
+    limit: int | None = None,
+) -> Frozen:
+    """Return the dead letters that a filter selects now, or the first of them up to a limit.
 
     The letters of the canary come first: those with the lowest hashes within each fingerprint, or whole
     sessions. Memory stays flat, except that sessions are put in order with some bytes for each letter.
@@ -50,7 +57,8 @@ def freeze(tx: Transaction, path: EntityPath, which: DeadLetterFilter, order: st
     few = _Few(canary if order != BY_SESSION else 0)
     after = 0
     while True:
-        found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), _PAGE)
+        page = _PAGE if limit is None else min(_PAGE, limit - len(keys))
+        found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page) if page else []
         if found:
             some, of_prints, times = zip(*found, strict=True)
             keys.extend(some)
@@ -58,7 +66,7 @@ def freeze(tx: Transaction, path: EntityPath, which: DeadLetterFilter, order: st
             latest = max(latest, *times)
             few.look_at(some, of_prints)
             after = sequence_of(some[-1])
-        if len(found) < _PAGE:
+        if len(found) < page or not page:
             break
     packed, sessions = KeyList(), None
     if order == BY_SESSION:

@@ -9,6 +9,7 @@ from peers import Peers
 
 from lazaretto.amqp import AmqpError, Connection, ConnectionLimits
 from lazaretto.amqp.composites import Composite, encode_composite
+from lazaretto.amqp.conditions import SessionError
 from lazaretto.amqp.events import (
     Closed,
     CreditChanged,
@@ -41,6 +42,7 @@ from lazaretto.amqp.performatives import (
     Transfer,
 )
 from lazaretto.amqp.states import ConnectionState, LinkState, SessionState
+from lazaretto.amqp.windows import Windows
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
 
@@ -242,7 +244,7 @@ class TestSessions:
         (attached,) = server.receive(frame(1, Attach("l", 0, False)))
         assert isinstance(attached, LinkAttached)
 
-    def test_more_frames_than_the_window_allows_end_it(self) -> None:
+    def test_a_window_is_opened_again_before_it_is_used_up(self) -> None:
         server = begun_server(limits=ConnectionLimits(window=2))
         (attached,) = server.receive(frame(0, Attach("l", 0, False)))
         assert isinstance(attached, LinkAttached)
@@ -508,3 +510,15 @@ class TestMessages:
 def test_a_disposition_of_nothing_is_no_event() -> None:
     server = begun_server()
     assert server.receive(frame(0, Disposition(True, 0, 0xFFFFFFFF, True, Accepted()))) == []
+
+
+def test_a_window_that_is_used_up_takes_no_frame() -> None:
+    windows = Windows(2)
+    windows.count_received()
+    windows.count_received()
+    assert windows.runs_out
+    with pytest.raises(SessionError) as caught:
+        windows.count_received()
+    assert caught.value.condition == "amqp:session:window-violation"
+    windows.flow()
+    windows.count_received()

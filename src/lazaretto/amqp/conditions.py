@@ -50,3 +50,9 @@ class DecodeError(AmqpError):
 
     def __init__(self, message: str) -> None:
         super().__init__(DECODE_ERROR, message)
+
+
+class SessionError(AmqpError):
+    """A peer broke the rules of one session, which is ended for it."""
+
+    code = "amqp_session_error"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+import msgspec
 
 from lazaretto.amqp import encode
+from lazaretto.amqp.carrier import Carrier
 from lazaretto.amqp.composites import Composite, encode_composite
 from lazaretto.amqp.conditions import (
     ERRANT_LINK,
@@ -15,13 +18,12 @@ from lazaretto.amqp.conditions import (
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
-    WINDOW_VIOLATION,
     AmqpError,
+    SessionError,
 )
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
-    Event,
     LinkAttached,
     LinkDetached,
     SenderUpdated,
@@ -44,36 +46,10 @@ from lazaretto.amqp.performatives import (
 )
 from lazaretto.amqp.serials import add, distance
 from lazaretto.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
+from lazaretto.amqp.windows import Windows
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
-_WIDEST: Final = 0x7FFFFFFF
 ACCEPTED: Final = encode_composite(Accepted())
-
-
-class SessionError(AmqpError):
-    """A peer broke the rules of one session, which is ended for it."""
-
-    code = "amqp_session_error"
-
-
-class Carrier(Protocol):
-    """What a session needs of its connection."""
-
-    #: Maximum size of a frame that the peer takes.
-    remote_max_frame_size: int
-    handle_max: int
-    #: Bytes of messages that have come in part, of all links.
-    partial_size: int
-    most_partial_size: int
-
-    def send(self, channel: int, body: Composite) -> None:
-        """Send a performative."""
-
-    def write(self, data: bytes) -> None:
-        """Send a frame that is encoded."""
-
-    def emit(self, event: Event) -> None:
-        """Tell the user."""
 
 
 class Session:
@@ -89,12 +65,8 @@ class Session:
         self._remote: dict[int, Link] = {}
         #: What was sent and is not settled, by number.
         self.unsettled: dict[int, Delivery] = {}
-        self._window = window
-        self._incoming_window = window
-        self._next_incoming = 0
-        self._next_outgoing = 0
+        self._windows = Windows(window)
         self._next_delivery = 0
-        self._remote_window = 0
         self._remote_handle_max = 0xFFFFFFFF
         #: Transfer frames that wait for the peer's window, with their links.
         self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
@@ -116,17 +88,13 @@ class Session:
     def send_begin(self) -> None:
         """Begin, or answer the peer's begin."""
         self.advance(SessionEvent.SEND_BEGIN)
-        begin = Begin(
-            self.remote_channel, self._next_outgoing, self._window, _WIDEST, self._carrier.handle_max
-        )
-        self._carrier.send(self.channel, begin)
+        self._carrier.send(self.channel, self._windows.begin(self.remote_channel, self._carrier.handle_max))
 
     def take_begin(self, channel: int, begin: Begin) -> None:
         """Keep what the peer said of the session."""
         self.advance(SessionEvent.RECEIVE_BEGIN)
         self.remote_channel = channel
-        self._next_incoming = begin.next_outgoing_id
-        self._remote_window = begin.incoming_window
+        self._windows.take_begin(begin)
         if begin.handle_max is not None:
             self._remote_handle_max = begin.handle_max
 
@@ -332,25 +300,21 @@ class Session:
         self.send_flow(link, drain=True)
         link.drain = False
 
-    def send_flow(self, link: Link | None = None, *, drain: bool = False, echo: bool | None = None) -> None:
+    def send_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
         """Say what this end takes and has sent, of the session and of a link."""
-        self._incoming_window = self._window
-        flow = Flow(
-            self._next_incoming,
-            self._window,
-            self._next_outgoing,
-            _WIDEST,
-            handle=None if link is None else link.handle,
-            delivery_count=None if link is None else link.delivery_count,
-            link_credit=None if link is None else link.credit,
-            drain=None if link is None else drain,
-            echo=echo,
-        )
+        flow = self._windows.flow()
+        if link is not None:
+            flow = msgspec.structs.replace(
+                flow,
+                handle=link.handle,
+                delivery_count=link.delivery_count,
+                link_credit=link.credit,
+                drain=drain,
+            )
         self._carrier.send(self.channel, flow)
 
     def _flowed(self, flow: Flow) -> None:
-        begin = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        self._remote_window = max(0, distance(self._next_outgoing, add(begin, flow.incoming_window)))
+        self._windows.take_flow(flow)
         link = None
         if flow.handle is not None:
             link = self._remote.get(flow.handle)
@@ -399,10 +363,9 @@ class Session:
         return delivery
 
     def _send_waiting(self) -> None:
-        while self._waiting and self._remote_window > 0:
+        while self._waiting and self._windows.open:
             _, made = self._waiting.popleft()
-            self._remote_window -= 1
-            self._next_outgoing = add(self._next_outgoing, 1)
+            self._windows.count_sent()
             self._carrier.write(made)
 
     @property
@@ -411,10 +374,7 @@ class Session:
         return bool(self._waiting)
 
     def _transferred(self, transfer: Transfer, payload: bytes) -> None:
-        self._next_incoming = add(self._next_incoming, 1)
-        self._incoming_window -= 1
-        if self._incoming_window < 0:
-            raise SessionError(WINDOW_VIOLATION, "expected no more frames than the window allows, got more")
+        self._windows.count_received()
         link = self._remote.get(transfer.handle)
         if link is None:
             raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {transfer.handle}")
@@ -422,7 +382,7 @@ class Session:
             raise SessionError(ERRANT_LINK, "expected a transfer from the sender of a link, got one to it")
         if link.attached:
             self._take_transfer(link, transfer, payload)
-        if self._incoming_window < self._window // 2:
+        if self._windows.runs_out:
             self.send_flow()
 
     def _take_transfer(self, link: Link, transfer: Transfer, payload: bytes) -> None:

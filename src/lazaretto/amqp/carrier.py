@@ -1,0 +1,28 @@
+"""What sessions need of their connection."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lazaretto.amqp.composites import Composite
+from lazaretto.amqp.events import Event
+
+
+class Carrier(Protocol):
+    """What a session needs of its connection."""
+
+    #: Maximum size of a frame that the peer takes.
+    remote_max_frame_size: int
+    handle_max: int
+    #: Bytes of messages that have come in part, of all links.
+    partial_size: int
+    most_partial_size: int
+
+    def send(self, channel: int, body: Composite) -> None:
+        """Send a performative."""
+
+    def write(self, data: bytes) -> None:
+        """Send a frame that is encoded."""
+
+    def emit(self, event: Event) -> None:
+        """Tell the user."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import select
 import socket
 import threading
@@ -16,6 +17,7 @@ from servers import Server
 
 import lazaretto
 from lazaretto import (
+    NEXT_SESSION,
     Broker,
     ManualClock,
     Message,
@@ -94,9 +96,13 @@ def witness(postgres: Server) -> Iterator[Witness]:
 
 
 @pytest.fixture
-def hosts(url: str, witness: Witness) -> Iterator[tuple[Broker, Broker]]:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def hosts(url: str, witness: Witness, clock: ManualClock) -> Iterator[tuple[Broker, Broker]]:
     """Two processes' brokers on one store; the first one is watched."""
-    clock = ManualClock()
     with (
         lazaretto.connect(witness.url(url), clock=clock) as one,
         lazaretto.connect(url, clock=clock) as other,
@@ -159,6 +165,41 @@ def test_no_hot_operation_waits_under_a_lock(
             said.clear()
             call()
             # The first time, what holds for long is asked: how queues are set, and whether one is known.
+            assert not turn or not waits_under_a_lock(said), (name, len(said))
+    assert one.check() == []
+
+
+def test_sessions_and_timers_wait_for_nothing_under_a_lock(
+    hosts: tuple[Broker, Broker], witness: Witness, clock: ManualClock
+) -> None:
+    one, other = hosts
+    one.create_queue("talks", QueueOptions(lock_duration=30, requires_session=True))
+    sender, receiver, theirs = one.sender("work"), one.receiver("work"), other.sender("talks")
+    talker = one.receiver("talks", session=NEXT_SESSION)
+    got: list[lazaretto.ReceivedMessage] = []
+
+    def expire() -> None:
+        receiver.receive(1)
+        clock.advance(31)
+
+    calls: dict[str, Callable[[], object]] = {
+        "accept and receive": lambda: got.extend(talker.receive(2)),
+        "renew session": lambda: talker.renew_session_lock(),
+        "set state": lambda: talker.set_session_state(b"on"),
+        "abandon of session": lambda: talker.abandon(got.pop(), error="it failed"),
+        "complete of session": lambda: talker.complete(got.pop()),
+        "release session": lambda: talker.leave_session(),
+        "send": lambda: sender.send(Message(b"x")),
+        "let a lock expire": expire,
+        "receive what expired": lambda: got.extend(receiver.receive(1)),
+        "complete": lambda: receiver.complete(got.pop()),
+    }
+    said = witness.writing(one)
+    for turn in range(3):
+        for name, call in calls.items():
+            theirs.send([Message(b"theirs", session_id=f"{turn}")] * 2)
+            said.clear()
+            call()
             assert not turn or not waits_under_a_lock(said), (name, len(said))
     assert one.check() == []
 
@@ -268,6 +309,53 @@ def test_what_others_do_on_other_queues_is_not_waited_for(
             (0x4C5A0002, store._number, lanes),
         )
         assert sender.send(Message(b"beside it")) == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "sized", "unique"])
+def test_hosts_that_do_all_at_once_lose_nothing_and_settle_nothing_twice(url: str, kind: str) -> None:
+    sent: list[bytes] = []
+    done: list[bytes] = []
+    with lazaretto.connect(url) as owner:
+        owner.create_queue("busy", _OPTIONS[kind])
+
+        def work(host: int) -> None:
+            chance = random.Random(host)
+            with lazaretto.connect(url) as broker:
+                sender, receiver = broker.sender("busy"), broker.receiver("busy")
+                for turn in range(25):
+                    bodies = [b"%d %d %d" % (host, turn, n) for n in range(chance.choice((1, 1, 3)))]
+                    sender.send([Message(body) for body in bodies])
+                    sent.extend(bodies)
+                    got = receiver.receive(chance.choice((1, 1, 4)))
+                    if not got:
+                        # The others have all of it.
+                        continue
+                    match chance.choice(("complete", "complete", "abandon", "release", "dead-letter")):
+                        case "complete":
+                            receiver.complete(got)
+                            done.extend(message.body for message in got)
+                        case "abandon":
+                            receiver.abandon(got, error="it failed")
+                        case "release":
+                            receiver.renew_lock(got)
+                            receiver.release(got)
+                        case _:
+                            receiver.dead_letter(got[:1], reason="bad")
+                            receiver.release(got[1:])
+
+        threads = [threading.Thread(target=work, args=(host,)) for host in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        receiver = owner.receiver("busy")
+        while left := receiver.receive(100, 1):
+            receiver.complete(left)
+            done.extend(message.body for message in left)
+        dead = owner.receiver("busy/$deadletterqueue").receive(1000)
+        done.extend(message.body for message in dead)
+        assert sorted(done) == sorted(sent)
+        assert owner.check() == []
 
 
 def test_a_timer_that_is_past_when_it_comes_is_not_overlooked(url: str) -> None:

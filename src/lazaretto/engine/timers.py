@@ -46,6 +46,9 @@ def sweep(tx: Transaction, limit: int) -> int:
     while found and done < limit and tx.anything_due():
         found = _sweep_once(tx, limit)
         done += found
+        if tx.plans:
+            # What this has changed is not there to be looked at.
+            break
     return done
 
 
@@ -54,7 +57,8 @@ def catch_up(tx: Transaction) -> bool:
 
     If not, a receive that finds nothing tries again in another commit: more timers may free messages.
     """
-    return sweep(tx, SWEEP) < SWEEP
+    done = sweep(tx, SWEEP)
+    return done < SWEEP and not (done and tx.plans)
 
 
 def _sweep_once(tx: Transaction, limit: int) -> int:
@@ -169,7 +173,8 @@ class Sweep(Operation[bool]):
     foreseeable = True
 
     def run(self, tx: Transaction) -> bool:
-        return sweep(tx, self.limit) >= self.limit
+        done = sweep(tx, self.limit)
+        return done >= self.limit or (tx.plans and done > 0)
 
 
 @dataclasses.dataclass(slots=True)

@@ -65,6 +65,8 @@ class Receive(Operation[Found]):
             if taken is not None:
                 return hand_over(tx, taken, Lock(self.path, token, until))
         caught_up = catch_up(tx)
+        if tx.plans and not caught_up:
+            return AGAIN
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted

@@ -36,6 +36,7 @@ from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 from lazaretto.store.sql.session_tables import SessionTables
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 
 class WholeQueues(QueueTables):
@@ -304,6 +305,11 @@ class WholeTransaction(PgTransaction):
             self.whole.lanes.share(queue_id, Lane.HEAD)
         self.whole.note_lock(until)
         return taking
+
+    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
+        # Known before the commit, because more is done with them.
+        self.whole.note_lock(until)
+        return SqlTransaction.take_fresh(self, queue_id, limit, token, until)
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         for token, keys in held.items():

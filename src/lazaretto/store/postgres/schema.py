@@ -19,6 +19,8 @@ from lazaretto.store.sql.copy_store import COPYING, unfinished
 from lazaretto.store.sql.query_files import Migration, load_migrations
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}\Z")
+_COMMENT = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)
+_STATEMENT = re.compile(r"\s*\S(?:\$\$.*?\$\$|.)*?;[ ]*(?=\n|\Z)", re.DOTALL)
 #: The schema from which on every worker knows of range locks.
 RANGE_LOCKS = 4
 #: The lock under which a store is made or migrated, by one process at a time.
@@ -38,6 +40,14 @@ def check_name(schema: str) -> str:
 def migrations() -> list[Migration]:
     """Return all migrations, in order."""
     return load_migrations("lazaretto.store.postgres.migrations")
+
+
+def statements(script: str) -> list[str]:
+    """Return the statements of a script one by one: servers that pass them on to others take no more at once.
+
+    Each ends with a line that ends with a semicolon; a block between lines of $$ is one statement.
+    """
+    return [found[0].strip() for found in _STATEMENT.finditer(_COMMENT.sub("", script))]
 
 
 class Found(NamedTuple):
@@ -109,7 +119,8 @@ def migrate(
             due = steps_to_open(found, steps, where)
         connection.script(f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}"')
         for step in due:
-            connection.script(step.sql)
+            for statement in statements(step.sql):
+                connection.script(statement)
         known = {}
         if found is None:
             known = {"store_id": uuid.uuid4().hex, "created": str(now)}

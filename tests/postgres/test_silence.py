@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -177,3 +179,44 @@ def test_long_work_is_not_taken_for_silence(url: str) -> None:
             tx.execute("SELECT pg_sleep(2)")
         waiting.join()
         assert [m.body for m in broker.peek("q", 9)] == [b"x", b"y"]
+
+
+@pytest.mark.skipif(not os.environ.get("LAZARETTO_SOAK"), reason="it waits for half a minute")
+def test_a_writer_that_is_cut_off_within_a_commit_is_ended_by_who_waits(postgres: Server) -> None:
+    """It holds the lock of the store, and neither the server nor it knows that nothing comes any more."""
+    proxy = Proxy(postgres)
+    with new_store(postgres.url) as url:
+        slow = lazaretto.connect(proxy.url(url), timeout=5)
+        slow.create_queue("q")
+        commits = slow._store._commits  # type: ignore[attr-defined]
+        finish, reached = commits.finish_with, threading.Event()
+
+        def freeze(connection: Any, *arguments: Any, **named: Any) -> Any:
+            # What was sent ahead is with the server when it has answered.
+            connection.execute("SELECT 1").fetchone()
+            proxy.frozen.set()
+            reached.set()
+            return finish(connection, *arguments, **named)
+
+        commits.finish_with = freeze
+        errors: list[Exception] = []
+
+        def change() -> None:
+            try:
+                slow.create_queue("never")
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=change, daemon=True)
+        thread.start()
+        assert reached.wait(60)
+        with lazaretto.connect(url, timeout=6) as quick:
+            begun = time.monotonic()
+            quick.create_queue("other")
+            assert time.monotonic() - begun < LONGEST
+            assert {"q", "other"} <= {queue.path for queue in quick.queues()}
+        proxy.frozen.clear()
+        thread.join(60)
+        assert [isinstance(error, CommitUnknown | StoreUnavailable) for error in errors] == [True]
+        slow.close()
+        proxy.stop()

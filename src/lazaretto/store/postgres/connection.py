@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
     "40": (StoreBusy, "the server ended this transaction in favour of another; try again"),
     "53100": (StoreFull, "no room is left on the server's disk; make room and try again"),
     "53": (StoreUnavailable, "the server is out of connections or memory; try again"),
+    "25P03": (StoreUnavailable, "the server had not heard of this process for too long; try again"),
     "57": (StoreUnavailable, "the server is shutting down, starting, or ended the connection; try again"),
     "08": (StoreUnavailable, "the connection to the server was lost; try again"),
     "25006": (StoreReadOnly, "the server rejects changes: it is a standby, or set to read only"),
@@ -38,7 +39,7 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
 
 
 #: What no statement is to blame for, whatever it asks; and what of that it is to blame for.
-_OWN_FAULTS = ("08", "25006", "40", "53", "55P03", "57", "58")
+_OWN_FAULTS = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")
 #: It was cancelled, as one that takes too long.
 _CANCELED = "57014"
 
@@ -87,6 +88,13 @@ PLANNING = {
 _DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 
 
+_IS_DISTRIBUTED = "EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
+
+
+#: One that is alive and cut off must not, either. Milliseconds.
+_SILENT_WRITERS = {"idle_in_transaction_session_timeout": 10_000}
+
+
 class _Text(StrDumper):
     """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
 
@@ -97,9 +105,11 @@ class _Text(StrDumper):
 class PgConnection:
     """A connection that says whether it is in a transaction, and counts what it changes."""
 
-    def __init__(self, conninfo: str, lock_timeout: int = 0) -> None:
+    def __init__(self, conninfo: str, lock_timeout: int = 0, *, commits: bool = False) -> None:
+        """`commits`: all its transactions are commits of the broker's own, which are never idle for long."""
         self._conninfo = conninfo
         self._lock_timeout = lock_timeout
+        self._settings = _SILENT_WRITERS if commits else {}
         self.total_changes = 0
         self._open()
 
@@ -111,19 +121,24 @@ class PgConnection:
         raw.adapters.register_dumper(str, _Text)
         # psycopg cleans its own up after each ROLLBACK, and would take those of the pipeline with them.
         raw.prepare_threshold = None
-        settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout}
+        settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout, **self._settings}
         try:
             said = "".join(f"SET {name} = {value}; " for name, value in settings.items())
-            cursor = raw.execute(f"{said}SELECT pg_backend_pid()".encode())
+            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_IS_DISTRIBUTED}".encode())
             while cursor.nextset():
                 pass
-            ((pid,),) = cursor.fetchall()
+            ((pid, distributed),) = cursor.fetchall()
+            if distributed:
+                # It must know the values before it can tell which server a statement is for.
+                raw.execute(b"SET plan_cache_mode = force_custom_plan")
         except BaseException:
             raw.close()
             raise
         raw.watch = Watch(lambda: is_at_work(conninfo, pid))
         self.raw = raw
         self.pid: int = pid
+        #: Whether the server may pass statements on to others, as Citus does.
+        self.distributed: bool = distributed
         self._pipeline = Pipeline(raw, raw.watch)
         self._poll = select.poll()
         self._poll.register(raw.fileno(), select.POLLIN)

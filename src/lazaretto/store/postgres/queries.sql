@@ -468,6 +468,15 @@ SELECT pg_advisory_xact_lock(:writing, :store),
        CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- name: end_silent_writers
+-- End the sessions that hold the lock of a store in the middle of a commit, and have sent nothing for 5 seconds.
+-- Differs because only the server has writers that can be cut off from it.
+SELECT pg_terminate_backend(a.pid)
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = :writing AND l.objid::bigint = :store
+    AND a.state = 'active' AND a.wait_event = 'ClientRead' AND a.query NOT LIKE 'COPY%'
+    AND a.query_start < clock_timestamp() - INTERVAL '5 seconds'
+
 -- name: move_on
 -- The next version of what is stored, if anything was changed.
 -- Differs because the file has PRAGMA data_version.

@@ -81,7 +81,7 @@ class PostgresStore(SqlStore):
         where = shown_place(conninfo, schema)
         self._server_clock = ServerClock() if clock is None else None
         with translating(where):
-            connection = PgConnection(conninfo, self._patience)
+            connection = PgConnection(conninfo, self._patience, commits=True)
             try:
                 now = (clock or SystemClock()).now()
                 found = prepare(connection, schema, where, create=create, copying=copying, now=now)
@@ -156,7 +156,8 @@ class PostgresStore(SqlStore):
         Return those that are left, and whether the same may succeed the next time.
         """
         connection = self._connection
-        if connection.broken or connection.heard:
+        if connection.broken or connection.heard or connection.distributed:
+            # Rows and sequences are on different servers, and no statement reaches both.
             return group, False
         try:
             whole, left = self._whole.plan(group, registered=self._memory.registered)
@@ -283,6 +284,7 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             if isinstance(translated(error, self._where), StoreUnavailable):
                 self._connection.close()
+            self._connection.roll_back()
             raise
 
     def _patiently(self, begin: Callable[[], T]) -> T:
@@ -296,6 +298,8 @@ class PostgresStore(SqlStore):
             try:
                 return begin()
             except psycopg.Error as error:
+                if isinstance(error, psycopg.errors.LockNotAvailable) and self._upkeep.end_silent_writers():
+                    continue
                 away = isinstance(translated(error, self._where), StoreUnavailable)
                 if not away or time.monotonic() + nap > end:
                     raise

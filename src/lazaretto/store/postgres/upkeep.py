@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.connection import PgConnection, translated, translating
 from lazaretto.store.postgres.schema import migrations
 from lazaretto.store.sql.statements import Dialect
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 _TIDYING = 0x4C5A0003
 _TIDY_EVERY = 2.0
 _TIDY_IN_VAIN = 20.0
+#: How long the server waits within a commit for the process that commits, in seconds, before others end it.
+SILENCE = 5
 
 
 class Upkeep:
@@ -81,6 +84,27 @@ class Upkeep:
             connection.script(f'VACUUM (TRUNCATE false) "{self._schema}"."{table}"')
         connection.execute("SELECT pg_advisory_unlock_all()")
         return bool(crowded)
+
+    def end_silent_writers(self) -> int:
+        """End commits whose process has been cut off from the server, and return how many they were.
+
+        A process that is frozen, or behind a network that is, may hold the store's lock for as long.
+        """
+        try:
+            connection = self._borrow()
+        except psycopg.Error:
+            return 0
+        try:
+            query, store = self._dialect.text("end_silent_writers"), self._number & 0xFFFF_FFFF
+            ended = len(connection.execute(query, (WRITING, store)).fetchall())
+        except psycopg.Error as error:
+            _log.debug("%s", translated(error, self._where))
+            return 0
+        finally:
+            self._give_back(connection)
+        if ended:
+            _log.warning("%s: %d writers were not heard of for %d s, and ended", self._where, ended, SILENCE)
+        return ended
 
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""

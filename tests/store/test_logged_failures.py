@@ -98,7 +98,7 @@ def test_an_outage_is_one_warning_and_its_attempts_few(
     host = ServiceHost(broker, Handler("orders", refuse, isolation="inline", batch_size=20))
     host.run(until=lambda: broker.breaker("orders").status.value == "open")
     logged = texts(caplog, logging.WARNING)
-    assert sum("An outage was found." in text for text in logged) == 1
+    assert sum("An outage was detected." in text for text in logged) == 1
     assert len(logged) < 30
 
 

@@ -306,6 +306,7 @@ class TestStatements:
         ("sql", "columns.sql"),
         ("sql", "dialogs.sql"),
         ("sql", "causes.sql"),
+        ("sql", "repairs.sql"),
         ("sqlite", "queries.sql"),
         ("postgres", "queries.sql"),
     )

@@ -22,7 +22,7 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
 class Change(NamedTuple):
-    """What was done to a definition, or would be: "create", "change" or "drop"."""
+    """A change to a definition, done or planned: "create", "change" or "drop"."""
 
     verb: str
     kind: str
@@ -31,10 +31,10 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class ApplyDefinitions(Operation[list[Change]]):
-    """Create definitions, and change those that differ; with `drop_others`, drop those that are not given.
+    """Create definitions and change those that differ; with `drop_others`, drop all that are not given.
 
-    All of it or, if one cannot be, nothing. `only_compare`: say what would be done. The answer is what
-    changed.
+    If one change is not possible, nothing changes. Returns the changes; with `only_compare`, they are only
+    planned.
     """
 
     definitions: Sequence[Definition]
@@ -76,7 +76,7 @@ class ApplyDefinitions(Operation[list[Change]]):
         return changes
 
     def _refuse_used(self, tx: Transaction, change: Change, wanted: Definitions) -> None:
-        """Raise DefinitionError for a change that open conversations stand against."""
+        """Raise DefinitionError if open conversations forbid a change."""
         before = tx.dialogs.definitions().get(change.kind, change.name)
         if isinstance(before, Contract) and tx.dialogs.contract_in_use(change.name):
             raise DefinitionError(
@@ -92,7 +92,7 @@ class ApplyDefinitions(Operation[list[Change]]):
                 )
 
     def _keep_queue(self, tx: Transaction, service: Service) -> None:
-        """Create a service's queue, or let it deal with poison as the service says."""
+        """Create a service's queue, or give an existing one the service's poison policy."""
         path = EntityPath.parse(service.queue)
         options = queue_options(service)
         queue = tx.queues.by_path(path.key)
@@ -109,7 +109,7 @@ class ApplyDefinitions(Operation[list[Change]]):
 
 @dataclasses.dataclass(slots=True)
 class DropDefinition(Operation[None]):
-    """Drop a definition that nothing else names. Raises DefinitionError."""
+    """Drop a definition that no other one refers to. Raises DefinitionError."""
 
     kind: str
     name: str

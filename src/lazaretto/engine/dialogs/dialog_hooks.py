@@ -19,7 +19,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 
 class DialogHooks:
-    """See QueueHooks. What was received as a dead letter has no session's lock, and no conversation."""
+    """See QueueHooks. A message received as a dead letter has no session lock and no conversation."""
 
     #: A message of a dialog has a time of its own until which it is locked, beside its group.
     locks_each = True

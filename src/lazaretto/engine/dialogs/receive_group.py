@@ -22,12 +22,12 @@ from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
-#: Of so many receives one goes to the priorities in turn, so that the most urgent cannot starve the rest.
+#: One of this many receives takes the priorities in turn, so that the most urgent cannot starve the rest.
 FAIR_SHARE = 8
 
 
 class GroupHandover(NamedTuple):
-    """A conversation group under a lock: messages of it, each with the lane it came from, and its state."""
+    """A locked conversation group: its state and some of its messages, each with its lane."""
 
     group: str
     lock: Lock
@@ -39,7 +39,7 @@ class GroupHandover(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Round:
-    """What the readers of one commit have done since they asked: `taken` groups, or more than that."""
+    """The groups that the readers of one commit took since they asked, and whether anything else changed."""
 
     stale: bool
     taken: set[tuple[int, str]] = dataclasses.field(default_factory=set)
@@ -47,11 +47,11 @@ class _Round:
 
 @dataclasses.dataclass(slots=True)
 class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
-    """Lock a conversation group and take messages of it: of the next, or of one that is named.
+    """Lock a conversation group, the next one or a named one, and take some of its messages.
 
-    `token`: of the transaction, so that it may come back to groups that it has locked. `limit` 0: the group
-    is locked, and its state read, with nothing taken. `turn` and `after` say whose turn it is (see
-    FAIR_SHARE).
+    `token`: identifies the transaction, which can return to groups that it has locked. With `limit` 0 the
+    group is locked and its state is read, but no message is taken. `turn` and `after` decide which
+    priority is next (see FAIR_SHARE).
     """
 
     path: EntityPath
@@ -75,7 +75,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     def run_all(
         cls, tx: Transaction, operations: Sequence[ReceiveGroup]
     ) -> list[GroupHandover | EntityError | Again | None]:
-        """Let several readers have their groups; all ask which is next before the first one looks."""
+        """Start several readers: each asks for the next group before the first answer is read."""
         for number, operation in enumerate(operations):
             operation.anywhere = number > 0
         asked = [operation._ask(tx) for operation in operations]
@@ -95,7 +95,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         return queue
 
     def _ask(self, tx: Transaction) -> Callable[[], NextGroup | None] | None:
-        """Ask which group is next, if none is named."""
+        """Ask for the next group, unless one is named."""
         queue = self._queue(tx)
         refuse_receiving(queue, Subqueue.MAIN, by_dialogs=True)
         touch(tx, queue)
@@ -139,7 +139,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         asked: Callable[[], NextGroup | None] | None,
         round_: _Round,
     ) -> NextGroup | None:
-        """Return the next group as it was asked for, or asked for anew where that may be another one now."""
+        """Return the next group; ask again if another reader may have changed the answer."""
         if asked is None or round_.stale:
             return self._look(tx, queue)()
         first = asked()
@@ -163,7 +163,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         return group
 
     def _ranges(self, tx: Transaction, queue: QueueRecord) -> list[tuple[str, str]]:
-        """Return where to look for the next group: the most urgent first, within a priority going round."""
+        """Return where to look for the next group: most urgent first, round robin within a priority."""
         levels = tx.dialogs.levels(queue.queue_id)[::-1]
         if levels and self.turn % FAIR_SHARE == FAIR_SHARE - 1:
             start = self.turn // FAIR_SHARE % len(levels)
@@ -232,7 +232,7 @@ class SetGroupState(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class RenewGroup(Operation[Lock]):
-    """Prolong the lock on a conversation group, and on those of its messages that are held under it."""
+    """Renew the lock on a conversation group and on its messages that are held under it."""
 
     lock: Lock
     keys: Sequence[int]
@@ -248,7 +248,7 @@ class RenewGroup(Operation[Lock]):
 
 @dataclasses.dataclass(slots=True)
 class ReleaseGroup(Operation[None]):
-    """Give a conversation group up, all of whose messages were settled."""
+    """Release a conversation group after all its messages were settled."""
 
     lock: Lock
 

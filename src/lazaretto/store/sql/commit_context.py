@@ -63,7 +63,7 @@ class CommitContext(Statements):
             self.counted = {}
 
     def undone(self) -> None:
-        """Forget what is known by something that was undone."""
+        """Forget remembered values that came from undone work."""
         self.memory.forget()
 
     def wake(self, key: int, messages: int = 1) -> None:

@@ -30,7 +30,7 @@ def unfinished(where: str) -> StoreIncomplete:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """A table that is copied: its name, and what its rows are ordered by. `only`: which rows, if not all."""
+    """A table to copy: its name and the order of its rows. `only`: a condition, if not all are copied."""
 
     name: str
     key: tuple[str, ...]
@@ -96,11 +96,11 @@ class Tables(Protocol):
         ...
 
     def meta(self) -> dict[str, str]:
-        """Return what is known of the store itself."""
+        """Return the store's own settings."""
         ...
 
     def finish(self, meta: Mapping[str, str | None]) -> None:
-        """Set, or remove, what is known of the store, let numbers go on behind the highest, and commit."""
+        """Set or remove the store's settings, continue numbering after the highest number, and commit."""
         ...
 
 
@@ -108,7 +108,7 @@ class Copyable(Protocol):
     """A store that can be copied, or copied into."""
 
     def tables(self) -> AbstractContextManager[Tables]:
-        """Give its tables, and hold off whoever else would write."""
+        """Return its tables, and block all other writers."""
         ...
 
 

@@ -9,7 +9,7 @@ from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
 
 class MessagePart(Part):
-    """A part that knows of what goes with messages: the queues' sizes, bodies and sequence numbers."""
+    """A part that also keeps queue sizes, bodies and sequence numbers in step with messages."""
 
     def __init__(
         self, context: CommitContext, queues: QueueTables, bodies: BodyTables, sequences: SequenceNumbers

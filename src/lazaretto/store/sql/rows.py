@@ -104,7 +104,7 @@ class Memory:
         self.subscriptions.clear()
 
     def forget(self) -> None:
-        """Forget what another writer may have changed, or what a commit that was undone had changed."""
+        """Forget values that another writer may have changed, or that an undone commit had changed."""
         self.forget_queues()
         self.last_sequences.clear()
         self.idle_at.clear()

@@ -47,15 +47,15 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Give it up; what was not committed is undone."""
+        """Close it; uncommitted changes are undone."""
         ...
 
 
 class Closable(Protocol):
-    """A connection, or what has one."""
+    """A connection, or an object that has one."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Close it."""
         ...
 
 
@@ -131,7 +131,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _begin(self, durable: bool) -> None:
-        """Start a transaction as the only writer; forget what others have changed since."""
+        """Start a transaction as the only writer; forget remembered values that others have changed."""
 
     @abstractmethod
     def _save(self) -> None:
@@ -236,7 +236,7 @@ class SqlStore(ABC):
         self._committed(self._tx.context)
 
     def _committed(self, done: CommitContext) -> None:
-        """Note and tell what a commit that is done has brought."""
+        """Remember and announce the results of a finished commit."""
         if done.cursors:
             self._memory.cursors.update(done.cursors)
         if done.registers:
@@ -365,7 +365,7 @@ class SqlStore(ABC):
         self.wake()
 
     def _tell(self, woken: Mapping[int, int], comes_due: int | None) -> None:
-        """Wake those who wait for what a commit has made receivable; `comes_due`: when something will be."""
+        """Wake the receivers of newly receivable messages; `comes_due`: when the next timer is due."""
         self.notifier.notify(woken)
 
     def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
@@ -383,7 +383,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _read(self, query: Callable[[Transaction], T]) -> T:
-        """Return what a query finds in the store's state of this moment."""
+        """Run a query on the store's current state and return its result."""
 
     def exclusive(self) -> Exclusive:
         self._refuse_fork()
@@ -400,18 +400,18 @@ class SqlStore(ABC):
 
     @abstractmethod
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
-        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
+        """Return a function for two numbers: one changes with other processes' commits, one with any."""
 
     @abstractmethod
     def tables(self) -> AbstractContextManager[Tables]:
-        """Give all tables, to copy them, and hold off whoever else would write."""
+        """Return all tables for copying, and block all other writers."""
 
     def tidy(self) -> None:
-        """Clear away what messages that are gone have left, if that is due."""
+        """Remove the remains of deleted messages, if that is due."""
         return
 
     def check(self) -> list[str]:
-        """Return what is wrong with the store: nothing, if all is well."""
+        """Return the store's problems: an empty list if there are none."""
         with self._unless_closed():
             return self._check()
 
@@ -419,7 +419,7 @@ class SqlStore(ABC):
     def _check(self) -> list[str]: ...
 
     def facts(self) -> dict[str, Any]:
-        """Return the store's settings and sizes, for people who look after it."""
+        """Return the store's settings and sizes, for operators."""
         with self._unless_closed():
             return self._facts()
 

@@ -87,7 +87,7 @@ class SqlTransaction:
         self.context.begin(now)
 
     def undone(self) -> None:
-        """Forget what is known by something that was undone."""
+        """Forget remembered values that came from undone work."""
         self.context.undone()
 
     @functools.cached_property
@@ -282,7 +282,7 @@ class SqlTransaction:
         self.queues.count_bytes(list(rows), 1)
 
     def _note_standing(self, key: int, row: MessageRow) -> None:
-        """Note what a message that is saved means for those who wait."""
+        """Note whether a saved message concerns waiting receivers or timers."""
         if row.state in (FRESH, READY, SUSPECT):
             self.context.wake(key)
         elif row.state in (SCHEDULED, DELAYED) and row.due is not None:
@@ -332,7 +332,7 @@ class SqlTransaction:
 
 
 def suspect_of(row: Sequence[Any] | None) -> ReceivedMessage | None:
-    """Return what select_suspect found, whose last column is none of its attempts."""
+    """Return the suspect that select_suspect found."""
     if row is None:
         return None
     *fields, _ = row

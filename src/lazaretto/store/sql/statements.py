@@ -31,7 +31,7 @@ class Statement:
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """Return what takes the values of some names out of a mapping."""
+    """Return a function that picks the values of some names from a mapping."""
     if len(names) > 1:
         return operator.itemgetter(*names)
     return lambda values: tuple(values[name] for name in names)
@@ -55,7 +55,7 @@ class RowStatement:
         return found
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
-        """Give it `count` rows, whose values stand one after the other."""
+        """Run it for `count` rows; `values` holds all their values, row by row."""
         width = len(values) // count
         for start in range(0, count, _MOST_ROWS):
             rows = min(_MOST_ROWS, count - start)
@@ -107,7 +107,7 @@ class Statements:
         return self._execute(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
-        """Give `count` rows to a query, whose values stand one after the other."""
+        """Run a query for `count` rows; `values` holds all their values, row by row."""
         statement = self._row_statements[name]
         if statement.locks_first:
             self.write_range_locks()

@@ -53,7 +53,7 @@ _OWN_FAULTS = {
 
 
 def translated(error: sqlite3.Error, where: str) -> StoreError:
-    """Return SQLite's error as one of ours, which says where and what to do."""
+    """Return SQLite's error as one of ours, with the store's name and advice."""
     kind, advice = _KINDS.get(_code(error), (StoreError, "unexpected error from SQLite"))
     return kind(f"{where}: {advice} ({error})")
 

@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def watch(folders: Iterable[Path]) -> FolderWatch | None:
-    """Return what watches these folders, None where the system cannot."""
+    """Watch these folders too; return None if the system cannot."""
     found = _of_process()
     if found is None:
         return None

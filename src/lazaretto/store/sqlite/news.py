@@ -80,9 +80,9 @@ class News:
         self._file.ring(self._file.slot, READER_BELL)
 
     def listen(self, seconds: float, notify: Callable[[Callable[[int], bool]], None]) -> None:
-        """Listen so many seconds, less if woken, or if something comes due soon.
+        """Listen for some seconds, less if woken or if a timer is due soon.
 
-        `notify` is called with what tells whether there are news of a place.
+        `notify` is called with a function that returns whether a place has news.
         """
         file, end = self._file, time.monotonic() + seconds
         while True:

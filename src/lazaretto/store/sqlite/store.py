@@ -46,10 +46,9 @@ _NO_PATIENCE = "PRAGMA busy_timeout = 0"
 class SqliteStore(SqlStore):
     """A store in the file at `path`.
 
-    `busy` is how many seconds a caller waits for other processes before StoreBusy.
-    `durable_attempts` also syncs the record of each hand-over to disk before the receiver gets the
-    message; without it that record survives the death of any process, but a power cut may lose
-    the latest ones.
+    `busy`: how many seconds a caller waits for other processes before StoreBusy.
+    `durable_attempts`: sync the record of each delivery to disk before the receiver gets the message.
+    Without it the record survives the death of any process, but a power cut may lose the latest ones.
     """
 
     dialect = SQLITE
@@ -257,7 +256,7 @@ class SqliteStore(SqlStore):
 
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
-        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
+        """Return a function for two numbers: one changes with other processes' commits, one with any."""
         with translating(self._where):
             connection = self._connect(read_only=True)
 

@@ -14,7 +14,7 @@ Identity = tuple[int, int]
 
 
 def make(path: Path) -> None:
-    """Make an empty file that its owner alone can read, unless there is one; SQLite says what is in the way.
+    """Create an empty file that only its owner can read, unless it exists; SQLite reports obstacles.
 
     Its log and the log's index get the same rights from SQLite.
     """
@@ -24,7 +24,7 @@ def make(path: Path) -> None:
 
 
 def identity(path: str | Path) -> Identity | None:
-    """Return what tells a file from every other one, None where there is none."""
+    """Return the identity of a file: its device and inode. None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - called often
     except (FileNotFoundError, NotADirectoryError):
@@ -59,7 +59,7 @@ class WatchedFile:
         self._opened = (identity(self._path), identity(self._log_path))
 
     def _name_of_log(self) -> str | None:
-        """Return where the opened log stands now, None where the system does not tell."""
+        """Return the current path of the opened log, None if the system cannot tell."""
         try:
             return os.readlink(self._link)  # noqa: PTH115 - called often
         except OSError:
@@ -114,6 +114,6 @@ class WatchedFile:
         return False
 
     def close(self) -> None:
-        """Give up the log."""
+        """Close the log."""
         self._log_name = None
         os.close(self.log)

@@ -89,7 +89,7 @@ class WakeFile:
         return self.memory.find(b"\1", flags, flags + SLOTS) >= 0
 
     def waiting(self, flags: int) -> list[int]:
-        """Return the slots of those who wait as readers, or as writers."""
+        """Return the slots that wait as readers, or as writers."""
         find, found = self.memory.find, []
         at = find(b"\1", flags, flags + SLOTS)
         while at >= 0:
@@ -102,7 +102,7 @@ class WakeFile:
         self.memory[flags + self.slot] = waits
 
     def clear_dead(self) -> None:
-        """Let nobody wait any more whose process is gone."""
+        """Clear the slots of processes that no longer exist."""
         for flags in (READERS, WRITERS):
             for slot in self.waiting(flags):
                 if slot != self.slot and self._lock(fcntl.F_OFD_GETLK, slot, fcntl.F_WRLCK) == fcntl.F_UNLCK:
@@ -111,7 +111,7 @@ class WakeFile:
     # -- bells ----------------------------------------------------------------------------------
 
     def ring(self, slot: int, bell: int) -> bool:
-        """Wake who sleeps at a bell; return False if it has been rung and not heard yet."""
+        """Wake the sleeper at a bell; return False if the bell is still ringing."""
         offset = self.offset(slot) + bell
         if self.words[offset >> 2]:
             return False
@@ -138,19 +138,19 @@ class WakeFile:
         return self.memory[_NEWS : _NEWS + 4 * BUCKETS]
 
     def set_news(self, bucket: int, number: int) -> None:
-        """Tell of news, by a number that nobody else takes."""
+        """Announce news by a number that no other process uses."""
         self.words[(_NEWS >> 2) + bucket] = number
 
     def wants(self, slot: int, bucket: int) -> int:
-        """Return what the readers of a slot wait for."""
+        """Return which news the readers of a slot wait for."""
         return self.memory[self.offset(slot) + WANTS + bucket]
 
     def set_wants(self, bucket: int, wants: int) -> None:
-        """Say what the readers of this process wait for."""
+        """Record which news the readers of this process wait for."""
         self.memory[self._base + WANTS + bucket] = wants
 
     def set_timers(self, slot: int) -> None:
-        """Tell a slot that something comes due soon."""
+        """Tell a slot that a timer is due soon."""
         self.memory[self.offset(slot) + _TIMERS] = 1
 
     def take_timers(self) -> bool:
@@ -171,7 +171,7 @@ class WakeFile:
         _times.pack_into(self.memory, self._base + TIMES, since, latest)
 
     def close(self) -> None:
-        """Give the slot up. The memory goes with the last who uses it."""
+        """Release the slot. The memory goes with its last user."""
         for flags in (READERS, WRITERS):
             self.set_waiting(flags, False)
         # The mapping has the file open, too.

@@ -22,7 +22,7 @@ _MENDED = (((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0)), ((3, 51, 3), (4, 
 
 
 def has_reset_bug(version: tuple[int, int, int]) -> bool:
-    """Return whether a SQLite may damage a database when a checkpoint meets a log that is begun anew."""
+    """Return whether a SQLite version may damage a database when a checkpoint meets a log restart."""
     return version >= (3, 7, 0) and not any(low <= version < high for low, high in _MENDED)
 
 
@@ -72,6 +72,6 @@ class Log:
             self._set_due(_PAGES if copied == pages else pages + _PAGES)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()

@@ -1,4 +1,4 @@
-"""The line in which the processes that want to write to a store stand, so that each has its turn.
+"""The queue of processes that want to write to a store, so that each has its turn.
 
 SQLite's own lock says who writes. Whoever has written wakes who has waited longest, and stands behind the
 others if it wants to write again.
@@ -32,7 +32,7 @@ class WritersLine:
         return ends is not None and time.monotonic_ns() >= ends and self._first() is not None
 
     def _first(self) -> int | None:
-        """Return the slot of whom has waited longest, if anybody waits."""
+        """Return the slot that has waited longest, None if none waits."""
         slots = self._file.waiting(WRITERS)
         if not slots:
             return None
@@ -45,7 +45,7 @@ class WritersLine:
 
     @contextmanager
     def standing(self) -> Iterator[Callable[[float], None]]:
-        """Stand in line meanwhile; gives a function that sleeps until one's turn, or so many seconds."""
+        """Wait in line within a `with` block; gives a function that sleeps until one's turn or a timeout."""
         file, since = self._file, time.monotonic_ns()
 
         def sleep(seconds: float) -> None:

@@ -169,8 +169,8 @@ def _measure(system: str, address: str, layout: Layout, seconds: float, *, far: 
 
 
 @contextlib.contextmanager
-def _server(system: str, folder: Path) -> Iterator[PostgresServer]:
-    """Run a server with the system's queue on it."""
+def _server(system: str, folder: Path, partitions: int) -> Iterator[PostgresServer]:
+    """Run a server with the system's queue on it, ours with so many partitions."""
     home = folder / system
     home.mkdir()
     home.chmod(0o755)
@@ -188,7 +188,7 @@ def _server(system: str, folder: Path) -> Iterator[PostgresServer]:
     server = PostgresServer(home)
     try:
         with contextlib.closing(lazaretto.connect(server.url)) as broker:
-            broker.create_queue(QUEUE, QueueOptions(lock_duration=30))
+            broker.create_queue(QUEUE, QueueOptions(lock_duration=30, partitions=partitions))
         yield server
     finally:
         server.stop()
@@ -205,6 +205,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--layouts", type=_layouts, default=_layouts(_LAYOUTS), help=f"({_LAYOUTS})")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
     parser.add_argument("--rounds", type=int, default=3, help="systems take turns in each (3)")
+    parser.add_argument("--partitions", type=int, default=1, help="of Lazaretto's queue (1)")
     parser.add_argument("--where", choices=["near", "far", "both"], default="both")
     parser.add_argument("--systems", default=",".join(_SYSTEMS), help=",".join(_SYSTEMS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
@@ -238,7 +239,9 @@ def main(words: Sequence[str]) -> int:
     figures: list[Figure] = []
     with scratch(arguments.dir, "hosts-") as folder, contextlib.ExitStack() as stack:
         machine = Machine.here(folder)
-        servers = {system: stack.enter_context(_server(system, folder)) for system in systems}
+        servers = {
+            system: stack.enter_context(_server(system, folder, arguments.partitions)) for system in systems
+        }
         ports = {system: stack.enter_context(delayed(servers[system].socket, _ONE_WAY)) for system in systems}
         for _ in range(arguments.rounds):
             for far in {"near": [False], "far": [True], "both": [False, True]}[arguments.where]:

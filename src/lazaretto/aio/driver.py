@@ -115,7 +115,7 @@ class Driver:
                 raise
             if not isinstance(answer, Again):
                 return answer
-            operation = self._store.plainly(operation)
+            operation = self._store.again(operation, answer)
 
     def _give_back(self, give_back: GiveBack | None, answer: Any) -> None:
         operation = None if give_back is None else give_back(answer)

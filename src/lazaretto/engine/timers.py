@@ -129,7 +129,7 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
             enqueued=tx.now,
             enqueued_sequence_number=sequence_of(row.key),
         )
-        tx.save_row(active, tx.sequences.take_key(queue.queue_id))
+        tx.save_row(active, tx.sequences.take_key_beside(row.key))
     elif row.state == DELAYED:
         due = active_due(tx, queue.queue_id, row.expires) if in_main(row.key) else None
         state = SUSPECT if row.suspect else READY

@@ -221,6 +221,7 @@ _DEFAULT_BREAKER = BreakerPolicy()
 MAX_MESSAGE_SIZE = 104_857_600
 #: Service Bus's shortest time after which an entity counts as idle, in seconds.
 SHORTEST_IDLE = 300.0
+MOST_PARTITIONS = 64
 
 
 def _destination(name: str, value: Any) -> str:
@@ -260,6 +261,8 @@ class QueueOptions:
             dead letters or scheduled messages.
         kept_samples: Completed messages that are kept as examples of good ones, at most about this
             many, bodies included, for `explain` to compare dead letters with; 0 keeps none.
+        partitions: Number of parts that are sent to and received from independently. Order holds within a
+            session or partition key. It can be raised while the queue is empty.
         dialogs: It is the queue of a service; only dialogs send to it and receive from it.
         retention: Of dialogs: keep processed messages until the conversation ends.
     """
@@ -289,6 +292,7 @@ class QueueOptions:
         None, optional(duration(SHORTEST_IDLE)), page="forwarding.md#delete-idle-queues-automatically"
     )
     kept_samples: int = option(2_048, integer(0, 100_000))
+    partitions: int = option(1, integer(1, MOST_PARTITIONS), page="partitions.md")
     dialogs: bool = option(False, flag(), fixed=True, page="dialogs.md")
     retention: bool = option(False, flag())
 
@@ -322,6 +326,7 @@ class QueueOptions:
                 "forward_to": self.forward_to is None,
                 "auto_delete_on_idle": self.auto_delete_on_idle is None,
                 "requires_session=False": self.requires_session,
+                "partitions: its order is that of its conversations": self.partitions == 1,
             }
             for name, allowed in ordinary.items():
                 if not allowed:
@@ -351,6 +356,7 @@ class TopicOptions:
     max_message_size: int = same_option(QueueOptions, "max_message_size")
     max_size: int | None = same_option(QueueOptions, "max_size")
     auto_delete_on_idle: OptionalDuration = same_option(QueueOptions, "auto_delete_on_idle")
+    partitions: int = same_option(QueueOptions, "partitions")
 
     def as_queue(self) -> QueueOptions:
         """Return them as they are stored."""

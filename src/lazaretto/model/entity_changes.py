@@ -18,6 +18,7 @@ class TopicChanges(TypedDict, total=False):
     max_message_size: int
     max_size: int | None
     auto_delete_on_idle: GivenDuration | None
+    partitions: int
 
 
 class QueueChanges(TopicChanges, total=False):

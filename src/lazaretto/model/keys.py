@@ -2,9 +2,15 @@
 
 All messages of one subqueue stand together in order, and a message keeps its sequence number
 when it moves between the subqueues of its queue.
+
+The messages of a *lane* have one order: those of a queue, or of one partition of it, which is the highest
+part of their sequence numbers. A lane's number is that of its queue, with that of its partition, from 1 on,
+above it.
 """
 
 from __future__ import annotations
+
+import functools
 
 from lazaretto.model.entities import Subqueue
 
@@ -17,6 +23,10 @@ LAST_SEQUENCE = (1 << SEQUENCE_BITS) - 1
 #: What is left for a queue's id in a signed 64-bit integer.
 QUEUE_ID_BITS = 63 - QUEUE_BITS
 LAST_QUEUE = (1 << QUEUE_ID_BITS) - 1
+#: The part of a sequence number that a partition counts with; the partition stands above it.
+PARTITION_SEQUENCE_BITS = 36
+_LAST_IN_PARTITION = (1 << PARTITION_SEQUENCE_BITS) - 1
+_PARTITION_MASK = (1 << SEQUENCE_BITS - PARTITION_SEQUENCE_BITS) - 1
 
 # Messages that wait in ";retry" stay in the main part: it is a state, not a place.
 _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}
@@ -24,13 +34,42 @@ _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
 def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
-    """Return the key just before a subqueue's first message."""
-    return (queue_id << SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
+    """Return the key just before a subqueue's first message, or the first one of a lane."""
+    if queue_id <= LAST_QUEUE:
+        return (queue_id << SUBQUEUE_BITS | _PLACES[subqueue]) << SEQUENCE_BITS
+    first = lower_bound(queue_id & LAST_QUEUE, subqueue)
+    return first | (queue_id >> QUEUE_ID_BITS) - 1 << PARTITION_SEQUENCE_BITS
 
 
 def upper_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
-    """Return the highest key a subqueue's messages can have."""
-    return lower_bound(queue_id, subqueue) | LAST_SEQUENCE
+    """Return the highest key a subqueue's messages can have, or those of a lane."""
+    return lower_bound(queue_id, subqueue) | (LAST_SEQUENCE if queue_id <= LAST_QUEUE else _LAST_IN_PARTITION)
+
+
+@functools.lru_cache(maxsize=1024)
+def lanes_of(queue_id: int, partitions: int) -> tuple[int, ...]:
+    """Return the lanes of a queue."""
+    if partitions == 1:
+        return (queue_id,)
+    return tuple(partition << QUEUE_ID_BITS | queue_id for partition in range(1, partitions + 1))
+
+
+def lane_of(key: int, partitions: int) -> int:
+    """Return the lane of a message whose queue has so many partitions."""
+    queue_id = key >> QUEUE_BITS
+    if partitions == 1:
+        return queue_id
+    return ((key >> PARTITION_SEQUENCE_BITS & _PARTITION_MASK) + 1) << QUEUE_ID_BITS | queue_id
+
+
+def partition_of_lane(lane: int) -> int:
+    """Return the partition, from 0 on, in the lane of one."""
+    return (lane >> QUEUE_ID_BITS) - 1
+
+
+def queue_of_lane(lane: int) -> int:
+    """Return the queue id in a lane."""
+    return lane & LAST_QUEUE
 
 
 def sequence_of(key: int) -> int:

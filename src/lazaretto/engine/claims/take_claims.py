@@ -8,6 +8,7 @@ its death to messages.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Sequence
 
@@ -23,7 +24,7 @@ from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.model.keys import lane_of, lower_bound, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
@@ -151,15 +152,14 @@ class _Taker:
         suspect = tx.select_suspect(self._first, self._last)
         if suspect is not None:
             # Messages before it go first, as for any receiver; then it goes alone.
-            ready, _ = tx.claims.claimable(self._queue.queue_id, suspect.key, wanted.max_rows)
-            fresh: list[ClaimableMessage] = []
+            lane = lane_of(suspect.key, self._queue.partitions)
+            ready, _ = tx.claims.claimable(lane, suspect.key, wanted.max_rows)
             if not ready:
                 tx.lock([suspect.key], self._token, None)
                 return [self._shard(0, [_claimed(suspect)])]
+            chosen = ready
         else:
-            ready, fresh = tx.claims.claimable(self._queue.queue_id, self._last, wanted.max_rows)
-        # Locked in the order of their turn, read in the order of their numbers.
-        chosen = [*ready, *fresh]
+            ready, chosen = self._next_of_lanes()
         chosen = chosen[: self._within(chosen, wanted.max_bytes)]
         again = {message.key for message in ready}
         chosen.sort(key=_KEY)
@@ -173,9 +173,31 @@ class _Taker:
             fresh_keys = [message.key for message in part if message.key not in again]
             if ready_keys:
                 tx.lock(ready_keys, token, None)
-            if fresh_keys:
-                tx.claims.lock_fresh_range(self._queue.queue_id, fresh_keys[0], fresh_keys[-1], token)
+            for lane, keys in itertools.groupby(fresh_keys, lambda key: lane_of(key, self._queue.partitions)):
+                first, *others = keys
+                tx.claims.lock_fresh_range(lane, first, others[-1] if others else first, token)
         return shards
+
+    def _next_of_lanes(self) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
+        """Return the next messages, in the order of their turn: those that were handed out before, and all.
+
+        Of partitions, each gives its share, and one that has more fills up what others leave.
+        """
+        most = self._wanted.max_rows
+        lanes = list(dict.fromkeys(self._tx.partitions.waiting(self._queue)))
+        share = -(-most // max(1, len(lanes)))
+        found = {lane: self._next_of(lane, share) for lane in lanes}
+        for lane in lanes:
+            ready, fresh = found[lane]
+            left = most - sum(len(one) + len(other) for one, other in found.values())
+            if left > 0 and len(ready) + len(fresh) == share:
+                found[lane] = self._next_of(lane, share + left)
+        again = [message for ready, _ in found.values() for message in ready]
+        # Locked in the order of their turn, read in the order of their numbers.
+        return again, [message for ready, fresh in found.values() for message in (*ready, *fresh)][:most]
+
+    def _next_of(self, lane: int, limit: int) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
+        return self._tx.claims.claimable(lane, min(self._last, upper_bound(lane)), limit)
 
     def _sessions(self) -> list[tuple[ShardRecord, int]]:
         tx, wanted, queue_id = self._tx, self._wanted, self._queue.queue_id

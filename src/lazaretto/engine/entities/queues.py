@@ -191,6 +191,7 @@ def change_options(
             raise InvalidOption(
                 f"{name} is fixed when a {record.kind.value} is created and cannot be changed"
             )
+    _check_growth(tx, record, options)
     changed = [name for name in names if getattr(options, name) != getattr(record.options, name)]
     if record.kind is EntityKind.SUBSCRIPTION:
         refuse_for_subscription(options)
@@ -209,6 +210,23 @@ def change_options(
         audit(tx, actor, "update", record.path, changed=changed)
         tx.wake(lower_bound(record.queue_id))
     return record
+
+
+def _check_growth(tx: Transaction, record: QueueRecord, options: QueueOptions) -> None:
+    """Refuse another number of partitions, except more while the entity is empty."""
+    before, now = record.options.partitions, options.partitions
+    if now == before:
+        return
+    kind = f"{record.kind.value} {record.path!r}"
+    if now < before:
+        raise InvalidOption(f"the {kind} has {before} partitions: expected as many or more, got {now}")
+    ((_, standing),) = standings(tx, [record])
+    held = sum(standing.states.values()) + standing.dead_letter + standing.transfer_dead_letter
+    if held:
+        raise InvalidOption(
+            f"the {kind} holds {held} messages, dead letters included: partitions can be raised only while "
+            "it is empty, because they would change the order within sessions and partition keys"
+        )
 
 
 @dataclasses.dataclass(slots=True)

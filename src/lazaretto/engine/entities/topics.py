@@ -212,8 +212,11 @@ class CreateSubscription(Operation[SubscriptionDescription]):
         rules = _checked(self.rules)
         refuse_for_subscription(self.options)
         check_destinations(tx, path, self.options)
+        # A topic's messages are in its subscriptions.
+        partitions = max(self.options.partitions, topic.options.partitions)
+        options = dataclasses.replace(self.options, partitions=partitions)
         record = tx.queues.insert(
-            path.queue, self.options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
+            path.queue, options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
         )
         touch(tx, record)
         note(tx, "subscription_created", record)

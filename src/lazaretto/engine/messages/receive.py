@@ -61,7 +61,7 @@ class Receive(Operation[Found]):
         token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self._takes_at_once(queue):
-            taken = tx.take_clear(queue.queue_id, self.limit, token, until)
+            taken = self._take_at_once(tx, queue, token, until)
             if taken is not None:
                 return hand_over(tx, taken, Lock(self.path, token, until))
         caught_up = catch_up(tx)
@@ -100,7 +100,7 @@ class Receive(Operation[Found]):
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             limits = [operations[place].limit for place in places]
             wanted = [(limit, tx.random_token(limit)) for limit in limits]
-            taking = tx.start_taking(queue.queue_id, wanted, until)
+            taking = tx.start_taking(queue, wanted, until)
             for place, taken, (_, token) in zip(places, taking or (), wanted, strict=False):
                 started[place] = _answering(taken, Lock(path, token, until))
         return [started.get(index) for index in range(len(operations))]
@@ -121,10 +121,38 @@ class Receive(Operation[Found]):
         in_main = self.path.subqueue is Subqueue.MAIN
         return self.session is None and not self.after and in_main and queue.halted_by is None
 
+    def _take_at_once(
+        self, tx: Transaction, queue: QueueRecord, token: int, until: int
+    ) -> list[ReceivedMessage] | None:
+        """Take the next fresh messages if no other message precedes them; else return None."""
+        taken: list[ReceivedMessage] | None = None
+        for lane in tx.partitions.waiting(queue):
+            taken = tx.take_clear(lane, self.limit, token, until)
+            if taken is None:
+                break
+            tx.partitions.note_taken(lane, taken, self.limit)
+            if taken:
+                break
+        return taken
+
     def _from_queue(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[ReceivedMessage] | EntityError:
-        first, last = (edge(queue.queue_id, self.path.subqueue) for edge in (lower_bound, upper_bound))
+        in_main = self.path.subqueue is Subqueue.MAIN
+        rows: list[ReceivedMessage] | EntityError = []
+        for lane in tx.partitions.waiting(queue) if in_main else (queue.queue_id,):
+            rows = self._from_lane(tx, queue, lane, token, until)
+            if isinstance(rows, EntityError):
+                break
+            tx.partitions.note_taken(lane, rows, self.limit)
+            if rows:
+                break
+        return rows
+
+    def _from_lane(
+        self, tx: Transaction, queue: QueueRecord, lane: int, token: int, until: int
+    ) -> list[ReceivedMessage] | EntityError:
+        first, last = (edge(lane, self.path.subqueue) for edge in (lower_bound, upper_bound))
         first = max(first, self.after)
         while True:
             # Suspects keep their place: earlier messages go first, later ones wait.
@@ -140,7 +168,7 @@ class Receive(Operation[Found]):
         if rows:
             tx.lock([row.key for row in rows], token, until)
         if suspect is None and len(rows) < self.limit and self.path.subqueue is Subqueue.MAIN:
-            rows += tx.take_fresh(queue.queue_id, self.limit - len(rows), token, until)
+            rows += tx.take_fresh(lane, self.limit - len(rows), token, until)
         return rows
 
     def _from_session(
@@ -198,8 +226,8 @@ class Receive(Operation[Found]):
         return sorted(rows, key=operator.attrgetter("key"))
 
 
-def _answering(taken: Callable[[], list[ReceivedMessage] | None], lock: Lock) -> Callable[[], Found | Again]:
-    return lambda: AGAIN if (messages := taken()) is None else _put_lock(messages, lock)
+def _answering(taken: Callable[[], list[ReceivedMessage] | Again], lock: Lock) -> Callable[[], Found | Again]:
+    return lambda: found if isinstance(found := taken(), Again) else _put_lock(found, lock)
 
 
 def _put_lock(messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:

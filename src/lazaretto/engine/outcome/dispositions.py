@@ -266,7 +266,8 @@ def return_to_sender(
     )
     encoded = encode_headers(returned)
     too_large = len(encoded) > MAX_HEADERS_SIZE
-    key, body = tx.sequences.take_key(target.queue_id), None if row.body_id is not None else tx.body(row.key)
+    key = tx.sequences.take_key(target, headers.session_id or headers.partition_key)
+    body = None if row.body_id is not None else tx.body(row.key)
     moved = _replace(
         row,
         key=key,

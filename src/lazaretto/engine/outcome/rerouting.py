@@ -204,7 +204,7 @@ class Republish(Operation[RepublishReport]):
         delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
         rows = []
         for row, routed in _published(tx, source, topic, self, delivery, report):
-            key = tx.sequences.take_key(topic.queue_id)
+            key = tx.sequences.take_key(topic)
             tx.sequences.keep(key)
             delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
             rows.append(row)

@@ -89,7 +89,7 @@ def send_back(
         except LazarettoError as error:
             done.skipped[key] = str(error)
             continue
-        new_key = done.sent[key] = key if in_place else tx.sequences.take_key(queue.queue_id)
+        new_key = done.sent[key] = key if in_place else _new_key(tx, queue, row, live)
         done.rows[key] = row
         if live.headers is not row.headers:
             done.rewritten.add(key)
@@ -121,6 +121,14 @@ def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
             if at_rest is not None:
                 done.forwarded[key] = at_rest
                 done.rewritten.add(key)
+
+
+def _new_key(tx: Transaction, queue: QueueRecord, row: MessageRow, live: MessageRow) -> int:
+    """Return a key at the end of the queue, or of the partition that a message belongs to."""
+    if queue.partitions == 1 or live.headers is row.headers:
+        return tx.sequences.take_key_beside(row.key)
+    headers = decode_headers(live.headers)
+    return tx.sequences.take_key(queue, headers.session_id or headers.partition_key)
 
 
 class Reviver:

@@ -182,12 +182,8 @@ def take_back(course: Course, keys: Sequence[int]) -> int:
         return 0
     originals = tx.repairs.originals(record.repair, list(back))
     _forget_ids(tx, queue, back)
-    highest: dict[int, int] = {}
-    for row in back.values():
-        highest[queue_of(row.key)] = max(main_key(row.key), highest.get(queue_of(row.key), 0))
-    for key in highest.values():
-        # The highest number of a queue must stay known when its message goes.
-        tx.sequences.keep(key)
+    # The highest number of a queue must stay known when its message goes.
+    tx.sequences.keep_highest([row.key for row in back.values()])
     plain: dict[int, MessageRow] = {}
     for key, row in back.items():
         old = _as_it_was(row, befores[key])

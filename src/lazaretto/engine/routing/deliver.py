@@ -219,7 +219,7 @@ def pass_all_on(tx: Transaction, queue: QueueRecord, limit: int) -> int:
 
 def pass_on_scheduled(tx: Transaction, topic: QueueRecord, row: MessageRow) -> None:
     """Route a scheduled message that is due from the topic or forwarding queue it waited in."""
-    key = tx.sequences.take_key(topic.queue_id)
+    key = tx.sequences.take_key(topic)
     tx.sequences.keep(key)
     routed = _replace(transit_of(tx, row, origin=sequence_of(key)), home=key)
     _hand_on(tx, Router(tx), topic, row, None, routed)
@@ -239,7 +239,7 @@ def _set_aside(
         key = main_key(home)
         submitted_here = routed.origin == sequence_of(key)
     else:
-        key, submitted_here = tx.sequences.take_key(queue.queue_id), False
+        key, submitted_here = tx.sequences.take_key(queue, routed.session_id or routed.partition_key), False
     counters = Counters()._asdict()
     row = MessageRow(
         key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=routed.message_id,
@@ -281,7 +281,7 @@ def deliver(
 ) -> list[int]:
     """Route new messages into a topic or forwarding queue, or via a queue; return their numbers."""
     router = Router(tx)
-    first = tx.sequences.take_key(queue.queue_id, len(messages))
+    first = tx.sequences.take_key(queue, count=len(messages))
     for key, message in enumerate(messages, first):
         router.accept(queue, key, message, destination)
     finish(tx, router)

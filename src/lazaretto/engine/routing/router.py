@@ -273,7 +273,10 @@ class Router:
                     (one.resubmitted_from, key) for one, key in zip(routed_messages, keys, strict=True)
                 )
             for queue in queues[1:]:
-                tx.topics.repeat_routed(queue, first, len(routed_messages))
+                if queue.partitions == queues[0].partitions == 1:
+                    tx.topics.repeat_routed(queue, first, len(routed_messages))
+                else:
+                    tx.topics.insert_routed(queue, routed_messages)
         return self._undelivered
 
     def _keep_bodies(self) -> None:

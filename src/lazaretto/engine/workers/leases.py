@@ -15,7 +15,7 @@ from lazaretto.engine.outcome.breakers import breaker_of, save_breaker
 from lazaretto.errors import EntityError, SessionLockLost
 from lazaretto.model.breaker import BreakerStatus, probing
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.keys import lower_bound, main_key, upper_bound
+from lazaretto.model.keys import main_key
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import LeaseRecord, QueueRecord
@@ -108,18 +108,19 @@ class Take(Operation[Handover | EntityError | None]):
         """Return how many messages to take; count waiting ones only if shares or sizes matter."""
         sharers = 1 if self.sharers is None or self.session is not None else self.sharers()
         if sharers > 1 and limit > 1:
-            waiting = tx.count_fitting(*self._edges(queue), limit * sharers, _ANY_SIZE)
+            waiting = tx.count_fitting(self._lane(tx, queue), self.path.subqueue, limit * sharers, _ANY_SIZE)
             limit = -(-waiting // sharers)
         most = self.most_bytes
         if most is None or limit * queue.options.max_message_size <= most:
             return limit
         if self.session is not None and self.session.session_id is not None:
             return tx.count_fitting_of_session(queue.queue_id, self.session.session_id, limit, most)
-        return tx.count_fitting(*self._edges(queue), limit, most)
+        return tx.count_fitting(self._lane(tx, queue), self.path.subqueue, limit, most)
 
-    def _edges(self, queue: QueueRecord) -> tuple[int, int]:
-        subqueue = self.path.subqueue
-        return lower_bound(queue.queue_id, subqueue), upper_bound(queue.queue_id, subqueue)
+    def _lane(self, tx: Transaction, queue: QueueRecord) -> int:
+        """Return the lane that messages come from next."""
+        in_main = self.path.subqueue is Subqueue.MAIN
+        return tx.partitions.next_to_take(queue)[0] if in_main else queue.queue_id
 
 
 def _past(tx: Transaction, message: ReceivedMessage) -> Past:

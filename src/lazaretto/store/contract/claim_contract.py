@@ -141,7 +141,7 @@ class StoredClaims(Protocol):
         ...
 
     def claimable(
-        self, queue_id: int, last: int, limit: int
+        self, lane: int, last: int, limit: int
     ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
         """Return receivable messages up to a key: ready ones and fresh ones."""
         ...
@@ -152,7 +152,7 @@ class StoredClaims(Protocol):
         """Return the first receivable messages of a session below a key."""
         ...
 
-    def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
+    def lock_fresh_range(self, lane: int, first: int, last: int, token: int) -> None:
         """Lock all fresh messages between two keys for a claim; earlier ones are already taken."""
         ...
 

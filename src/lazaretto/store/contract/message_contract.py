@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
+
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.store.contract.records import QueueRecord
 
 
 class StoredBodies(Protocol):
@@ -33,12 +36,39 @@ class StoredBodies(Protocol):
 class StoredSequences(Protocol):
     """Assigns sequence numbers within one commit."""
 
-    def take_key(self, queue_id: int, count: int = 1) -> int:
-        """Return the key for a new message at the queue's end, or for the first of several."""
+    def take_key(self, queue: QueueRecord, partition_key: str | None = None, count: int = 1) -> int:
+        """Return the key for a new message at the end of a queue, or of its partition of that key.
+
+        With `count`, it is the first of several.
+        """
+        ...
+
+    def take_key_beside(self, key: int) -> int:
+        """Return the key for a message at the end of the queue, or the partition, of another message."""
         ...
 
     def keep(self, key: int) -> None:
         """Mark a sequence number as used by a message that is not stored under it."""
+        ...
+
+    def keep_highest(self, keys: Sequence[int]) -> None:
+        """Keep the highest sequence numbers of queues known, before these messages of theirs go."""
+        ...
+
+
+class StoredPartitions(Protocol):
+    """Chooses partitions within one commit. A queue without partitions is one lane."""
+
+    def waiting(self, queue: QueueRecord) -> Iterator[int]:
+        """Yield the lanes to look at for messages, in order; in the end all in which something waits."""
+        ...
+
+    def note_taken(self, lane: int, taken: Sequence[ReceivedMessage], limit: int) -> None:
+        """Note which messages were taken from a lane, at most `limit`."""
+        ...
+
+    def next_to_take(self, queue: QueueRecord) -> tuple[int, bool]:
+        """Return the lane to take from next, and whether nothing waits anywhere if it is empty."""
         ...
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, QueueStatus
+from lazaretto.model.keys import lanes_of
 from lazaretto.model.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
@@ -46,6 +47,16 @@ class QueueRecord:
     kind: EntityKind = EntityKind.QUEUE
     topic_id: int | None = None
     rules: bytes | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions its own messages are in: a topic keeps only scheduled ones, in one."""
+        return 1 if self.kind is EntityKind.TOPIC else self.options.partitions
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes of its messages: itself, or its partitions."""
+        return lanes_of(self.queue_id, self.partitions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,12 +12,18 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreError
 from lazaretto.model.clock import Clock
+from lazaretto.model.entities import Subqueue
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.cause_contract import StoredCauses
 from lazaretto.store.contract.claim_contract import StoredClaims
 from lazaretto.store.contract.dialog_contract import StoredDialogs
 from lazaretto.store.contract.history_contract import StoredHistory
-from lazaretto.store.contract.message_contract import StoredBodies, StoredMessageIds, StoredSequences
+from lazaretto.store.contract.message_contract import (
+    StoredBodies,
+    StoredMessageIds,
+    StoredPartitions,
+    StoredSequences,
+)
 from lazaretto.store.contract.queue_contract import StoredQueues
 from lazaretto.store.contract.records import (
     MessageRow,
@@ -104,6 +110,11 @@ class Transaction(Protocol):
         ...
 
     @property
+    def partitions(self) -> StoredPartitions:
+        """Operations on the partitions of queues."""
+        ...
+
+    @property
     def sequences(self) -> StoredSequences:
         """Operations on sequence numbers."""
         ...
@@ -163,32 +174,33 @@ class Transaction(Protocol):
         """Add a message with earlier attempts; `body_id` names a separately stored body."""
         ...
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
-        """Take the next fresh messages of a queue if nothing precedes them, else return None.
+    def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
+        """Take the next fresh messages of a lane if nothing precedes them, else return None.
 
-        That is: no timer in the store is due, and no message of the queue is suspect or ready.
+        That is: no timer in the store is due, and no message of the lane is suspect or ready.
         """
         ...
 
     def start_taking(
-        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
+        self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
         """Start several `take_clear` calls, each with limit and token, without waiting for answers.
 
-        Return a function that gives the answers after the commit; None if that is not possible.
+        All take from one lane. Return functions that give the answers after the commit, ELSEWHERE if
+        another lane may have messages; None if that is not possible.
         """
         ...
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
-        """Lock and return the next fresh messages."""
+    def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
+        """Lock and return the next fresh messages of a lane."""
         ...
 
     def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
         """Return ready messages between two keys."""
         ...
 
-    def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
-        """Return how many of the next messages between two keys fit into a size; at least 1."""
+    def count_fitting(self, lane: int, subqueue: Subqueue, limit: int, most: int) -> int:
+        """Return how many of the next messages of a lane, or a subqueue, fit into a size; at least 1."""
         ...
 
     def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
@@ -291,12 +303,14 @@ class Transaction(Protocol):
 
 
 class Again(enum.Enum):
-    """The type of `AGAIN`, which means that there is no answer yet."""
+    """The type of `AGAIN` and `ELSEWHERE`, which mean that there is no answer yet."""
 
     AGAIN = enum.auto()
+    ELSEWHERE = enum.auto()
 
 
 AGAIN = Again.AGAIN
+ELSEWHERE = Again.ELSEWHERE
 
 
 class Operation(Generic[T]):
@@ -325,7 +339,7 @@ class Operation(Generic[T]):
         """Run without reading the store; return a function that gives the answer after the commit.
 
         Return None if that is not possible. The answer `AGAIN` means that nothing was done, and `run` must do
-        it.
+        it. `ELSEWHERE` means that nothing was found, and it must be started again to look elsewhere.
         """
         return None
 

@@ -7,9 +7,10 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lazaretto.model.keys import lower_bound, queue_of, upper_bound
+from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.records import MessageRow
+from lazaretto.store.contract.records import MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import AGAIN, ELSEWHERE, Again
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
 from lazaretto.store.sql.rows import Cursor
@@ -63,15 +64,15 @@ class PgTransaction(SqlTransaction):
         token = super().random_token()
         return token | RANGED if self._ranges and messages > 1 else token & ~RANGED
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
-        if queue_id not in self.context.memory.unclear or not self._connection.sends_ahead:
-            return self._take(queue_id, limit, [token] * limit, until)(token)
-        self._ask_ahead(queue_id, limit)
+    def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
+        if lower_bound(lane) not in self.context.memory.unclear or not self._connection.sends_ahead:
+            return self._take(lane, limit, [token] * limit, until)(token)
+        self._ask_ahead(lane, limit)
         return None
 
-    def _ask_ahead(self, queue_id: int, limit: int) -> None:
+    def _ask_ahead(self, lane: int, limit: int) -> None:
         """Ask at once what is asked one after the other where not just the next fresh messages are taken."""
-        first, last, now = lower_bound(queue_id), upper_bound(queue_id), self.context.now
+        first, last, now = lower_bound(lane), upper_bound(lane), self.context.now
         self._asked = {}
         for name, values in (
             ("anything_due", self.context.by_now()),
@@ -95,38 +96,41 @@ class PgTransaction(SqlTransaction):
         rows = self._ask("select_ready", (first, last, self.context.now, limit))
         messages = [ReceivedMessage(*row) for row in rows]
         if not messages:
-            self.context.memory.unclear.discard(queue_of(first))
+            self.context.memory.unclear.discard(first)
         return messages
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
-        return self._take(queue_id, limit, [token] * limit, until, look=False)(token) or []
+    def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
+        return self._take(lane, limit, [token] * limit, until, look=False)(token) or []
 
     def start_taking(
-        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
+        self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
         # Whoever is handed a message must be known as a worker, which is asked for before.
-        if not self.context.memory.registered or queue_id in self.context.memory.unclear:
+        if not self.context.memory.registered:
+            return None
+        lane, nowhere_else = self.partitions.next_to_take(queue)
+        if lower_bound(lane) in self.context.memory.unclear:
             return None
         single = [token for limit, token in wanted for _ in range(limit) if not token & RANGED]
-        together = self._take(queue_id, len(single), single, until) if single else None
+        together = self._take(lane, len(single), single, until) if single else None
         taking = []
         for limit, token in wanted:
-            of = together if not token & RANGED else self._take(queue_id, limit, [token], until)
+            of = together if not token & RANGED else self._take(lane, limit, [token], until)
             assert of is not None
-            taking.append(functools.partial(of, token))
+            taking.append(functools.partial(_answer, of, token, nowhere_else))
         return taking
 
     def _take(
-        self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+        self, lane: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
     ) -> Callable[[int], list[ReceivedMessage] | None]:
-        """Lock the next messages of a queue, each under a token, or all under the first one.
+        """Lock the next messages of a lane, each under a token, or all under the first one.
 
         `look`: those first that were handed out before, unless something else comes first; else fresh ones.
         What is returned gives the messages under a token, or None if something else comes first.
         """
-        first, times, memory = lower_bound(queue_id), self.context.by_now(), self.context.memory
+        first, times, memory = lower_bound(lane), self.context.by_now(), self.context.memory
         ranged = bool(tokens[0] & RANGED)
-        queue = self.queues.by_id(queue_id)
+        queue = self.queues.by_id(queue_of_lane(lane))
         assert queue is not None
         memory.ranges |= ranged
         sent = self.context.run(
@@ -135,8 +139,8 @@ class PgTransaction(SqlTransaction):
                 **times,
                 "look": look,
                 "first": first,
-                "last": upper_bound(queue_id),
-                "start": self.context.first_fresh(queue_id) or first,
+                "last": upper_bound(lane),
+                "start": self.context.first_fresh(lane) or first,
                 "limit": limit,
                 "token": tokens[0],
                 "tokens": self.context.ids(tokens),
@@ -152,19 +156,21 @@ class PgTransaction(SqlTransaction):
             rows = sent.fetchall()
             is_clear, left, _, _, first_key, *_ = rows[0]
             if not is_clear:
-                memory.unclear.add(queue_id)
+                memory.unclear.add(first)
                 return None
             if look:
-                memory.unclear.discard(queue_id)
+                memory.unclear.discard(first)
                 self._mark.nothing_due(times["since"], times["now"])
             found: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
+                self.partitions.note_taken(lane, (), limit)
                 return found
             for _, _, fresh, token, *fields in sorted(rows, key=_KEY):
                 message = ReceivedMessage(*fields)
                 found.setdefault(token, []).append(message)
                 if fresh and (left is None or message.key < left):
-                    self.context.cursors[queue_id] = max(message.key, self.context.cursors.get(queue_id, 0))
+                    self.context.cursors[lane] = max(message.key, self.context.cursors.get(lane, 0))
+            self.partitions.note_taken(lane, [m for some in found.values() for m in some], limit)
             return found
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:
@@ -213,3 +219,13 @@ class PgTransaction(SqlTransaction):
         if not found:
             self._mark.nothing_due(times["since"], self.context.now)
         return bool(found)
+
+
+def _answer(
+    taken: Callable[[int], list[ReceivedMessage] | None], token: int, nowhere_else: bool
+) -> list[ReceivedMessage] | Again:
+    """Return what was taken under a token, or what is to be done next."""
+    found = taken(token)
+    if found is None:
+        return AGAIN
+    return found if found or nowhere_else else ELSEWHERE

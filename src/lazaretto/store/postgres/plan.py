@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from lazaretto.model.keys import main_key, queue_of
+from lazaretto.model.keys import main_key
 from lazaretto.store.postgres.pipeline import Sent
 
 #: A table of the store, and one that is written, as they stand in a query for a schema.
@@ -90,8 +90,8 @@ class Planned:
         return found
 
     def queues(self) -> set[int]:
-        """Return the queues whose messages it names."""
-        return {*map(queue_of, self.keys()), *(self.parameters[place] for place in self.nature.queues)}
+        """Return the queues, or lanes, that it names."""
+        return {self.parameters[place] for place in self.nature.queues}
 
     def may_see(self, other: Planned) -> bool:
         """Return whether this reads what the other one writes."""

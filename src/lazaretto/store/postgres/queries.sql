@@ -5,7 +5,11 @@
 -- name: select_high_water
 -- The highest sequence number known to be used by messages that are gone.
 -- Differs because the server keeps the number in rows of its own: a queue's row would be written anew each time.
-SELECT sequence_number FROM lazaretto_high_water WHERE queue_id = :queue_id ORDER BY sequence_number DESC LIMIT 1
+SELECT greatest(
+    (SELECT sequence_number FROM lazaretto_high_water
+     WHERE queue_id = :queue_id::bigint ORDER BY sequence_number DESC LIMIT 1),
+    (SELECT sequence_number FROM lazaretto_high_water
+     WHERE queue_id = [queue_of_lane :queue_id] ORDER BY sequence_number DESC LIMIT 1), 0)
 
 -- name: set_high_water
 -- Keep the highest sequence number when the message that has it goes.
@@ -25,7 +29,10 @@ WHERE NOT EXISTS (
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.
 -- Differs because the server keeps the high water in a table of its own.
-WITH high_water AS (DELETE FROM lazaretto_high_water WHERE queue_id = :queue_id)
+WITH high_water AS (
+    DELETE FROM lazaretto_high_water
+    WHERE queue_id = ANY(ARRAY(SELECT :queue_id::bigint + [first_lane n] FROM generate_series(0, 64) AS n))
+)
 DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- name: select_standings
@@ -298,6 +305,8 @@ WITH last AS (
         :floor::bigint,
         (SELECT sequence_number FROM lazaretto_high_water
          WHERE queue_id = :queue_id::bigint ORDER BY sequence_number DESC LIMIT 1),
+        (SELECT sequence_number FROM lazaretto_high_water
+         WHERE queue_id = [queue_of_lane :queue_id] ORDER BY sequence_number DESC LIMIT 1),
         (SELECT key FROM lazaretto_messages WHERE key > :main::bigint + :floor AND key <= :main + :most::bigint
          ORDER BY key DESC LIMIT 1) - :main,
         (SELECT key FROM lazaretto_messages WHERE key > :dead::bigint + :floor AND key <= :dead + :most

@@ -125,6 +125,7 @@ class PostgresStore(SqlStore):
         memory = Memory()
         # What holds for ever, and what is no more than a hint.
         memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
+        memory.rounds = self._memory.rounds
         context = WholeContext(
             self._connection, self._settings, self.dialect, memory, self.worker, self._mark
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from lazaretto.model.keys import LAST_QUEUE, lane_of, queue_of, queue_of_lane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.lanes import Lanes
 from lazaretto.store.postgres.pipelined_context import PgContext
-from lazaretto.store.postgres.plan import Plan, Planned, guard, reading
+from lazaretto.store.postgres.plan import Plan, Planned, Unforeseen, guard, reading
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.sql.commit_context import Tally
 from lazaretto.store.sql.rows import Memory
@@ -115,17 +116,37 @@ class WholeContext(PgContext):
         if self.plan.guarded or self._writes_ranges:
             self.lanes.hold_all(self._touched())
         if self._writes_ranges:
+            queues = sorted(set(map(queue_of_lane, self.lanes.queues)))
+            for queue_id in queues:
+                self.lanes.hold_all(self._lanes_of(queue_id))
             statement = self._statements["write_ranges_of"]
-            first = Planned(self.plan, statement.sql, statement.pick({"queues": sorted(self.lanes.queues)}))
+            first = Planned(self.plan, statement.sql, statement.pick({"queues": queues}))
             self.plan.statements.insert(0, first)
 
     def _touched(self) -> set[int]:
-        """Return the queues whose messages the statements name, all that were asked for if one names none."""
+        """Return the lanes whose messages the statements name, all that were asked for if one names none."""
         found: set[int] = set()
         for planned in self.plan.statements:
-            named = planned.queues()
-            found |= named if named or planned.nature.reads else self.asked
+            queues, lanes = planned.queues(), set(map(self.lane_of, planned.keys()))
+            if not queues and not lanes and not planned.nature.reads:
+                queues = self.asked
+            found |= lanes.union(lane for queue_id in queues for lane in self._lanes_of(queue_id))
         return found
+
+    def lane_of(self, key: int) -> int:
+        """Return the lane of a message. Raises Unforeseen if its queue is gone."""
+        return lane_of(key, self.settings.by_id(queue_of(key)).partitions)
+
+    def _lanes_of(self, queue_id: int) -> Collection[int]:
+        """Return the lanes of a queue, or a lane itself."""
+        if queue_id == LOG or queue_id > LAST_QUEUE:
+            return (queue_id,)
+        try:
+            # What is kept of the queue as a whole is under its own number.
+            return {queue_id, *self.settings.by_id(queue_id).lanes}
+        except Unforeseen:
+            # It is gone.
+            return (queue_id,)
 
     def committed(self) -> None:
         """Note what the answers tell."""
@@ -153,6 +174,14 @@ class WholeContext(PgContext):
     def write_range_locks(self) -> None:
         self._writes_ranges = True
 
+    def ask_first(self, query: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        """Return the row of a query for each of some values, read now; the commit does not ask again."""
+        statement, connection = self._statements[query], self._reader
+        connection.send_ahead()
+        sent = [connection.send(statement.sql, statement.pick(some)) for some in values]
+        connection.settle()
+        return [answer.fetchall()[0] for answer in sent]
+
     # -- reading before the commit --------------------------------------------------------------
 
     def _ask(self, some: Sequence[Planned]) -> None:
@@ -162,7 +191,11 @@ class WholeContext(PgContext):
         sent = [connection.send(reading(planned.sql), planned.parameters) for planned in some]
         ranged = None
         if self._writes_ranges:
-            queues = sorted(self.asked | {queue for planned in some for queue in planned.queues()})
+            queues = sorted(
+                {queue_of_lane(queue) for planned in some for queue in planned.queues()}.union(
+                    self.asked, *(map(queue_of, planned.keys()) for planned in some)
+                )
+            )
             statement = self._statements["select_ranged"]
             ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
         connection.settle()

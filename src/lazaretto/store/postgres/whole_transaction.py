@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import LAST_SEQUENCE, lower_bound, queue_of, sequence_of
+from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.records import (
     FRESH,
@@ -32,6 +32,7 @@ from lazaretto.store.postgres.whole_context import LOG, WholeContext
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
@@ -73,33 +74,40 @@ class WholeQueues(QueueTables):
 class WholeSequences(SequenceNumbers):
     """Sequence numbers, which the server finds."""
 
+    def __init__(self, context: WholeContext, queues: QueueTables, partitions: PartitionTables) -> None:
+        super().__init__(context, queues, partitions)
+        self._whole = context
+
+    def take_keys(self, lane: int, count: int = 1) -> NoReturn:
+        raise Unforeseen
+
+    def keep_highest(self, keys: Sequence[int]) -> None:
+        # In one order in all commits: the rows that are replaced are locked.
+        for lane, number in sorted(self._highest(keys).items()):
+            # Whoever removes a message of a higher number keeps that one.
+            if number >= self._whole.floors.get(lane, 0):
+                self._keep_number(lane, number)
+
+    def _keep_number(self, lane: int, number: int) -> None:
+        whole = self._whole
+        sent = whole.run("keep_high_water", {**_places(lane), "queue_id": lane, "number": number})
+
+        def note() -> None:
+            (above,) = sent.fetchone()
+            whole.raise_floor(lane, number if above is None else above)
+
+        whole.afterwards.append(note)
+
+
+class WholePartitions(PartitionTables):
+    """Partitions, which are looked at before the commit: what is found there need not hold."""
+
     def __init__(self, context: WholeContext) -> None:
         super().__init__(context)
         self._whole = context
 
-    def take_key(self, queue_id: int, count: int = 1) -> NoReturn:
-        raise Unforeseen
-
-    def keep_highest(self, keys: Sequence[int]) -> None:
-        highest: dict[int, int] = {}
-        for key in keys:
-            queue_id = queue_of(key)
-            highest[queue_id] = max(sequence_of(key), highest.get(queue_id, 0))
-        # In one order in all commits: the rows that are replaced are locked.
-        for queue_id, number in sorted(highest.items()):
-            # Whoever removes a message of a higher number keeps that one.
-            if number >= self._whole.floors.get(queue_id, 0):
-                self._keep_number(queue_id, number)
-
-    def _keep_number(self, queue_id: int, number: int) -> None:
-        whole = self._whole
-        sent = whole.run("keep_high_water", {**_places(queue_id), "queue_id": queue_id, "number": number})
-
-        def note() -> None:
-            (above,) = sent.fetchone()
-            whole.raise_floor(queue_id, number if above is None else above)
-
-        whole.afterwards.append(note)
+    def heads(self, places: Sequence[dict[str, int]]) -> list[int | None]:
+        return [row[0] for row in self._whole.ask_first("select_head", places)]
 
 
 class WholeBodies(BodyTables):
@@ -173,9 +181,10 @@ class WholeTransaction(PgTransaction):
     def __init__(self, context: WholeContext, new_message_id: Callable[[], str], *, ranges: bool) -> None:
         super().__init__(context, new_message_id, ranges=ranges)
         self.whole = context
-        self.sequences = WholeSequences(context)
         self.bodies = WholeBodies(context)
         self.queues = WholeQueues(context, self.bodies)
+        self.partitions = WholePartitions(context)
+        self.sequences = WholeSequences(context, self.queues, self.partitions)
         self.history: WholeHistory = WholeHistory(context, self.causes)
         self.sessions = WholeSessions(context)
 
@@ -186,8 +195,10 @@ class WholeTransaction(PgTransaction):
     def start_sending(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> Callable[[], list[int]] | None:
+        if queue.partitions > 1:
+            return self._send_to_partitions(queue, messages)
         if not queue.options.requires_duplicate_detection:
-            return self._send(queue, messages)
+            return self._send(queue, queue.queue_id, messages)
         ids = [(message.message_id, message.partition_key or "") for message in messages]
         known = self.message_ids.find_all(queue.queue_id, [given for given in ids if given[0] is not None])
         places: dict[object, int] = {}
@@ -196,7 +207,7 @@ class WholeTransaction(PgTransaction):
             if given not in known and given not in places:
                 places[place if given[0] is None else given] = len(new)
                 new.append(messages[place])
-        sent = self._send(queue, new) if new else list
+        sent = self._send(queue, queue.queue_id, new) if new else list
         named = {given: len(new) - 1 - at for given, at in places.items() if not isinstance(given, int)}
         if named:
             self._remember(queue, named)
@@ -225,10 +236,26 @@ class WholeTransaction(PgTransaction):
         }
         self.whole.run("remember_sent", {**_places(queue.queue_id), **values})
 
-    def _send(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
-        """Add messages at the end of a queue, wherever that is."""
+    def _send_to_partitions(
+        self, queue: QueueRecord, messages: Sequence[NewMessage]
+    ) -> Callable[[], list[int]] | None:
+        if queue.options.requires_duplicate_detection:
+            return None
+        sent = [
+            (places, self._send(queue, lane, [messages[place] for place in places]))
+            for lane, places in self.partitions.split(queue, messages).items()
+        ]
+
+        def keys() -> list[int]:
+            found = {place: key for places, some in sent for place, key in zip(places, some(), strict=True)}
+            return [found[place] for place in range(len(messages))]
+
+        return keys
+
+    def _send(self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
+        """Add messages at the end of a lane, wherever that is."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
-        whole.lanes.hold(queue_id, Lane.END)
+        whole.lanes.hold(lane, Lane.END)
         now, longest = whole.now, options.default_time_to_live
         limit = None if longest is None else round(longest * 1_000_000)
         states: list[int | None] = []
@@ -264,9 +291,9 @@ class WholeTransaction(PgTransaction):
         sent = whole.run(
             "send_next",
             {
-                **_places(queue_id),
-                "floor": whole.floors.get(queue_id, 0),
-                "queue_id": queue_id,
+                **_places(lane),
+                "floor": whole.floors.get(lane, 0),
+                "queue_id": lane,
                 "now": now,
                 "states": numbers(states),
                 "dues": numbers(dues),
@@ -283,26 +310,26 @@ class WholeTransaction(PgTransaction):
             whole.lanes.hold(queue_id, Lane.HELD)
             size = sum(len(m.body) + len(m.headers or b"") for m in messages)
             whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
-        whole.wake(lower_bound(queue_id), count)
+        whole.wake(lower_bound(lane), count)
         last = 0
 
         def note() -> None:
             nonlocal last
             (last,) = sent.fetchone()
-            whole.raise_floor(queue_id, last + count)
+            whole.raise_floor(lane, last + count)
 
         whole.afterwards.append(note)
-        first = lower_bound(queue_id) + 1
+        first = lower_bound(lane) + 1
         return lambda: list(range(first + last, first + last + count))
 
     def _take(
-        self, queue_id: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+        self, lane: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
     ) -> Callable[[int], list[ReceivedMessage] | None]:
-        taking = super()._take(queue_id, limit, tokens, until, look=look)
+        taking = super()._take(lane, limit, tokens, until, look=look)
         if tokens[0] & RANGED:
-            self.whole.lanes.hold(queue_id, Lane.HEAD)
+            self.whole.lanes.hold(lane, Lane.HEAD)
         else:
-            self.whole.lanes.share(queue_id, Lane.HEAD)
+            self.whole.lanes.share(lane, Lane.HEAD)
         self.whole.note_lock(until)
         return taking
 
@@ -313,30 +340,34 @@ class WholeTransaction(PgTransaction):
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         for token, keys in held.items():
-            for queue_id in set(map(queue_of, keys)):
-                if token & RANGED or self.queues.sized(queue_id) is not None:
+            for lane in set(map(self.whole.lane_of, keys)):
+                queue_id = queue_of_lane(lane)
+                sized = self.queues.sized(queue_id) is not None
+                if sized:
                     self.whole.lanes.hold(queue_id, Lane.HELD)
+                if token & RANGED or sized:
+                    self.whole.lanes.hold(lane, Lane.HELD)
                 else:
-                    self.whole.lanes.share(queue_id, Lane.HELD)
+                    self.whole.lanes.share(lane, Lane.HELD)
         return super().delete_held(held)
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:
             self.whole.write_range_locks()
-        self.whole.lanes.share(queue_of(key), Lane.HELD)
+        self.whole.lanes.share(self.whole.lane_of(key), Lane.HELD)
         self.whole.note_lock(until)
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}
         self.whole.run("prolong_lock", values)
         return True
 
 
-def _places(queue_id: int) -> dict[str, int]:
-    """Return where a queue's messages may stand, as parameters."""
+def _places(lane: int) -> dict[str, int]:
+    """Return where a lane's messages may stand, as parameters."""
     return {
-        "main": lower_bound(queue_id),
-        "dead": lower_bound(queue_id, Subqueue.DEAD_LETTER),
-        "transfer": lower_bound(queue_id, Subqueue.TRANSFER_DEAD_LETTER),
-        "most": LAST_SEQUENCE,
+        "main": lower_bound(lane),
+        "dead": lower_bound(lane, Subqueue.DEAD_LETTER),
+        "transfer": lower_bound(lane, Subqueue.TRANSFER_DEAD_LETTER),
+        "most": upper_bound(lane) - lower_bound(lane),
     }
 
 

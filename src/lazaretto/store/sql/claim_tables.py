@@ -80,13 +80,13 @@ class ClaimTables(MessagePart):
         self._context.run("delete_staged", (claim_token,))
 
     def claimable(
-        self, queue_id: int, last: int, limit: int
+        self, lane: int, last: int, limit: int
     ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
-        first = lower_bound(queue_id)
+        first = lower_bound(lane)
         ready = _claimable(
             self._context.run("select_claimable_ready", (first, last, self._context.now, limit))
         )
-        start = self._context.first_fresh(queue_id) or first
+        start = self._context.first_fresh(lane) or first
         left = limit - len(ready)
         fresh = self._context.run("select_claimable_fresh", (start, last, self._context.now, left))
         return ready, _claimable(fresh)
@@ -97,9 +97,9 @@ class ClaimTables(MessagePart):
         values = (queue_id, session_id, self._context.now, before, limit)
         return _claimable(self._context.run("select_claimable_session", values))
 
-    def lock_fresh_range(self, queue_id: int, first: int, last: int, token: int) -> None:
+    def lock_fresh_range(self, lane: int, first: int, last: int, token: int) -> None:
         self._context.lock_range(first, last, token, None)
-        self._context.cursors[queue_id] = last
+        self._context.cursors[lane] = last
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
         self._context.run("insert_outbox", (stage, messages, self._context.now))

@@ -311,6 +311,26 @@ FROM lazaretto_messages m [index lazaretto_messages_ready]
 WHERE m.key > :first AND m.key <= :last AND state = {READY} AND [lives]
 ORDER BY m.key LIMIT :limit
 
+-- name: select_head
+-- When the first message of a lane came that can be handed out.
+-- locks: not looked at
+SELECT min(enqueued) FROM (
+    SELECT * FROM (
+        SELECT enqueued FROM lazaretto_messages
+        WHERE key > [fresh_start] AND key <= :last AND state = {FRESH} AND [lives]
+        ORDER BY key LIMIT 1) AS fresh
+    UNION ALL
+    SELECT * FROM (
+        SELECT enqueued FROM lazaretto_messages [index lazaretto_messages_ready]
+        WHERE key > :first AND key <= :last AND state = {READY} AND [lives]
+        ORDER BY key LIMIT 1) AS ready
+    UNION ALL
+    SELECT * FROM (
+        SELECT enqueued FROM lazaretto_messages [index lazaretto_messages_suspect]
+        WHERE key > :first AND key <= :last AND state = {SUSPECT} AND [lives]
+        ORDER BY key LIMIT 1) AS suspect
+) AS waiting
+
 -- name: select_session_messages
 -- The first receivable messages of a session, those handed out before first.
 -- locks: not looked at

@@ -9,6 +9,7 @@ import msgspec
 
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
+from lazaretto.model.partitions import Rounds
 from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.contract.records import QueueRecord
 
@@ -81,8 +82,10 @@ class Memory:
         self.cursors: dict[int, int] = {}
         #: When entities that must be used to stay are deleted, as far as it is known here.
         self.idle_at: dict[int, int] = {}
-        #: Queues of which not just the next fresh messages could be taken the last time.
+        #: Lanes, by their lowest key, of which not just the next fresh messages could be taken the last time.
         self.unclear: set[int] = set()
+        #: What is known of the partitions of queues: hints that may be wrong.
+        self.rounds: dict[int, Rounds] = {}
         self.last_body: int | None = None
         self.definitions: Definitions | None = None
         #: Ends of dialogs, None where there is none.

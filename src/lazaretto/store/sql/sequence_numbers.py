@@ -6,46 +6,75 @@ from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import LAST_SEQUENCE, lower_bound, queue_of, sequence_of, upper_bound
-from lazaretto.store.sql.commit_context import Part
+from lazaretto.model.keys import lane_of, lower_bound, main_key, queue_of, upper_bound
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.sql.commit_context import CommitContext, Part
+from lazaretto.store.sql.partition_tables import PartitionTables
+from lazaretto.store.sql.queue_tables import QueueTables
 
 _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
 class SequenceNumbers(Part):
-    """What a transaction does with sequence numbers."""
+    """What a transaction does with sequence numbers. Each lane of a queue counts by itself."""
 
-    def _last(self, queue_id: int) -> int:
+    def __init__(self, context: CommitContext, queues: QueueTables, partitions: PartitionTables) -> None:
+        super().__init__(context)
+        self._queues = queues
+        self._partitions = partitions
+
+    def _last(self, lane: int) -> int:
         known = self._context.memory.last_sequences
-        last = known.get(queue_id)
+        last = known.get(lane)
         if last is None:
-            row = self._context.run("select_high_water", (queue_id,)).fetchone()
+            row = self._context.run("select_high_water", (lane,)).fetchone()
             last = row[0] if row else 0
             for place in _PLACES:
+                first = lower_bound(lane, place)
                 # What is below was seen before; many that are gone may stand there.
-                bounds = (lower_bound(queue_id, place) + last, upper_bound(queue_id, place))
-                row = self._context.run("select_last_key", bounds).fetchone()
+                row = self._context.run(
+                    "select_last_key", (first + last, upper_bound(lane, place))
+                ).fetchone()
                 if row:
-                    last = max(last, sequence_of(row[0]))
-            known[queue_id] = last
+                    last = max(last, row[0] - first)
+            known[lane] = last
         return last
 
-    def take_key(self, queue_id: int, count: int = 1) -> int:
-        last = self._last(queue_id)
-        if last + count > LAST_SEQUENCE:
-            raise StoreError(f"the queue has used all of its {LAST_SEQUENCE} sequence numbers")
-        self._context.memory.last_sequences[queue_id] = last + count
-        return lower_bound(queue_id) + last + 1
+    def take_key(self, queue: QueueRecord, partition_key: str | None = None, count: int = 1) -> int:
+        return self.take_keys(self._partitions.lane(queue, partition_key), count)
+
+    def take_key_beside(self, key: int) -> int:
+        return self.take_keys(self._lane_of(key))
+
+    def take_keys(self, lane: int, count: int = 1) -> int:
+        """Return the first of so many keys at the end of a lane."""
+        last, most = self._last(lane), upper_bound(lane) - lower_bound(lane)
+        if last + count > most:
+            raise StoreError(f"the queue, or a partition of it, has used all of its {most} sequence numbers")
+        self._context.memory.last_sequences[lane] = last + count
+        return lower_bound(lane) + last + 1
 
     def keep(self, key: int) -> None:
-        self._set_high_water(queue_of(key), sequence_of(key))
+        lane = self._lane_of(key)
+        self._set_high_water(lane, main_key(key) - lower_bound(lane))
 
     def keep_highest(self, keys: Sequence[int]) -> None:
-        """Keep a queue's highest sequence number before the last message that shows it goes."""
-        for queue_id in set(map(queue_of, keys)):
-            number = max(sequence_of(key) for key in keys if queue_of(key) == queue_id)
-            if number >= self._last(queue_id):
-                self._set_high_water(queue_id, number)
+        """Keep a lane's highest sequence number before the last message that shows it goes."""
+        for lane, number in self._highest(keys).items():
+            if number >= self._last(lane):
+                self._set_high_water(lane, number)
 
-    def _set_high_water(self, queue_id: int, number: int) -> None:
-        self._context.run("set_high_water", {"queue_id": queue_id, "sequence_number": number})
+    def _highest(self, keys: Sequence[int]) -> dict[int, int]:
+        """Return the highest of some messages' numbers by lane."""
+        found: dict[int, int] = {}
+        for key in keys:
+            lane = self._lane_of(key)
+            found[lane] = max(main_key(key) - lower_bound(lane), found.get(lane, 0))
+        return found
+
+    def _lane_of(self, key: int) -> int:
+        queue = self._queues.by_id(queue_of(key))
+        return lane_of(key, 1 if queue is None else queue.partitions)
+
+    def _set_high_water(self, lane: int, number: int) -> None:
+        self._context.run("set_high_water", {"queue_id": lane, "sequence_number": number})

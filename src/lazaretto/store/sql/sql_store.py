@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.store.contract.records import Notice
-from lazaretto.store.contract.transaction_contract import Again, Exclusive, Operation, Transaction
+from lazaretto.store.contract.transaction_contract import (
+    ELSEWHERE,
+    Again,
+    Exclusive,
+    Operation,
+    Transaction,
+)
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
@@ -176,7 +182,7 @@ class SqlStore(ABC):
         try:
             answer: T | Again = self._group.run(operation)
             while isinstance(answer, Again):
-                answer = self._group.run(self.plainly(operation))
+                answer = self._group.run(self.again(operation, answer))
             return answer
         finally:
             # Not by whoever has the right to write: all others would wait for the log.
@@ -188,8 +194,10 @@ class SqlStore(ABC):
         self._refuse_fork()
         self._group.submit(ticket, self._write_notices)
 
-    def plainly(self, operation: Operation[T]) -> Operation[T]:
-        """Return the operation as one that is run, once `AGAIN` was its answer."""
+    def again(self, operation: Operation[T], answer: Again) -> Operation[T]:
+        """Return the operation as it is to be done next, once this was its answer."""
+        if answer is ELSEWHERE:
+            return operation
         return _Plainly(operation) if operation.durable else _PlainlyNotDurable(operation)
 
     def _write_notices(self) -> None:

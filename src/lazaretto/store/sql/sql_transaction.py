@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import in_main, lower_bound, queue_of, upper_bound
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.records import (
@@ -25,6 +26,7 @@ from lazaretto.store.contract.records import (
     Notice,
     QueueRecord,
 )
+from lazaretto.store.contract.transaction_contract import Again
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
@@ -32,6 +34,7 @@ from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
+from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.repair_tables import RepairTables
 from lazaretto.store.sql.rows import INLINE_BODY
@@ -60,12 +63,13 @@ class SqlTransaction:
     def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
         self.context = context
         self.new_message_id = new_message_id
-        self.sequences = SequenceNumbers(context)
         self.bodies = BodyTables(context)
         self.samples = SampleTables(context)
         self.queues = QueueTables(context, self.bodies)
+        self.partitions = PartitionTables(context)
+        self.sequences = SequenceNumbers(context, self.queues, self.partitions)
         self.sessions = SessionTables(context)
-        self.topics = TopicTables(context, self.queues, self.bodies, self.sequences)
+        self.topics = TopicTables(context, self.queues, self.bodies, self.sequences, self.partitions)
         self.message_ids = MessageIdTables(context)
         self.dialogs = DialogTables(context)
         self.claims = ClaimTables(context, self.queues, self.bodies, self.sequences)
@@ -112,8 +116,20 @@ class SqlTransaction:
     def insert_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
+        if queue.partitions == 1:
+            return self._insert(queue, queue.queue_id, messages, force_fresh=force_fresh)
+        keys = [0] * len(messages)
+        for lane, places in self.partitions.split(queue, messages).items():
+            some = self._insert(queue, lane, [messages[place] for place in places], force_fresh=force_fresh)
+            for place, key in zip(places, some, strict=True):
+                keys[place] = key
+        return keys
+
+    def _insert(
+        self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage], *, force_fresh: bool
+    ) -> list[int]:
         count = len(messages)
-        key = self.sequences.take_key(queue.queue_id, count)
+        key = self.sequences.take_keys(lane, count)
         keys = list(range(key, key + count))
         now, sessions = self.context.now, queue.options.requires_session
         longest = queue.options.default_time_to_live
@@ -167,25 +183,25 @@ class SqlTransaction:
         self.queues.count_bytes([row.key], 1)
         self.context.wake(row.key)
 
-    def take_clear(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
-        first, last = lower_bound(queue_id), upper_bound(queue_id)
+    def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
+        first, last = lower_bound(lane), upper_bound(lane)
         if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
             return None
-        return self.take_fresh(queue_id, limit, token, until)
+        return self.take_fresh(lane, limit, token, until)
 
     def start_taking(
-        self, queue_id: int, wanted: Sequence[tuple[int, int]], until: int
-    ) -> Sequence[Callable[[], list[ReceivedMessage] | None]] | None:
+        self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
+    ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
         return None
 
-    def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
-        last, now = upper_bound(queue_id), self.context.now
-        start = self.context.first_fresh(queue_id) or lower_bound(queue_id)
+    def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
+        last, now = upper_bound(lane), self.context.now
+        start = self.context.first_fresh(lane) or lower_bound(lane)
         rows = self.context.run("select_fresh", (start, last, now, limit))
         messages = [ReceivedMessage(*row) for row in rows]
         if messages:
             first, final = messages[0].key, messages[-1].key
-            self.context.cursors[queue_id] = final
+            self.context.cursors[lane] = final
             if first == final:
                 self.context.run("lock_one", (until, token, now, self.context.worker, first))
             else:
@@ -196,11 +212,9 @@ class SqlTransaction:
         rows = self.context.run("select_ready", (first, last, self.context.now, limit))
         return [ReceivedMessage(*row) for row in rows]
 
-    def count_fitting(self, first: int, last: int, limit: int, most: int) -> int:
-        start = last
-        if in_main(last):
-            queue_id = queue_of(last)
-            start = self.context.first_fresh(queue_id) or first
+    def count_fitting(self, lane: int, subqueue: Subqueue, limit: int, most: int) -> int:
+        first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
+        start = (self.context.first_fresh(lane) or first) if in_main(last) else last
         values = {"first": first, "last": last, "start": start, "now": self.context.now, "limit": limit}
         return _count_fitting(self.context.run("select_sizes", values), most)
 

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
+from lazaretto.store.sql.body_tables import BodyTables
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.message_part import MessagePart
+from lazaretto.store.sql.partition_tables import PartitionTables
+from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY, queue_record
+from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
 
 class TopicTables(MessagePart):
@@ -20,9 +25,32 @@ class TopicTables(MessagePart):
             known[topic_id] = tuple(queue_record(row) for row in rows)
         return known[topic_id]
 
+    def __init__(
+        self,
+        context: CommitContext,
+        queues: QueueTables,
+        bodies: BodyTables,
+        sequences: SequenceNumbers,
+        partitions: PartitionTables,
+    ) -> None:
+        super().__init__(context, queues, bodies, sequences)
+        self._partitions = partitions
+
     def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
+        if queue.partitions == 1:
+            return self._insert_routed(queue, queue.queue_id, routed_messages)
+        keys = [0] * len(routed_messages)
+        for lane, places in self._partitions.split(queue, routed_messages).items():
+            some = self._insert_routed(queue, lane, [routed_messages[place] for place in places])
+            for place, key in zip(places, some, strict=True):
+                keys[place] = key
+        return keys
+
+    def _insert_routed(
+        self, queue: QueueRecord, lane: int, routed_messages: Sequence[RoutedMessage]
+    ) -> list[int]:
         count = len(routed_messages)
-        key = self._sequences.take_key(queue.queue_id, count)
+        key = self._sequences.take_keys(lane, count)
         sessions, now = queue.options.requires_session, self._context.now
         values: list[Any] = []
         for number, one in enumerate(routed_messages, key):
@@ -45,7 +73,7 @@ class TopicTables(MessagePart):
         return list(range(key, key + count))
 
     def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
-        key = self._sequences.take_key(queue.queue_id, count)
+        key = self._sequences.take_keys(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
         self._context.run("repeat_routed", values)
         sized = self._queues.sized(queue.queue_id)

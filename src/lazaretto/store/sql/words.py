@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import QUEUE_BITS, SEQUENCE_BITS, SUBQUEUE_BITS, place_of
+from lazaretto.model.keys import LAST_QUEUE, QUEUE_BITS, QUEUE_ID_BITS, SEQUENCE_BITS, SUBQUEUE_BITS, place_of
 from lazaretto.store.contract.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
 from lazaretto.store.sql.query_files import Words
 
@@ -24,6 +24,8 @@ _SUBQUEUE_MASK = (1 << SUBQUEUE_BITS) - 1
 
 #: What SQL says where Python says the functions of the module keys. An index is on `queue_of`.
 _KEYS = {
+    "first_lane": f"({{0}}::bigint << {QUEUE_ID_BITS})",
+    "queue_of_lane": f"{{0}} & {LAST_QUEUE}",
     "queue_of": f"{{0}} >> {QUEUE_BITS}",
     "place_of": f"({{0}} >> {SEQUENCE_BITS} & {_SUBQUEUE_MASK})",
     "main_key": f"{{0}} & ~(CAST({_SUBQUEUE_MASK} AS BIGINT) << {SEQUENCE_BITS})",

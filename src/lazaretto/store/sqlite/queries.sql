@@ -3,15 +3,15 @@
 -- == queues ==
 
 -- name: select_high_water
--- The highest sequence number known to be used by messages that are gone.
+-- The highest sequence number known to be used by messages that are gone, in any of the queue's partitions.
 -- Differs because the file keeps the number in the queue's row.
-SELECT high_water FROM lazaretto_queues WHERE queue_id = :queue_id
+SELECT high_water FROM lazaretto_queues WHERE queue_id = [queue_of_lane :queue_id]
 
 -- name: set_high_water
 -- Keep the highest sequence number when the message that has it goes.
 -- Differs because the file keeps the number in the queue's row.
 UPDATE lazaretto_queues SET high_water = :sequence_number
-WHERE queue_id = :queue_id AND high_water < :sequence_number
+WHERE queue_id = [queue_of_lane :queue_id] AND high_water < :sequence_number
 
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.

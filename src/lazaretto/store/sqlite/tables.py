@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lazaretto.model.keys import queue_of_lane
 from lazaretto.store.sql.copy_store import Row, Table
 
 #: Where a table's rows are kept elsewhere here than on a server: the table, and its columns.
@@ -65,9 +66,9 @@ class SqliteTables:
     def insert(self, table: Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
         name, renamed, _ = self._source(table)
         if name != table.name:
-            sql = "UPDATE lazaretto_queues SET high_water = ? WHERE queue_id = ?"
-            swapped = [columns.index("sequence_number"), columns.index("queue_id")]
-            self._connection.executemany(sql, [[row[place] for place in swapped] for row in rows])
+            sql = "UPDATE lazaretto_queues SET high_water = max(high_water, ?) WHERE queue_id = ?"
+            number, lane = columns.index("sequence_number"), columns.index("queue_id")
+            self._connection.executemany(sql, [(row[number], queue_of_lane(row[lane])) for row in rows])
         else:
             names = ", ".join(renamed.get(column, column) for column in columns)
             places = ", ".join("?" * len(columns))

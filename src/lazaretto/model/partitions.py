@@ -1,0 +1,96 @@
+"""Which partition of a queue a message goes to, and which one a process takes messages from next. Pure.
+
+A message with a session or partition key goes where the hash of that key says, which never changes. Others go
+to the home of the process that sends them. A process takes from its home first, unless what waits in another
+partition is older by more than `SLACK`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+#: How much older a message elsewhere may be than the next one at home, in microseconds.
+SLACK = 400_000
+#: How long a process relies on what it knows of other partitions, in microseconds.
+LOOK_EVERY = 250_000
+
+
+class Keyed(Protocol):
+    """A message with the keys that it was sent with."""
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def partition_key(self) -> str | None: ...
+
+    @property
+    def message_id(self) -> str | None: ...
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return a key's partition: its BLAKE2b hash of 8 bytes, big-endian, modulo the number of partitions."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % partitions
+
+
+def partition_key_of(message: Keyed, *, detects: bool) -> str | None:
+    """Return what a message's partition is chosen by, None if by nothing.
+
+    `detects`: duplicates are detected, which find each other in one partition.
+    """
+    key = message.session_id or message.partition_key
+    return message.message_id if key is None and detects else key
+
+
+class Rounds:
+    """What a process knows of a queue's partitions: since when the first message of each has waited.
+
+    It may be wrong about others' doings, so an answer that nothing waits needs a new look.
+    """
+
+    def __init__(self, home: int, partitions: int) -> None:
+        self.home = home
+        self.partitions = partitions
+        self._heads: list[int | None] = [None] * partitions
+        self._looked: int | None = None
+
+    def needs_look(self, now: int) -> bool:
+        """Return whether the partitions must be looked at before one is chosen."""
+        recent = self._looked is not None and 0 <= now - self._looked < LOOK_EVERY
+        return not recent or all(head is None for head in self._heads)
+
+    def note_look(self, heads: Sequence[int | None], now: int) -> None:
+        """Note when the first message of each partition came, None where there is none."""
+        self._heads = list(heads)
+        self._looked = now
+
+    def note_sent(self, partition: int, now: int) -> None:
+        """Note that this process sends to a partition."""
+        if self._heads[partition] is None:
+            self._heads[partition] = now
+
+    def note_taken(self, partition: int, last: int | None, *, any_taken: bool) -> None:
+        """Note when the last message came that was taken from a partition; None: nothing is left there."""
+        head = self._heads[partition]
+        self._heads[partition] = last if last is None or head is None else max(last, head)
+        if not any_taken:
+            # What was known was wrong.
+            self._looked = None
+
+    def order(self) -> list[int]:
+        """Return the partitions in which something may wait, in the order to look at them."""
+        heads, count = self._heads, len(self._heads)
+        waiting = [
+            (head // SLACK, (partition - self.home) % count, partition)
+            for partition, head in enumerate(heads)
+            if head is not None
+        ]
+        order = [partition for _, _, partition in sorted(waiting)]
+        own = heads[self.home]
+        if own is not None and own - min(head for head in heads if head is not None) <= SLACK:
+            order.remove(self.home)
+            order.insert(0, self.home)
+        return order

@@ -266,7 +266,7 @@ def test_what_others_sent_is_found_in_every_partition(broker: Broker, connect: C
 
 def test_a_claim_takes_from_every_partition(broker: Broker) -> None:
     send_keyed(broker)
-    consumer = ClaimConsumer(broker._store, "orders", "job")  # type: ignore[arg-type]
+    consumer = ClaimConsumer(broker._store, "orders", "job")
     consumer.attach()
     seen: list[int] = []
     number = 0

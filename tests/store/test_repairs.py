@@ -24,6 +24,7 @@ from lazaretto import (
 from lazaretto.broker import store_of
 from lazaretto.engine.repairs.advance import LEASE, Advance, TakeRepair
 
+from . import talk
 from .actions import bodies, create, fail, in_sql, kinds, numbers, send, set_aside, stored, take
 from .conftest import Connect
 
@@ -772,3 +773,27 @@ def test_two_brokers(broker: Broker, connect: Connect) -> None:
     work(repair)
     assert other.status().phase is RepairPhase.DONE
     assert in_sql(broker, "?") in ("?", "%s")
+
+
+def test_dialogs(broker: Broker) -> None:
+    """A letter of a dialog goes back into its lane; one whose dialog is over is skipped."""
+    talk.services(broker, poison="set_aside", failures=1)
+    handles = [talk.begin(broker, b"1"), talk.begin(broker, b"2")]
+    for _ in handles:
+        talk.fail(broker)
+    before = picture(broker)
+    repair = plan(broker, path="shop")
+    repair.apply()
+    assert work(repair) is RepairPhase.DONE
+    assert repair.status().counts == RepairCounts(left=0, waiting=2)
+    repair.undo()
+    work(repair)
+    assert picture(broker) == before
+    again = plan(broker, path="shop")
+    broker.dialogs.end(handles[0], error=(1, "no more"))
+    talk.read_all(broker)
+    assert again.preview().skipped
+    again.apply()
+    work(again)
+    assert again.status().counts == RepairCounts(left=0, waiting=1, skipped=1)
+    assert talk.bodies(talk.read_all(broker)) == [b"2"]

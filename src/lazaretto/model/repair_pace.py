@@ -16,11 +16,11 @@ RECENT: Final = 200
 MOST_FAILING: Final = 0.05
 #: 95 %, both sides.
 _Z: Final = 1.96
-#: What a chunk may take of the writer's time, in seconds.
-CHUNK_SECONDS: Final = 0.02
+#: What a chunk may take of the writer's time, in seconds; its commit comes on top.
+CHUNK_SECONDS: Final = 0.012
 _LEAST_CHUNK, MOST_CHUNK = 10, 2_000
-#: Without a window, the outcome of one letter in so many is watched.
-SAMPLED: Final = 64
+#: Without a window, the outcomes of so many letters are watched at a time.
+WATCHED: Final = 300
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +57,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     def room(self, open_: int) -> int:
         """Return how many more letters may be sent while the outcome of `open_` is not known."""
         return MOST_CHUNK if self.in_flight is None else max(0, min(self.window, self.in_flight) - open_)
-
-    def watches(self, number: int) -> bool:
-        """Return whether the outcome of the letter with a number is watched while the repair runs."""
-        return self.in_flight is not None or number % SAMPLED == 0
 
     def changed(self, in_flight: int | None, rate: float | None) -> Pace:
         """Return the pace with other limits."""

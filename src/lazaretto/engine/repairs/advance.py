@@ -16,7 +16,7 @@ from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import SEQUENCE_BITS, dead_key, subqueue_of
-from lazaretto.model.repair_pace import why_stop
+from lazaretto.model.repair_pace import WATCHED, why_stop
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
 from lazaretto.model.repairs import BY_SESSION
 from lazaretto.store.contract.records import QueueRecord
@@ -167,8 +167,11 @@ class Advance(Operation[Step]):
         if why is not None:
             course.go(RepairEvent.STOP, tx.worker, why)
             return 0
-        windowed = course.pace.in_flight is not None
-        room = course.pace.room(tx.repairs.open(self.repair) if windowed else 0)
+        open_ = tx.repairs.open(self.repair) if self.looks else 0
+        if course.pace.in_flight is None:
+            # Some are enough to tell whether the repair helps.
+            course.watch = max(0, WATCHED - open_) if self.looks else 0
+        room = course.pace.room(open_)
         sent = self._send(course, min(self.limit, room), record.letters)
         if course.phase is Phase.APPLYING and course.record.position >= record.letters:
             course.go(RepairEvent.FINISH, tx.worker)

@@ -43,12 +43,16 @@ def find_repair(tx: Transaction, name: str) -> RepairRecord:
 
 @dataclasses.dataclass(slots=True)
 class Course:
-    """A repair that a commit changes. `save` stores it."""
+    """A repair that a commit changes. `save` stores it.
+
+    `watch`: of how many more letters the outcome may be watched; None: of all.
+    """
 
     tx: Transaction
     record: RepairRecord
     plan: Plan
     pace: Pace
+    watch: int | None = None
 
     @classmethod
     def of(cls, tx: Transaction, record: RepairRecord) -> Course:

@@ -13,7 +13,6 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import SEQUENCE_BITS, dead_key, main_key, queue_of, sequence_of, subqueue_of
-from lazaretto.model.repair_phases import Phase
 from lazaretto.store.contract.records import (
     FRESH,
     READY,
@@ -124,8 +123,9 @@ def _item(
         row.generation, row.enqueued_sequence_number, row.resubmitted_from, row.suspect,
         same, None if same else row.headers, done.held.get(key), held.get(key) if in_place else None,
     )  # fmt: skip
-    watched = course.phase is Phase.CANARY or course.pace.watches(sequence_of(key))
-    outcome = None if watched else SENT
+    outcome = None if course.watch is None or course.watch > 0 else SENT
+    if course.watch is not None:
+        course.watch -= 1
     return RepairItem(key, new_key, row.generation + 1, _encode(before), None, outcome)
 
 

@@ -143,4 +143,6 @@ class Runner:
 
 
 def _has_window(record: RepairRecord) -> bool:
-    return record.phase != Phase.APPLYING.value or pace_of(record).in_flight is not None
+    if record.phase == Phase.APPLYING.value:
+        return pace_of(record).in_flight is not None
+    return record.phase == Phase.CANARY.value

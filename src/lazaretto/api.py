@@ -3,6 +3,7 @@
 from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
+from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.outcome.causes import Alike, Cause, Triage
@@ -128,6 +129,7 @@ __all__ = [
     "DefinitionError",
     "Difference",
     "Disposition",
+    "Edit",
     "EditedLetter",
     "EntityError",
     "EntityExists",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lazaretto.editing import Editor
+from lazaretto.edits.edit import Edit
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import (
@@ -26,12 +29,13 @@ from lazaretto.engine.outcome.rerouting import (
     count_republished,
     find_topic,
 )
-from lazaretto.engine.outcome.resubmit import Edit, Resubmit, ResubmitReport
+from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.messages import DeadLetter
+from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.
@@ -106,29 +110,48 @@ class DeadLetterDesk:
         path: str,
         which: Which,
         *,
-        edit: Edit | None = None,
+        edit: Edit | str | EditFunction | None = None,
         actor: str | None = None,
         on_chunk: Callable[[int, int], object] | None = None,
     ) -> ResubmitReport:
         """Send dead letters back to their queue: by number, or all that match a filter.
 
-        Each commit moves 500 dead letters and writes the audit log. `edit` is called with each dead letter
-        and returns the Message to send instead, or None to send it unchanged. The set is fixed before the
-        first commit. `on_chunk` is called with the number done and the total.
+        Each commit moves 500 dead letters and writes the audit log. `edit` is an Edit, or the text of one
+        such as "SET body.region = 'eu'"; letters that it refuses are skipped. Or it is a function that is
+        called with each dead letter and returns the Message to send instead, or None to send it unchanged.
+        The set is fixed before the first commit. `on_chunk` is called with the number done and the total.
         """
-        function("edit", edit)
+        editor = called = None
+        if isinstance(edit, Edit | str):
+            editor = Editor(edit)
+        else:
+            function("edit", edit)
+            called = edit
         function("on_chunk", on_chunk)
         who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         report = ResubmitReport({}, [])
-        for start in range(0, len(numbers), _CHUNK):
-            chunk = numbers[start : start + _CHUNK]
-            done = self._store.run(Resubmit(parsed, chunk, who, detail, edit))
-            report.resubmitted.update(done.resubmitted)
-            report.skipped.extend(done.skipped)
-            if on_chunk is not None:
-                on_chunk(start + len(chunk), len(numbers))
+        with editor or contextlib.nullcontext():
+            if editor is not None:
+                detail = {**detail, "edit": editor.edit.describe(), "edit_digest": editor.edit.digest}
+            for chunk in _chunks(numbers, on_chunk):
+                made = called if editor is None else self._edited(editor, parsed, chunk)
+                done = self._store.run(Resubmit(parsed, chunk, who, detail, made))
+                report.resubmitted.update(done.resubmitted)
+                report.skipped.extend(done.skipped)
         return report
+
+    def _edited(self, editor: Editor, parsed: EntityPath, numbers: Sequence[int]) -> EditedLetters:
+        """Return what an edit makes of dead letters, by number."""
+        made: dict[int, NewMessage | str | None] = {}
+        for start in range(0, len(numbers), _MESSAGES):
+            part = tuple(numbers[start : start + _MESSAGES])
+            letters = list(
+                self._dead_letters(parsed, DeadLetterFilter(sequence_numbers=part), len(part), True)
+            )
+            edited = editor(letters)
+            made.update(zip((letter.sequence_number for letter in letters), edited, strict=True))
+        return made
 
     def move_dead_letters(
         self,

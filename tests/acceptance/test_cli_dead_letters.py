@@ -248,3 +248,30 @@ def test_republish_leaves_what_nobody_wants(cli: Program, topic: str) -> None:
     assert "2 (No subscription of the topic 'picky' wants it.)" in result.err
     assert _numbers(cli, "list", topic) == [2]
     assert "name the topic" in cli.fails(1, "not_allowed", "dead-letter", "republish", "orders", "1", "--yes")
+
+
+def test_edits(tmp_path: Path) -> None:
+    cli = Program(tmp_path / "edits.db")
+    with cli.broker() as broker:
+        set_aside(broker, "orders", [b'{"price": 1.10, "to": "x"}'] * 3)
+    change = "SET body.to = 'eu'"
+    shown = cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", change, "--dry-run").out
+    assert '- body.to: "x"\n  + body.to: "eu"' in shown
+    assert _numbers(cli, "list", "orders") == [1, 2, 3]
+    (told,) = cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", change, "--dry-run", "--json").json
+    assert (told["refused"], len(told["differences"])) == (None, 2)
+    (tmp_path / "edit.json").write_text('{"to": null}')
+    cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", f"@{tmp_path / 'edit.json'}")
+    cli.fails(2, "filter_syntax", "dead-letter", "resubmit", "orders", "2", "--edit", "SING")
+    cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "2", "3", "--edit")
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i s/x/us/ "$1"\n')
+    editor.chmod(0o755)
+    cli.environment |= {"VISUAL": "", "EDITOR": str(editor)}
+    assert "--yes" in cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "2", "--edit")
+    cli.ok("dead-letter", "resubmit", "orders", "2", "--edit", "--yes")
+    cli.environment["EDITOR"] = "true"
+    cli.fails(1, "cancelled", "dead-letter", "resubmit", "orders", "3", "--edit", "--yes")
+    with cli.broker() as broker:
+        found = [message.body for message in broker.peek("orders", 9)]
+    assert found == [b'{"price": 1.10}', b'{"price": 1.10, "to": "us"}']

@@ -75,8 +75,22 @@ class Group:
         return declare
 
 
+#: Options that may stand without a value, and what that means.
+BARE = {"--edit": "editor"}
+
+
 class Command(TyperCommand):
     """A command whose help has a section for each kind of option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was given, after giving options that stand without a value the one that is meant."""
+        given: list[str] = []
+        for number, arg in enumerate(args):
+            given.append(arg)
+            following = args[number + 1] if number + 1 < len(args) else "-"
+            if arg in BARE and following.startswith("-"):
+                given.append(BARE[arg])
+        return super().parse_args(ctx, given)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what the first line of the help names, without the braces around what is required."""

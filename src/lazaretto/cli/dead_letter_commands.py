@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,10 +24,12 @@ from lazaretto.cli.dead_letter_selection import (
     print_selection,
     refuse_skipped,
 )
+from lazaretto.cli.edit_option import EDITOR, EditOption, edit_in_editor, preview, read_edit
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import number
-from lazaretto.cli.repair_commands import EditOption, RateOption, repair_at_once
+from lazaretto.cli.repair_commands import RateOption, repair_at_once
+from lazaretto.edits.edit import EditKind
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import RepublishReport
 from lazaretto.model.entities import EntityPath
@@ -169,30 +172,48 @@ def resubmit(
     ] = None,
     edit: EditOption = None,
     rate: RateOption = None,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Send dead letters back to the queue they came from.
 
     Those that cannot be sent back stay where they are and are named; the exit code is then 1, or 3 if
-    none of the numbers is a dead letter. --limit, --to, --edit and --rate make it a repair, which `lazaretto
-    repair` shows and takes back.
+    none of the numbers is a dead letter. --limit, --to, --edit EDIT and --rate make it a repair, which
+    `lazaretto repair` shows and takes back; --edit without a value opens one letter in $EDITOR. With --edit,
+    --dry-run shows the first differences.
     """
     which = selection.chosen()
-    if (limit, to, edit, rate) != (None, None, None, None):
-        if edit_body is not None or dry_run:
-            raise usage("--edit-body and --dry-run go with none of --limit, --to, --edit and --rate")
-        repair_at_once(call, queue, selection, limit=limit, to=to, edit=edit, rate=rate)
+    if edit is not None and edit_body is not None:
+        raise usage("give --edit or --edit-body, not both")
+    if edit == EDITOR and not (isinstance(which, list) and len(which) == 1):
+        raise usage("--edit without a value is for one dead letter, by its number")
+    made = None if edit in (None, EDITOR) else read_edit(edit)
+    by_repair = made is not None and made.kind is not EditKind.FUNCTION and not dry_run
+    if by_repair or (limit, to, rate) != (None, None, None):
+        if edit_body is not None or dry_run or edit == EDITOR:
+            raise usage(
+                "--edit-body, --edit without a value and --dry-run go with none of --limit, --to and --rate"
+            )
+        text = None if made is None else made.text
+        repair_at_once(call, queue, selection, limit=limit, to=to, edit=text, rate=rate)
         return
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
     body = None if edit_body is None else _read(edit_body)
     with call.broker() as broker:
-        if dry_run:
+        if edit == EDITOR:
+            assert isinstance(which, list)
+            body = edit_in_editor(broker.dead_letter(queue, which[0]))
+        instead = None if body is None else functools.partial(_edited, body=body)
+        show = made or instead
+        if edit is not None and show is not None:
+            preview(call, broker, queue, which, show, dry_run=dry_run, yes=yes or edit != EDITOR)
+        elif dry_run:
             print_selection(call, broker, queue, which)
+        if dry_run:
             return
-        instead = None if body is None else lambda letter: _edited(letter, body)
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
-            report = broker.resubmit(queue, which, edit=instead, on_chunk=advance)
+            report = broker.resubmit(queue, which, edit=show, on_chunk=advance)
     call.print(report, _moved("resubmitted", report.resubmitted, EntityPath.parse(queue).queue))
     refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.engine.entities.status import refuse_sending
@@ -26,7 +26,9 @@ from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, NewMe
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: Returns the message to send instead of a dead letter, or None to send it back as it is.
-Edit = Callable[[DeadLetter], Message | None]
+EditFunction = Callable[[DeadLetter], Message | None]
+#: What was made of dead letters before, by sequence number: what to send, None, or why one is refused.
+EditedLetters = Mapping[int, NewMessage | str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Resubmit(Operation[ResubmitReport]):
     sequence_numbers: Sequence[int]
     actor: str
     detail: dict[str, Any]
-    edit: Edit | None = None
+    edit: EditFunction | EditedLetters | None = None
 
     def run(self, tx: Transaction) -> ResubmitReport:
         queue = holder(tx, self.path)
@@ -69,17 +71,27 @@ class Resubmit(Operation[ResubmitReport]):
         return ResubmitReport(sent, skipped)
 
     def _edited(
-        self, tx: Transaction, queue: QueueRecord, edit: Edit, row: MessageRow, record: DeadLetterRecord
+        self,
+        tx: Transaction,
+        queue: QueueRecord,
+        edit: EditFunction | EditedLetters,
+        row: MessageRow,
+        record: DeadLetterRecord,
     ) -> NewMessage | None:
         """Return the edited message, or None to resubmit the dead letter unchanged."""
-        try:
-            edited = edit(letter_of(queue, record, messages_of(tx, [record]).get(record.key)))
-        except LazarettoError:
-            raise
-        except Exception as error:
-            raise InvalidMessage(f"the edit failed: {type(error).__name__}: {error}") from error
-        if edited is None:
+        if isinstance(edit, Mapping):
+            new = edit.get(sequence_of(record.key), "it was not there when the edit was made")
+            if isinstance(new, str):
+                raise InvalidMessage(new)
+        else:
+            try:
+                edited = edit(letter_of(queue, record, messages_of(tx, [record]).get(record.key)))
+            except LazarettoError:
+                raise
+            except Exception as error:
+                raise InvalidMessage(f"the edit failed: {type(error).__name__}: {error}") from error
+            new = None if edited is None else prepare(edited)
+        if new is None:
             return None
-        new = prepare(edited)
         check_size(new, queue.options.max_message_size)
         return new

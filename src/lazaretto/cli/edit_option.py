@@ -1,0 +1,139 @@
+"""`--edit` of commands: an edit as text, from a file, or one letter in the user's editor."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import Call, confirm
+from lazaretto.cli.command import BARE
+from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.editing import Editor
+from lazaretto.edits.difference import differences
+from lazaretto.edits.edit import Edit
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.errors import LazarettoError
+from lazaretto.model.messages import DeadLetter, Message, as_message
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+    from lazaretto.dead_letters import Which
+
+#: What `--edit` without a value means: the user's editor.
+EDITOR = BARE["--edit"]
+#: Returns what an edit makes of a letter: a message, None if it is left as it is, or why it is refused.
+Show = Callable[[DeadLetter], Message | str | None]
+#: Letters whose differences are shown.
+_SHOWN = 5
+
+EditOption = Annotated[
+    str | None,
+    typer.Option(
+        "--edit",
+        metavar="EDIT",
+        help="Change them: an action (SET body.x = 1; REMOVE y), a JSON merge patch, a JSON Patch, "
+        "module:function, or @FILE with one of these. Without EDIT: one letter's body in $EDITOR.",
+    ),
+]
+
+
+def read_edit(given: str) -> Edit:
+    """Return the edit that was given, as text or as @FILE. Raises CommandError."""
+    if not given.startswith("@"):
+        return Edit.parse(given)
+    try:
+        return Edit.parse(Path(given[1:]).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(f"--edit {given} cannot be read: {error}") from None
+
+
+def edit_in_editor(letter: DeadLetter) -> bytes:
+    """Open the body of a letter in the user's editor; return the new one. Raises CommandError."""
+    if letter.message is None:
+        raise CommandError("not_found", f"dead letter {letter.sequence_number} is gone", Exit.NOT_FOUND)
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ("vi" if sys.stdin.isatty() else "")
+    command = shlex.split(named)
+    if not command:
+        raise usage("--edit without a value opens an editor: set EDITOR, or give the edit")
+    body = letter.message.body
+    with tempfile.TemporaryDirectory(prefix="lazaretto-") as folder:
+        file = Path(folder) / f"{letter.sequence_number}.json"
+        file.touch(mode=0o600)
+        file.write_bytes(body)
+        try:
+            ended = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own
+        except OSError as error:
+            raise usage(f"the editor {command[0]} cannot be started: {error.strerror}") from None
+        if ended.returncode != 0:
+            raise CommandError("cancelled", "nothing was resubmitted: the editor ended with an error")
+        edited = file.read_bytes()
+    # Most editors end the last line: that is no change of the body.
+    if edited.endswith(b"\n") and not body.endswith(b"\n"):
+        edited = edited.removesuffix(b"\n")
+    if edited == body:
+        raise CommandError("cancelled", "nothing was resubmitted: the body is as it was")
+    return edited
+
+
+def preview(
+    call: Call,
+    broker: Broker,
+    queue: str,
+    which: Which,
+    edit: Edit | Show,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Show what an edit makes of the first letters, and ask whether to send them unless `yes`."""
+    if not dry_run and (yes or call.json):
+        return
+    chosen = (
+        which if isinstance(which, DeadLetterFilter) else DeadLetterFilter(sequence_numbers=_numbers(which))
+    )
+    letters = list(itertools.islice(broker.dead_letters(queue, chosen), _SHOWN))
+    with contextlib.ExitStack() as opened:
+        show = opened.enter_context(Editor(edit)).show if isinstance(edit, Edit) else edit
+        shown = [(letter, *_told(letter, show)) for letter in letters]
+    if call.json:
+        output.json_array(
+            [
+                {"sequence_number": letter.sequence_number, "refused": why, "differences": lines}
+                for letter, lines, why in shown
+            ]
+        )
+        return
+    for letter, lines, why in shown:
+        output.line(f"dead letter {letter.sequence_number} of {letter.queue}")
+        for line in lines or [why or "unchanged"]:
+            output.line(f"  {line}")
+    if not dry_run:
+        confirm("sending an edited dead letter", "resubmitted", "Send it?", yes)
+
+
+def _numbers(which: Which) -> tuple[int, ...]:
+    assert isinstance(which, list)
+    return tuple(which)
+
+
+def _told(letter: DeadLetter, edit: Show) -> tuple[list[str], str | None]:
+    """Return the differences that an edit makes, and why it refuses a letter."""
+    assert letter.message is not None
+    try:
+        found = edit(letter)
+    except LazarettoError as error:
+        return [], str(error)
+    if isinstance(found, str):
+        return [], found
+    return ([] if found is None else differences(as_message(letter.message), found)), None

@@ -52,12 +52,14 @@ class Host:
         """End it, in good order or at once."""
         self.thaw()
         self.process.send_signal(number)
+        self.left = True
         try:
             self.process.wait(PATIENCE)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self.proxy.stop()
+        except subprocess.TimeoutExpired:
+            self.left = False
+        self.process.kill()
+        self.process.wait()
+        self.proxy.stop()
 
 
 class Blows:
@@ -86,6 +88,7 @@ class Blows:
         elif blow in ("leave", "kill") and len(self.hosts) > 1:
             self.hosts.remove(host)
             host.end(signal.SIGTERM if blow == "leave" else signal.SIGKILL)
+            self.counts["killed when it did not leave"] += not host.left
         else:
             return
         self.counts[blow] += 1

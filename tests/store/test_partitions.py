@@ -264,6 +264,21 @@ def test_what_others_sent_is_found_in_every_partition(broker: Broker, connect: C
         assert len(list(drain(broker))) == len(KEYS), turn
 
 
+def test_no_partition_waits_for_another(broker: Broker, clock: ManualClock) -> None:
+    """One receiver, slower than the senders, is handed out nothing much younger than what waits."""
+    sender, receiver = broker.sender("orders"), broker.receiver("orders")
+    worst = 0.0
+    for _ in range(40):
+        sender.send([Message(b"", partition_key=key) for key in KEYS])
+        clock.advance(0.1)
+        for _ in range(3):
+            found = receiver.receive(5)
+            receiver.complete(found)
+            oldest = min(message.enqueued_time for message in broker.peek("orders", max_messages=1_000))
+            worst = max(worst, *((message.enqueued_time - oldest).total_seconds() for message in found))
+    assert worst <= 1.0
+
+
 def test_a_claim_takes_from_every_partition(broker: Broker) -> None:
     send_keyed(broker)
     consumer = ClaimConsumer(broker._store, "orders", "job")

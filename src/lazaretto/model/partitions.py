@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 #: How much older a message elsewhere may be than the next one at home, in microseconds.
-SLACK = 400_000
+SLACK = 350_000
 #: How long a process relies on what it knows of other partitions, in microseconds.
 LOOK_EVERY = 250_000
 

@@ -10,6 +10,7 @@ from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.engine.workers.list_workers import HeldMessages, Worker
 from lazaretto.errors import (
     BrokerClosed,
@@ -181,6 +182,7 @@ __all__ = [
     "RepairStatus",
     "RepairedLetter",
     "RepublishReport",
+    "RestoreReport",
     "ResubmitReport",
     "Rule",
     "SandboxError",

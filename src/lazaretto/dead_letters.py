@@ -13,7 +13,6 @@ from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
-    Purge,
     check_numbers,
     dead_letter_path,
     list_dead_letters,
@@ -30,10 +29,11 @@ from lazaretto.engine.outcome.rerouting import (
     find_topic,
 )
 from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
+from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, Restore, RestoreReport, purged_keys
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, shown, whole
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.keys import LAST_SEQUENCE
+from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
@@ -215,9 +215,10 @@ class DeadLetterDesk:
     def purge(
         self, path: str, which: Which, *, everything: bool = False, actor: str | None = None
     ) -> list[int]:
-        """Delete dead letters permanently; return their sequence numbers.
+        """Set dead letters aside, and delete them after 7 days; return their sequence numbers.
 
-        An empty filter is refused unless `everything` is True.
+        Until then `restore` brings them back as they were. An empty filter is refused unless `everything` is
+        True.
         """
         flag("everything", everything)
         if isinstance(which, DeadLetterFilter) and which.is_empty and not everything:
@@ -232,6 +233,37 @@ class DeadLetterDesk:
             done = self._store.run(Purge(parsed, chunk, who, detail))
             purged += done
         return purged
+
+    def purged(self, path: str) -> list[int]:
+        """Return the sequence numbers of purged dead letters that can be restored."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return look(self._store, lambda tx: [sequence_of(key) for key in purged_keys(tx, parsed)])
+
+    def restore(
+        self, path: str, which: int | Iterable[int] | None = None, *, actor: str | None = None
+    ) -> RestoreReport:
+        """Make dead letters of purged ones again, as they were, within 7 days; None: of all of them.
+
+        Their body, history, cause and place are what they were. A session that went on without them is not
+        held again.
+        """
+        parsed, who = dead_letter_path(EntityPath.parse(path)), acting(actor)
+        numbers = self.purged(path) if which is None else check_numbers(which)
+        report = RestoreReport([], [])
+        for chunk in _chunks(numbers, None):
+            done = self._store.run(Restore(parsed, chunk, who))
+            report.restored.extend(done.restored)
+            report.skipped.extend(done.skipped)
+        return report
+
+    def delete_purged(self, path: str, count: int, *, actor: str | None = None) -> int:
+        """Delete all purged dead letters of a queue for good, now; return how many.
+
+        `count`: how many these are. Raises InvalidOption if they are not as many.
+        """
+        parsed, who = dead_letter_path(EntityPath.parse(path)), acting(actor)
+        expected = whole("count", count, 0, LAST_SEQUENCE)
+        return self._store.run(DeletePurged(parsed, expected, who))
 
     def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
         parsed = dead_letter_path(EntityPath.parse(path))

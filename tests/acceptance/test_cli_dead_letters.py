@@ -125,7 +125,7 @@ def test_resubmit_edited(cli: Program, tmp_path: Path) -> None:
 
 
 def test_resubmit_and_purge_all_only_when_spelled_out(cli: Program) -> None:
-    for verb in ("resubmit", "delete"):
+    for verb in ("resubmit", "purge"):
         assert "--all" in cli.fails(2, "usage", "dead-letters", verb, "orders")
         assert _numbers(cli, verb, "orders", "--all", "--dry-run") == [1, 2, 3, 4, 5]
     assert cli.ok("dead-letter", "resubmit", "orders", "--all", "--json").json["skipped"] == []
@@ -133,27 +133,37 @@ def test_resubmit_and_purge_all_only_when_spelled_out(cli: Program) -> None:
 
 
 def test_purge(cli: Program) -> None:
-    assert cli.ok("dead-letter", "delete", "orders", "--text", ": no", "--json").json["deleted"] == [2, 4]
-    assert cli.ok("dead-letter", "delete", "orders", "1").out == "deleted 1 dead letter of orders\n"
-    error = cli.fails(1, "not_deleted", "dead-letter", "delete", "orders", "1", "3")
-    assert "not deleted: 1 (" in error
-    cli.fails(3, "not_deleted", "dead-letter", "delete", "orders", "1", "99")
+    assert cli.ok("dead-letter", "purge", "orders", "--text", ": no", "--json").json["purged"] == [2, 4]
     assert (
-        cli.ok("dead-letter", "delete", "orders", "--all", "--yes").out == "deleted 1 dead letter of orders\n"
+        cli.ok("dead-letter", "purge", "orders", "1").out
+        == "purged 1 dead letter of orders, kept for 7 days\n"
     )
+    error = cli.fails(1, "not_purged", "dead-letter", "purge", "orders", "1", "3")
+    assert "not purged: 1 (" in error
+    cli.fails(3, "not_purged", "dead-letter", "purge", "orders", "1", "99")
+    cli.ok("dead-letter", "purge", "orders", "--all", "--yes")
     assert _numbers(cli, "list", "orders") == []
-    assert cli.ok("dead-letter", "show", "orders", "5", "--json").json["resolution"] == "purged"
+    assert cli.ok("dead-letter", "restore", "orders", "2", "--json").json["restored"] == [2]
+    assert cli.ok("dead-letter", "restore", "orders").out == "restored 4 dead letters of orders\n"
+    cli.fails(3, "not_restored", "dead-letter", "restore", "orders", "99")
+    assert _numbers(cli, "list", "orders") == [1, 2, 3, 4, 5]
+    cli.ok("dead-letter", "purge", "orders", "--all", "--yes")
+    assert "--count" in cli.fails(2, "usage", "dead-letter", "delete", "orders")
+    assert "which is 5" in cli.fails(2, "invalid_option", "dead-letter", "delete", "orders", "--count", "4")
+    code, shown = cli.on_terminal("dead-letter", "delete", "orders", typed=b"5\n")
+    assert (code, "deleted 5 purged dead letters" in shown) == (0, True)
+    assert cli.ok("dead-letter", "show", "orders", "5", "--json").json["resolution"] == "deleted"
 
 
-def test_deleting_all_asks(cli: Program) -> None:
+def test_purging_all_asks(cli: Program) -> None:
     waiting = len(_numbers(cli, "list", "orders"))
-    assert "needs --yes" in cli.fails(2, "usage", "dlq", "delete", "orders", "--all")
-    code, shown = cli.on_terminal("dlq", "delete", "orders", "--all", typed=b"n\n")
-    assert (code, "nothing was deleted" in shown) == (1, True)
+    assert "needs --yes" in cli.fails(2, "usage", "dlq", "purge", "orders", "--all")
+    code, shown = cli.on_terminal("dlq", "purge", "orders", "--all", typed=b"n\n")
+    assert (code, "nothing was purged" in shown) == (1, True)
     assert len(_numbers(cli, "list", "orders")) == waiting
     code, shown = cli.on_terminal("dead-letters", "purge", "orders", "--all", typed=b"y\n")
     assert code == 0
-    assert f"Delete all {waiting} dead letters of orders?" in shown
+    assert f"Purge all {waiting} dead letters of orders?" in shown
     assert _numbers(cli, "list", "orders") == []
 
 

@@ -91,7 +91,7 @@ def test_follow_ends_at_its_limit(cli: Program) -> None:
 
 def test_audit_says_who_did_what(cli: Program) -> None:
     cli.ok("dead-letter", "resubmit", "orders", "1")
-    cli.ok("dead-letter", "delete", "orders", "--error-type", "KeyError")
+    cli.ok("dead-letter", "purge", "orders", "--error-type", "KeyError")
     cli.ok("queue", "delete", "other", "--yes")
     entries = cli.ok("audit", "--json").json
     assert [(e["action"], e["queue"]) for e in entries] == [

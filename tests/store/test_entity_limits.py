@@ -170,7 +170,8 @@ def counted(broker: Broker, queue_id: int) -> int:
     rows = stored(
         broker,
         "SELECT m.body, b.body, m.headers FROM lazaretto_messages m "
-        f"LEFT JOIN lazaretto_bodies b ON b.body_id = m.body_id WHERE m.key >> 44 = {queue_id}",
+        f"LEFT JOIN lazaretto_bodies b ON b.body_id = m.body_id WHERE m.key >> 44 = {queue_id} "
+        "AND ((m.key >> 42) & 3) <> 3",
     )
     return sum(len(body or shared or b"") + len(headers or b"") for body, shared, headers in rows)
 

@@ -170,7 +170,7 @@ RIGHT: dict[str, Any] = {
     "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
     "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
     "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
-    "rate": None, "skipped": False, "letters": 10,
+    "rate": None, "skipped": False, "letters": 10, "count": 0,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -189,6 +189,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "Broker.update_subscription": {"lock_duration": 5.0},
     "Broker.plan_repair": {"name": None, "limit": 5},
+    "Broker.restore": {"which": [1]},
     "Broker.purge": {"which": DeadLetterFilter(), "everything": True},
     "Broker.resubmit": {"which": DeadLetterFilter()},
     "Broker.explain": {"which": None, "good": None, "decode": None, "leave_out": ()},

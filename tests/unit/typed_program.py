@@ -81,7 +81,9 @@ def administer(broker: lazaretto.Broker) -> None:
     copies = broker.count_republished("events/subscriptions/audit", [1]).copies
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
-    causes = len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
+    purged += broker.restore("orders", purged).restored + broker.purged("orders")
+    deleted: int = broker.delete_purged("orders", 0)
+    causes = deleted + len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
     repair: lazaretto.Repair = broker.plan_repair("orders", lazaretto.DeadLetterFilter(cause=1), canary=5)
     repair.canary(actor="me")
     planned: lazaretto.RepairStatus = broker.repair(repair.name).status()

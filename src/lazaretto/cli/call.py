@@ -118,6 +118,13 @@ def confirm(doing: str, done: str, question: str, yes: bool) -> None:
         raise CommandError("cancelled", f"nothing was {done}")
 
 
+def ask_count(doing: str) -> int:
+    """Return the number that a person types before something is deleted. Raises CommandError."""
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise usage(f"{doing} needs --count")
+    return int(typer.prompt(output.safe(f"{doing}: type how many"), type=int, err=True))
+
+
 def confirm_deletion(what: str, yes: bool) -> None:
     """Ask before something is deleted, unless `yes`. Raises CommandError if it is not to be."""
     confirm(f"deleting {what}", "deleted", f"Delete {what}?", yes)

@@ -25,7 +25,7 @@ COMMANDS = {
     "subscription": ("Create, inspect, change and delete subscriptions.", "topic_commands"),
     "rule": ("List, add, delete and test a subscription's rules.", "rule_commands"),
     "triage": ("Show the causes of dead letters; merge, split, note.", "triage_commands"),
-    "dead-letter": ("Inspect, resubmit, move and delete dead letters.", "dead_letter_commands"),
+    "dead-letter": ("Inspect, resubmit, move and purge dead letters.", "dead_letter_commands"),
     "repair": ("Send sets of dead letters back, watched, with undo.", "repair_commands"),
     "breaker": ("Show, pause and resume a queue's breaker.", "breaker_commands"),
     "session": ("List, show and resume sessions.", "session_commands"),

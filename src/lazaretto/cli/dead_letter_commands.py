@@ -1,4 +1,4 @@
-"""`lazaretto dead-letter`: list, show, groups, resubmit, delete, move, republish."""
+"""`lazaretto dead-letter`: list, show, groups, resubmit, purge, restore, delete, move, republish."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import msgspec
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument, YesOption, confirm, confirm_deletion
+from lazaretto.cli.call import CallOptions, QueueArgument, YesOption, ask_count, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
 from lazaretto.cli.dead_letter_selection import (
     DryRunOption,
     FilterOptions,
+    NumbersOption,
     SelectionOptions,
     left_error,
     print_letters,
@@ -241,18 +242,18 @@ def _edited(letter: DeadLetter, body: bytes) -> Message:
     return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
-@letters.command("delete", also="purge")
-def delete(
+@letters.command("purge")
+def purge(
     call: CallOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete dead letters for good.
+    """Set dead letters aside, and delete them after 7 days.
 
-    --all asks first, unless --yes is given. Numbers of locked or missing dead letters are named; the exit
-    code is then 1, or 3 if none was deleted.
+    Until then `lazaretto dead-letter restore` brings them back. --all asks first, unless --yes is given.
+    Numbers of locked or missing dead letters are named; the exit code is then 1, or 3 if none was purged.
     """
     which = selection.chosen()
     with call.broker() as broker:
@@ -261,16 +262,54 @@ def delete(
             return
         if selection.everything:
             dead = sum(group.count for group in broker.dead_letter_groups(queue))
-            confirm_deletion(f"all {output.plural(dead, 'dead letter')} of {queue}", yes)
-        with output.progress(f"deleting dead letters of {queue}"):
-            deleted = broker.purge(queue, which, everything=selection.everything)
+            what = f"all {output.plural(dead, 'dead letter')} of {queue}"
+            confirm(f"purging {what}", "purged", f"Purge {what}?", yes)
+        with output.progress(f"purging dead letters of {queue}"):
+            purged = broker.purge(queue, which, everything=selection.everything)
+    call.print(
+        {"queue": queue, "purged": purged},
+        f"purged {output.plural(len(purged), 'dead letter')} of {queue}, kept for 7 days",
+    )
+    if isinstance(which, list) and len(purged) < len(which):
+        left = ", ".join(str(number) for number in which if number not in set(purged))
+        raise left_error("purged", f"{left} (no waiting dead letter, or locked)", not purged)
+
+
+@letters.command("restore")
+def restore(call: CallOptions, queue: QueueArgument, selection: NumbersOption = None) -> None:
+    """Bring purged dead letters back as they were.
+
+    Without numbers, it brings back all that were purged in the last 7 days. Numbers of those that cannot be
+    restored are named; the exit code is then 1, or 3 if none was restored.
+    """
+    with call.broker() as broker:
+        report = broker.restore(queue, selection or None)
+    call.print(report, f"restored {output.plural(len(report.restored), 'dead letter')} of {queue}")
+    refuse_skipped("restored", report.skipped, bool(report.restored))
+
+
+@letters.command("delete")
+def delete(
+    call: CallOptions,
+    queue: QueueArgument,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", metavar="N", parser=number(0), help="How many these are; do not ask."),
+    ] = None,
+) -> None:
+    """Delete all purged dead letters of a queue for good, now.
+
+    It asks for their number, which has to be typed; --count gives it instead.
+    """
+    with call.broker() as broker:
+        if count is None:
+            purged = len(broker.purged(queue))
+            count = ask_count(f"deleting {output.plural(purged, 'purged dead letter')} of {queue} for good")
+        deleted = broker.delete_purged(queue, count)
     call.print(
         {"queue": queue, "deleted": deleted},
-        f"deleted {output.plural(len(deleted), 'dead letter')} of {queue}",
+        f"deleted {output.plural(deleted, 'purged dead letter')} of {queue} for good",
     )
-    if isinstance(which, list) and len(deleted) < len(which):
-        left = ", ".join(str(number) for number in which if number not in set(deleted))
-        raise left_error("deleted", f"{left} (no waiting dead letter, or locked)", not deleted)
 
 
 @letters.command("move")

@@ -57,6 +57,12 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
 }
 
 
+NumbersOption = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False),
+]
+
+
 def _filter(context: typer.Context, given: dict[str, Any]) -> DeadLetterFilter:
     numbers = given.pop("numbers")
     return DeadLetterFilter(**given, sequence_numbers=tuple(numbers) if numbers else None)

@@ -72,7 +72,8 @@ EVENT_KINDS = {
     "rules_changed": "A subscription's rules changed. Detail: their names.",
     "forward_refused": "A dead letter could not be forwarded; it stays. Detail: to.",
     "filter_failed": "A subscription's rules failed on a message, which it did not get. Detail: error.",
-    "purged": "A dead letter was deleted by an operator.",
+    "purged": "An operator set a dead letter aside; it is deleted in 7 days.",
+    "restored": "An operator made a dead letter of a purged one again.",
 }
 
 

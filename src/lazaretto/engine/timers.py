@@ -10,6 +10,7 @@ from lazaretto.engine.claims.end_claims import revoke_due_claims
 from lazaretto.engine.entities.topics import end_idle
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
+from lazaretto.engine.outcome.set_aside import sweep_purged
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards
@@ -188,4 +189,5 @@ class CleanUp(Operation[bool]):
     def run(self, tx: Transaction) -> bool:
         more = tx.queues.remove_deleted(self.limit)
         more = tx.repairs.forget(tx.now - HISTORY) or more
+        more = sweep_purged(tx, self.limit) or more
         return tx.history.forget_old(tx.now - HISTORY, self.limit) or more

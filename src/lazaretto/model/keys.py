@@ -30,6 +30,8 @@ _PARTITION_MASK = (1 << SEQUENCE_BITS - PARTITION_SEQUENCE_BITS) - 1
 
 # Messages that wait in ";retry" stay in the main part: it is a state, not a place.
 _PLACES = {Subqueue.MAIN: 0, Subqueue.RETRY: 0, Subqueue.DEAD_LETTER: 1, Subqueue.TRANSFER_DEAD_LETTER: 2}
+#: Where purged dead letters are kept: no path leads there.
+SET_ASIDE = 3
 _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
@@ -95,6 +97,11 @@ def main_key(key: int) -> int:
 def dead_key(key: int, subqueue: Subqueue = Subqueue.DEAD_LETTER) -> int:
     """Return the key the message has in the dead-letter subqueue, or in another one."""
     return main_key(key) | place_of(subqueue) << SEQUENCE_BITS
+
+
+def aside_key(key: int) -> int:
+    """Return the key of a purged dead letter, which is in no subqueue until it is restored or deleted."""
+    return main_key(key) | SET_ASIDE << SEQUENCE_BITS
 
 
 def place_of(subqueue: Subqueue) -> int:

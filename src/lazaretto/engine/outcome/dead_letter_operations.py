@@ -1,4 +1,4 @@
-"""Finds, groups and purges dead letters."""
+"""Finds and groups dead letters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
-from lazaretto.engine.log import audit, note_all
-from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
@@ -23,7 +21,6 @@ from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
-    dead_key,
     lower_bound,
     main_key,
     place_of,
@@ -43,7 +40,7 @@ from lazaretto.store.contract.records import (
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 #: How many dead letters are looked up at once when only their numbers are known.
 _PAGE = 10_000
@@ -296,36 +293,6 @@ def find_obstacle(
     if until is not None and record.dead_lettered > until:
         return "dead-lettered again since it was selected"
     return "locked by a receiver of the dead-letter subqueue" if row.state == LOCKED else None
-
-
-@dataclasses.dataclass(slots=True)
-class Purge(Operation[list[int]]):
-    """Delete dead letters permanently; return which were deleted."""
-
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    actor: str
-    detail: dict[str, Any]
-
-    def run(self, tx: Transaction) -> list[int]:
-        queue = holder(tx, self.path)
-        keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
-        rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
-        records = tx.history.some_dead_letters(keys)
-        purged = {
-            key: row
-            for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
-            if row is not None and find_obstacle(row, records.get(key)) is None
-        }
-        numbers = [sequence_of(key) for key in purged]
-        if purged:
-            tx.delete_messages([row.key for row in purged.values()])
-            tx.bodies.delete([row.body_id for row in purged.values() if row.body_id is not None])
-            tx.history.delete_attempts(list(purged))
-            resolve(tx, list(purged), "purged")
-            note_all(tx, "purged", [(queue, number, {}) for number in numbers])
-            audit(tx, self.actor, "purge", queue.path, **name_numbers(numbers), **self.detail)
-        return numbers
 
 
 def dead_letter_path(path: EntityPath) -> EntityPath:

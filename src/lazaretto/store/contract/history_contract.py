@@ -75,6 +75,18 @@ class StoredHistory(Protocol):
         """Record dead letters as resubmitted or moved, with their new keys."""
         ...
 
+    def purged(self, first: int, last: int, subqueue: int) -> list[int]:
+        """Return the keys of purged dead letters that can be restored, lowest first."""
+        ...
+
+    def purged_before(self, before: int, limit: int) -> list[int]:
+        """Return the keys of dead letters that were purged before a time."""
+        ...
+
+    def mark_deleted(self, keys: Sequence[int]) -> None:
+        """Record that purged dead letters were deleted for good."""
+        ...
+
     def forget_old(self, before: int, limit: int) -> bool:
         """Delete old events, resolved dead letters and message ids; return whether there may be more."""
         ...

@@ -89,6 +89,17 @@ class HistoryTables(Part):
         values = [value for pair in sent.items() for value in (*pair, self._context.now, resolution)]
         self._context.insert("send_dead_letters", values, len(sent))
 
+    def purged(self, first: int, last: int, subqueue: int) -> list[int]:
+        values = {"first": first, "last": last, "subqueue": subqueue}
+        return [key for (key,) in self._context.run("select_purged", values)]
+
+    def purged_before(self, before: int, limit: int) -> list[int]:
+        values = {"before": before, "limit": limit}
+        return [key for (key,) in self._context.run("select_purged_before", values)]
+
+    def mark_deleted(self, keys: Sequence[int]) -> None:
+        self._context.run("mark_deleted", (self._context.ids(keys),))
+
     def forget_old(self, before: int, limit: int) -> bool:
         events = self._context.run("delete_old_events", (before, limit)).rowcount
         self._context.run("delete_old_workers", (before,))

@@ -89,7 +89,8 @@ q.queue_id, expired, dropped, size,
         WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}]
             AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
        (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}] AND m.key < [lower_bound q.queue_id + 1])
+        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]
+            AND m.key < [subqueue_bound q.queue_id, {SET_ASIDE}])
 
 -- part: misplaced
 -- Messages that lie in a topic and do not wait for their time.
@@ -158,14 +159,15 @@ UPDATE lazaretto_queues SET size = size + :size WHERE queue_id = :queue_id
 UPDATE lazaretto_queues SET size = (
     SELECT coalesce(sum([bytes]), 0)
     FROM lazaretto_messages m JOIN lazaretto_queues q ON q.queue_id = :queue_id OR q.topic_id = :queue_id
-    WHERE m.key > [lower_bound q.queue_id] AND m.key < [lower_bound q.queue_id + 1])
+    WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {SET_ASIDE}])
 WHERE queue_id = :queue_id
 
 -- name: grow_by
 -- Add the bytes of some messages to those that an entity holds, or take them away.
 -- locks: not looked at
 UPDATE lazaretto_queues SET size = size + :sign * (
-    SELECT coalesce(sum([bytes]), 0) FROM lazaretto_messages m WHERE key [among keys])
+    SELECT coalesce(sum([bytes]), 0) FROM lazaretto_messages m
+    WHERE key [among keys] AND [place_of key] <> {SET_ASIDE})
 WHERE queue_id = :queue_id
 
 -- name: sum_range
@@ -865,7 +867,25 @@ SELECT d.key FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprin
 
 -- name: select_resolved
 -- Dead letters that were dealt with long ago.
-SELECT key FROM lazaretto_dead_letters WHERE resolved < :before ORDER BY resolved LIMIT :limit
+SELECT key FROM lazaretto_dead_letters
+WHERE resolved < :before AND resolution <> 'purged' ORDER BY resolved LIMIT :limit
+
+-- name: select_purged
+-- Dead letters of a subqueue that are set aside.
+-- locks: not looked at
+SELECT d.key FROM lazaretto_dead_letters d
+WHERE resolution = 'purged' AND d.key > :first AND d.key <= :last AND d.subqueue = :subqueue
+    AND EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.key = [dead_key d.key, CAST({SET_ASIDE} AS BIGINT)])
+ORDER BY d.key
+
+-- name: select_purged_before
+-- Those that were set aside before a time.
+SELECT key FROM lazaretto_dead_letters
+WHERE resolution = 'purged' AND resolved <= :before ORDER BY resolved LIMIT :limit
+
+-- name: mark_deleted
+-- They were deleted for good.
+UPDATE lazaretto_dead_letters SET resolution = 'deleted' WHERE key [among keys]
 
 -- name: delete_dead_letters
 -- Records of dead letters that are no longer kept.

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import LAST_QUEUE, QUEUE_BITS, QUEUE_ID_BITS, SEQUENCE_BITS, SUBQUEUE_BITS, place_of
+from lazaretto.model.keys import (
+    LAST_QUEUE,
+    QUEUE_BITS,
+    QUEUE_ID_BITS,
+    SEQUENCE_BITS,
+    SET_ASIDE,
+    SUBQUEUE_BITS,
+    place_of,
+)
 from lazaretto.store.contract.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
 from lazaretto.store.sql.query_files import Words
 
@@ -19,6 +27,7 @@ _CONSTANTS = {
     "SUSPECT": SUSPECT,
     "DEAD_LETTER": place_of(Subqueue.DEAD_LETTER),
     "TRANSFER_DEAD_LETTER": place_of(Subqueue.TRANSFER_DEAD_LETTER),
+    "SET_ASIDE": SET_ASIDE,
 }
 _SUBQUEUE_MASK = (1 << SUBQUEUE_BITS) - 1
 

@@ -1,0 +1,222 @@
+"""Tries a handler on many dead letters in a sandbox, edited if wanted; nothing is settled or sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from lazaretto.broker import Broker
+from lazaretto.editing import Editor
+from lazaretto.edits.edit import Edit
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, check_numbers
+from lazaretto.host.handler_calls import SandboxSetup, pack
+from lazaretto.host.handlers import Handler
+from lazaretto.host.outcomes import Ended, ended_of
+from lazaretto.isolation import Sandbox, Verdict
+from lazaretto.model.checks import whole
+from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
+from lazaretto.model.messages import DeadLetter, PeekedMessage
+from lazaretto.model.policy import Outcome
+from lazaretto.store.contract.records import NewMessage
+from lazaretto.triage.samples import hashed
+
+#: Letters that are read at once with their messages.
+_CHUNK = 100
+#: Examples of each cause.
+_EXAMPLES = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TriedCause:
+    """Letters that were dead for one reason: how many were tried, and what became of them.
+
+    `fingerprint`: of the old failure. `again`: they would fail as before. `other`: in another way.
+    """
+
+    fingerprint: str | None
+    error_type: str | None
+    letters: int
+    tried: int
+    succeeded: int
+    again: int
+    other: int
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether none of those tried would fail as before."""
+        return self.tried > 0 and self.again == 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WouldFail:
+    """A way in which letters would fail. `examples`: sequence numbers."""
+
+    fingerprint: str
+    error_type: str | None
+    error_message: str | None
+    count: int
+    examples: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DryRun:
+    """What would happen if letters were resubmitted. `letters`: how many were meant, of which `tried` were.
+
+    `edited`: tried ones that the edit changes. `refused`: why letters would not be sent, by number. `sends`:
+    messages that the handler would send, by queue. `statements`: SQL statements that it would execute.
+    """
+
+    queue: str
+    letters: int
+    tried: int
+    succeeded: int
+    failed: int
+    edited: int
+    refused: dict[int, str]
+    causes: list[TriedCause]
+    failures: list[WouldFail]
+    sends: dict[str, int]
+    statements: int
+
+
+def dry_run(
+    broker: Broker,
+    path: str,
+    which: DeadLetterFilter | int | Iterable[int],
+    handler: Handler,
+    *,
+    edit: Edit | str | None = None,
+    sample: int | None = 200,
+) -> DryRun:
+    """Run a handler on dead letters in a sandbox, as an edit would leave them; change nothing.
+
+    `sample`: how many at most, as many of each cause as possible; None: all. Raises EntityNotFound,
+    HandlerError, SandboxSetupError.
+    """
+    if sample is not None:
+        whole("sample", sample, 1, 1 << 40)
+    given = which if isinstance(which, DeadLetterFilter) else None
+    given = given or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
+    causes: dict[str | None, list[int]] = defaultdict(list)
+    types: dict[str | None, str | None] = {}
+    for letter in broker.dead_letters(path, given, messages=False):
+        causes[letter.fingerprint].append(letter.sequence_number)
+        types[letter.fingerprint] = letter.error_type
+    count = _Count()
+    with (
+        Editor(edit) if edit is not None else _Unedited() as editor,
+        Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=lambda output: None) as sandbox,
+    ):
+        for letters in _read(broker, path, choose(causes, sample)):
+            count.add(letters, editor, sandbox)
+    return DryRun(
+        queue=path,
+        letters=sum(map(len, causes.values())),
+        tried=sum(count.tried.values()),
+        succeeded=sum(count.succeeded.values()),
+        failed=sum(failure.count for failure in count.failures.values()),
+        edited=count.edited,
+        refused=count.refused,
+        causes=[count.cause(print_, types[print_], len(numbers)) for print_, numbers in causes.items()],
+        failures=sorted(count.failures.values(), key=lambda failure: -failure.count),
+        sends=dict(count.sends),
+        statements=count.statements,
+    )
+
+
+def choose(causes: dict[str | None, list[int]], sample: int | None) -> list[int]:
+    """Return a sample of numbers: as many of each cause as possible, those with the lowest hashes."""
+    if sample is None or sum(map(len, causes.values())) <= sample:
+        return sorted(number for numbers in causes.values() for number in numbers)
+    mixed = [sorted(numbers, key=hashed) for numbers in causes.values()]
+    rounds = itertools.chain.from_iterable(itertools.zip_longest(*mixed))
+    return sorted(itertools.islice((number for number in rounds if number is not None), sample))
+
+
+class _Unedited:
+    """Stands for no edit."""
+
+    def __call__(self, letters: Sequence[DeadLetter]) -> list[NewMessage | str | None]:
+        return [None] * len(letters)
+
+    def __enter__(self) -> _Unedited:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _read(broker: Broker, path: str, numbers: Sequence[int]) -> Iterator[list[DeadLetter]]:
+    for start in range(0, len(numbers), _CHUNK):
+        part = tuple(numbers[start : start + _CHUNK])
+        found = broker.dead_letters(path, DeadLetterFilter(sequence_numbers=part))
+        yield [letter for letter in found if letter.message is not None]
+
+
+class _Count:
+    """Counts what would happen."""
+
+    def __init__(self) -> None:
+        self.tried: Counter[str | None] = Counter()
+        self.succeeded: Counter[str | None] = Counter()
+        self.again: Counter[str | None] = Counter()
+        self.failures: dict[str, WouldFail] = {}
+        self.refused: dict[int, str] = {}
+        self.sends: Counter[str] = Counter()
+        self.edited = self.statements = 0
+
+    def add(self, letters: Sequence[DeadLetter], editor: Editor | _Unedited, sandbox: Sandbox) -> None:
+        """Try some letters."""
+        ready: list[tuple[DeadLetter, PeekedMessage]] = []
+        for letter, edited in zip(letters, editor(letters), strict=True):
+            assert letter.message is not None
+            if isinstance(edited, str):
+                self.refused[letter.sequence_number] = edited
+                continue
+            self.edited += edited is not None
+            ready.append((letter, as_edited(letter.message, edited)))
+        verdicts = sandbox.run(pack([message for _, message in ready], {}))
+        for (letter, _), verdict in zip(ready, verdicts, strict=True):
+            self._count(letter, verdict, ended_of(verdict))
+
+    def _count(self, letter: DeadLetter, verdict: Verdict, ended: Ended) -> None:
+        self.tried[letter.fingerprint] += 1
+        failure, settlement = ended.settlement.failure, ended.settlement
+        if settlement.outcome in (Outcome.COMPLETED, Outcome.DEFERRED):
+            self.succeeded[letter.fingerprint] += 1
+            if ended.effects is not None:
+                for target, sent in ended.effects.sends:
+                    self.sends[target] += len(sent)
+                self.statements += len(ended.effects.statements)
+            return
+        same = shown_fingerprint(fingerprint_of(letter.reason, letter.description, failure).number)
+        self.again[letter.fingerprint] += same == letter.fingerprint
+        error = failure.type if failure else settlement.reason
+        told = failure.message if failure else settlement.description
+        known = self.failures.get(same) or WouldFail(same, error, told, 0, ())
+        self.failures[same] = dataclasses.replace(
+            known,
+            count=known.count + 1,
+            examples=(*known.examples, letter.sequence_number)[:_EXAMPLES],
+        )
+
+    def cause(self, print_: str | None, error_type: str | None, letters: int) -> TriedCause:
+        """Return what was counted of the letters of a cause."""
+        tried, good, again = self.tried[print_], self.succeeded[print_], self.again[print_]
+        return TriedCause(print_, error_type, letters, tried, good, again, tried - good - again)
+
+
+def as_edited(message: PeekedMessage, new: NewMessage | None) -> PeekedMessage:
+    """Return a letter's message as an edit would leave it."""
+    if new is None:
+        return message
+    return msgspec.structs.replace(
+        message,
+        body=new.body,
+        message_id=new.message_id or message.message_id,
+        encoded_headers=new.headers,
+        decoded=None,
+    )

@@ -37,7 +37,7 @@ from lazaretto.triage.samples import Sample, hashed
 from lazaretto.triage.verify import Tally
 
 #: Letters of one cause, and good messages, that a difference is looked for among.
-_LETTERS = 500
+LETTERS = 500
 _GOOD = 2_000
 #: Causes that are explained, the largest first. What further ones have is only counted.
 _MOST_CAUSES = 50
@@ -55,15 +55,15 @@ _ENOUGH = 200
 _MOST_AT_ONCE = 20_000
 
 #: The number of a cause, or reason and error type of letters that have none.
-_Kind = int | tuple[str | None, str | None]
+Kind = int | tuple[str | None, str | None]
 Decode = Callable[[bytes], Any]
 
 
-class _Letters:
+class Letters:
     """The letters of one cause: how many, a sample of them, and what they say."""
 
     def __init__(self, letter: DeadLetter, cause: CauseOfLetters | None) -> None:
-        self.sample = Sample(_LETTERS)
+        self.sample = Sample(LETTERS)
         self.first = letter.sequence_number
         self.kind = letter.reason, letter.error_type
         self.number = None if cause is None else cause.number
@@ -84,9 +84,9 @@ def explain(
 
     What explains whole causes is kept with them.
     """
-    answers = _Asked(store, path, which, decode, leave_out, causes).answer(good)
+    answers = Asked(store, path, which, decode, leave_out, causes).answer(good)
     if which == DeadLetterFilter(cause=which.cause):
-        _keep(store, path, answers, causes)
+        keep(store, path, answers, causes)
     return answers
 
 
@@ -100,7 +100,7 @@ def explain_some(
     wanted = [cause for cause in causes if cause.to_explain]
     left = [cause.number for cause in wanted if cause.letters > _MOST_AT_ONCE]
     end = time.monotonic() + seconds
-    asked = _Asked(store, path, DeadLetterFilter(), None, (), causes)
+    asked = Asked(store, path, DeadLetterFilter(), None, (), causes)
     for cause in wanted:
         if cause.letters > _MOST_AT_ONCE:
             continue
@@ -110,13 +110,14 @@ def explain_some(
         except _OutOfTime:
             left.append(cause.number)
         else:
-            _keep(store, path, answers, causes)
+            keep(store, path, answers, causes)
     return left
 
 
-def _keep(
+def keep(
     store: Store, path: EntityPath, answers: Iterable[Explanation], causes: Iterable[CauseOfLetters]
 ) -> None:
+    """Keep with each cause what explains it."""
     letters = {cause.number: cause.letters for cause in causes}
     found = {}
     for answer in answers:
@@ -146,8 +147,12 @@ class _OutOfTime(Exception):
     """The time that may be spent on a cause is over."""
 
 
-class _Asked:
-    """One call of `explain`, or several for single causes."""
+class Asked:
+    """One call of `explain`, or several for single causes.
+
+    It goes through all letters twice: to `count` them, and to `check` what the differences hold for. Whoever
+    can do that faster overrides both.
+    """
 
     def __init__(
         self,
@@ -179,7 +184,7 @@ class _Asked:
 
     def answer(self, given: Sequence[Message | StoredMessage] | None) -> list[Explanation]:
         views, compared, good = self._compare_with(given)
-        kinds = self._count()
+        kinds = self.count()
         largest = sorted(kinds, key=lambda kind: (-kinds[kind].sample.count, kinds[kind].first))[
             :_MOST_CAUSES
         ]
@@ -190,7 +195,7 @@ class _Asked:
         if not good.count and (len(samples) > 1 or (elsewhere is not None and elsewhere.count)):
             compared = ComparedWith.OTHER_CAUSES
 
-        def against(kind: _Kind) -> Group:
+        def against(kind: Kind) -> Group:
             return good if good.count else elsewhere or _others(samples, kind)
 
         causes = []
@@ -203,11 +208,7 @@ class _Asked:
         if good.count:
             causes = unite(causes, good)
         explained = [_Explained(cause, against(cause.members[0])) for cause in causes]
-        tallies = {kind: one.letters for one in explained for kind in one.cause.members}
-        for letter in self._letters(messages=True):
-            tally = tallies.get(self._kind_of(letter, kinds))
-            if tally is not None and letter.message is not None:
-                tally.add(self._view(letter.message))
+        self.check({kind: one.letters for one in explained for kind in one.cause.members}, kinds)
         for one in explained:
             for view in views:
                 one.good.add(view)
@@ -234,17 +235,25 @@ class _Asked:
                 return
             after = page[-1].sequence_number
 
-    def _count(self) -> dict[_Kind, _Letters]:
-        kinds: dict[_Kind, _Letters] = {}
+    def count(self) -> dict[Kind, Letters]:
+        """Return the letters that are meant, by cause."""
+        kinds: dict[Kind, Letters] = {}
         for letter in self._letters(messages=False):
             kind = self._kind_of(letter, kinds)
             known = kinds.get(kind)
             if known is None:
-                known = kinds[kind] = _Letters(letter, self._causes.get(letter.fingerprint or ""))
+                known = kinds[kind] = Letters(letter, self._causes.get(letter.fingerprint or ""))
             known.sample.add(letter.sequence_number)
         return kinds
 
-    def _kind_of(self, letter: DeadLetter, known: Collection[_Kind]) -> _Kind:
+    def check(self, tallies: Mapping[Kind, Tally], kinds: Mapping[Kind, Letters]) -> None:
+        """Add each letter to the tally of its cause, if there is one."""
+        for letter in self._letters(messages=True):
+            tally = tallies.get(self._kind_of(letter, kinds))
+            if tally is not None and letter.message is not None:
+                tally.add(self.seen(letter.message))
+
+    def _kind_of(self, letter: DeadLetter, known: Collection[Kind]) -> Kind:
         cause = self._causes.get(letter.fingerprint or "")
         kind = (letter.reason, letter.error_type) if cause is None else cause.number
         return kind if len(known) < _MOST_KINDS or kind in known else (None, None)
@@ -258,10 +267,10 @@ class _Asked:
             )
             self._check_time()
             letters = look(self._store, query)
-            found += [self._features(self._view(letter.message)) for letter in letters if letter.message]
+            found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
         return found
 
-    def _of_other_causes(self, kind: _Kind) -> Group:
+    def _of_other_causes(self, kind: Kind) -> Group:
         """Return letters of all causes but one, as many of each as of the others."""
         others = [cause for cause in self._all if cause.number != kind and cause.letters][:_MOST_CAUSES]
         found: list[Features] = []
@@ -269,10 +278,10 @@ class _Asked:
             self._check_time()
             query = functools.partial(
                 list_dead_letters, path=self._path, which=DeadLetterFilter(cause=cause.number),
-                limit=max(1, min(_LETTERS, _GOOD // len(others))), after=0, messages=True,
+                limit=max(1, min(LETTERS, _GOOD // len(others))), after=0, messages=True,
             )  # fmt: skip
             letters = look(self._store, query)
-            found += [self._features(self._view(letter.message)) for letter in letters if letter.message]
+            found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
         return Group(found)
 
     # -- good messages --------------------------------------------------------------------------
@@ -289,11 +298,11 @@ class _Asked:
         self, given: Sequence[Message | StoredMessage] | None
     ) -> tuple[list[MessageView], ComparedWith]:
         if given is not None:
-            return [self._view(message) for message in given], ComparedWith.GIVEN
+            return [self.seen(message) for message in given], ComparedWith.GIVEN
         kept = self._kept()
         if len(kept) >= _ENOUGH:
             return kept, ComparedWith.COMPLETED
-        waiting = [self._view(message) for message in self._waiting()]
+        waiting = [self.seen(message) for message in self._waiting()]
         if max(len(kept), len(waiting)) == 0:
             return [], ComparedWith.NOTHING
         more = len(waiting) > len(kept)
@@ -325,7 +334,8 @@ class _Asked:
 
     # -- messages -------------------------------------------------------------------------------
 
-    def _view(self, message: Message | StoredMessage) -> MessageView:
+    def seen(self, message: Message | StoredMessage) -> MessageView:
+        """Return a message as conditions see it."""
         if isinstance(message, StoredMessage):
             headers, message_id, body = message.headers, message.message_id, message.body
         elif isinstance(message, Message):
@@ -336,17 +346,22 @@ class _Asked:
         return self._seen(headers, message_id, body)
 
     def _seen(self, headers: Headers, message_id: str, body: bytes) -> MessageView:
-        return MessageView(headers, message_id, size=len(body), body=LazyBody(lambda: body, self._decode))
+        return view_of(headers, message_id, body, self._decode)
 
     def _features(self, view: MessageView) -> Features:
         return features_of(view, self._leave_out)
+
+
+def view_of(headers: Headers, message_id: str, body: bytes, decode: Decode | None) -> MessageView:
+    """Return a message as conditions see it."""
+    return MessageView(headers, message_id, size=len(body), body=LazyBody(lambda: body, decode))
 
 
 def _peek(tx: Transaction, first: int, last: int) -> Sequence[StoredMessage]:
     return tx.peek(first, last, _MESSAGES, delayed=False)
 
 
-def _others(samples: Mapping[_Kind, Group], kind: _Kind) -> Group:
+def _others(samples: Mapping[Kind, Group], kind: Kind) -> Group:
     """Return letters of the other causes, where there is nothing better to compare with."""
     return Group([row for other, group in samples.items() if other != kind for row in group.rows][:_GOOD])
 
@@ -361,7 +376,7 @@ class _Explained:
         self._found = find_differences(cause.sample, good, cause.text, found)[0] if found else []
         self.letters, self.good = (Tally([found.filter for found in self._found]) for _ in range(2))
 
-    def answer(self, kinds: Mapping[_Kind, _Letters], compared: ComparedWith) -> Explanation:
+    def answer(self, kinds: Mapping[Kind, Letters], compared: ComparedWith) -> Explanation:
         parts = [kinds[kind] for kind in self.cause.members]
         reason, error_type = max(parts, key=lambda part: part.sample.count).kind
         # Letters of other causes were samples: what holds for these is what is known.

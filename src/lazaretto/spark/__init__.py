@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lazaretto.spark.batches import settle
+    from lazaretto.spark.causes import triage
     from lazaretto.spark.datasource import register
     from lazaretto.spark.java import find_java
     from lazaretto.spark.pipeline import process
     from lazaretto.spark.session import spark_session
 
-__all__ = ["find_java", "process", "register", "settle", "spark_session"]
+__all__ = ["find_java", "process", "register", "settle", "spark_session", "triage"]
 
 _HOMES = {
     "find_java": "java",
@@ -20,6 +21,7 @@ _HOMES = {
     "register": "datasource",
     "settle": "batches",
     "spark_session": "session",
+    "triage": "causes",
 }
 
 

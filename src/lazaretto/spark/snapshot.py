@@ -48,7 +48,7 @@ class SnapshotReader(DataSourceReader):
         with broker_at(options.url()) as broker:
             queue = store_of(broker).read(lambda tx: require_queue(tx, path))
             first, last = bounds(options.view, queue.queue_id, path)
-            lowest, highest = _ends(options.url(), options.view, first, last)
+            lowest, highest = ends(options.url(), VIEWS[options.view].ends, first, last)
         if lowest is None or highest is None:
             return [RangePartition(first, first)]
         size = -(-(highest - lowest + 1) // options.shards)
@@ -71,12 +71,8 @@ class SnapshotReader(DataSourceReader):
         yield from select(url, sql, parameters, schema_of(view.columns, self._columns))
 
 
-def _ends(url: str, view: str, first: int, last: int) -> tuple[int | None, int | None]:
-    """Return the lowest and the highest key that a view has there."""
+def ends(url: str, query: str, first: int, last: int) -> tuple[int | None, int | None]:
+    """Return the lowest and the highest key that a query of both finds there."""
     schema = pa.schema([("lowest", pa.int64()), ("highest", pa.int64())])
-    found = [
-        row
-        for batch in select(url, SQL[VIEWS[view].ends], (first, last) * 2, schema)
-        for row in batch.to_pylist()
-    ]
+    found = [row for batch in select(url, SQL[query], (first, last) * 2, schema) for row in batch.to_pylist()]
     return found[0]["lowest"], found[0]["highest"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 _MASK = (1 << 64) - 1
 
@@ -32,6 +33,13 @@ class Sample:
             heapq.heappush(self._heap, entry)
         elif entry > self._heap[0]:
             heapq.heapreplace(self._heap, entry)
+
+    def merge(self, count: int, numbers: Iterable[int]) -> None:
+        """Add what another sample, with the same limit or a higher one, chose out of `count` numbers."""
+        before = self.count
+        for number in numbers:
+            self.add(number)
+        self.count = before + count
 
     def numbers(self) -> list[int]:
         """Return the numbers, lowest hash first."""

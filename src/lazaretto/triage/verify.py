@@ -9,11 +9,15 @@ from lazaretto.filters.sql import compile_filter
 from lazaretto.filters.values import Truth
 from lazaretto.filters.view import MessageView
 
+#: What a tally counted: messages, those that each filter holds for, and those that none holds for.
+Counted = tuple[int, tuple[int, ...], int]
+
 
 class Tally:
     """Number of messages, of those that each filter holds for, and of those that none holds for."""
 
     def __init__(self, filters: Sequence[str]) -> None:
+        self.filters = tuple(filters)
         self._conditions = [compile_filter(text) for text in filters]
         self.messages = 0
         self.held = [0] * len(self._conditions)
@@ -28,6 +32,17 @@ class Tally:
                 self.held[i] += 1
                 any_held = True
         self.left += not any_held
+
+    def merge(self, other: Counted) -> None:
+        """Add what another tally of the same filters counted."""
+        messages, held, left = other
+        self.messages += messages
+        self.held = [mine + theirs for mine, theirs in zip(self.held, held, strict=True)]
+        self.left += left
+
+    def counted(self) -> Counted:
+        """Return what it counted."""
+        return self.messages, tuple(self.held), self.left
 
 
 def _holds(condition: Callable[[MessageView], Truth], view: MessageView) -> bool:

@@ -14,6 +14,11 @@ SELECT [columns] FROM lazaretto_messages m WHERE m.key > ? AND m.key <= ?[condit
 SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = [main_key m.key]
 WHERE m.key > ? AND m.key <= ? AND d.resolution IS NULL[conditions] ORDER BY m.key
 
+-- name: letters_view
+-- Dead letters that wait, without their messages.
+SELECT [columns] FROM lazaretto_dead_letters m
+WHERE m.key > ? AND m.key <= ? AND m.resolution IS NULL AND m.subqueue = ?
+
 -- name: attempts_view
 -- Attempts that did not complete, of messages that are there.
 SELECT [columns] FROM lazaretto_attempts m WHERE m.key > ? AND m.key <= ?[conditions] ORDER BY m.key, m.number
@@ -26,6 +31,11 @@ SELECT [columns] FROM lazaretto_events m WHERE m.position > ? AND m.position <= 
 -- The first and the last message between two keys.
 SELECT (SELECT min(key) FROM lazaretto_messages WHERE key > ? AND key <= ?),
        (SELECT max(key) FROM lazaretto_messages WHERE key > ? AND key <= ?)
+
+-- name: letters_ends
+-- The first and the last dead letter between two keys.
+SELECT (SELECT min(key) FROM lazaretto_dead_letters WHERE key > ? AND key <= ?),
+       (SELECT max(key) FROM lazaretto_dead_letters WHERE key > ? AND key <= ?)
 
 -- name: attempts_ends
 -- The first and the last message between two keys that has attempts.

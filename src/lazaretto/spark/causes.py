@@ -1,0 +1,173 @@
+"""`triage` on Spark: tasks count the dead letters where they are, the driver explains their causes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lazaretto.broker import store_of
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.causes import Cause
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    dead_letter_path,
+    list_dead_letters,
+)
+from lazaretto.errors import InvalidOption
+from lazaretto.explain import LETTERS, Asked, Decode, Kind, Letters, keep
+from lazaretto.filters.view import MessageView
+from lazaretto.model.checks import function, shown, text
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.spark.letters import (
+    Causes,
+    CheckLetters,
+    CountLetters,
+    counted_letters,
+    counted_tallies,
+    run_on,
+)
+from lazaretto.spark.pipeline import refuse_remote
+from lazaretto.spark.snapshot import ends
+from lazaretto.spark.source_options import SparkOptions, parse
+from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.triage_tables import write_tables
+from lazaretto.store.addresses import absolute
+from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.triage.answers import Explanation
+from lazaretto.triage.parts import Part, merge
+from lazaretto.triage.verify import Tally
+
+#: Tasks for each core, so that ranges with many letters even out.
+_TASKS = 4
+#: Bytes of the messages that a task has in memory at once, about, and their number at most.
+_BYTES, _ROWS = 64 << 20, 10_000
+_PAGE = 500
+
+
+def triage(
+    spark: SparkSession,
+    store: str,
+    queue: str,
+    *,
+    results: str | None = None,
+    table_format: str = "parquet",
+    good: Iterable[Message | StoredMessage] | None = None,
+    decode: Callable[[bytes], Any] | None = None,
+    leave_out: Collection[str] = (),
+) -> list[Explanation]:
+    """Explain a queue's dead letters as `Broker.explain` does, with the work divided among Spark's tasks.
+
+    `store` is a URL; `env:NAME` reads it from an environment variable, which keeps it out of plans. The tasks
+    open the store themselves. Only counts and samples of sequence numbers go through Spark. `results` is a
+    folder or URI in which it replaces the tables `causes`, `cause_hours`, `differences` and `samples`;
+    `table_format` is "parquet" or "delta", which needs `lazaretto[delta]`. `good`, `decode` and `leave_out`
+    are those of `Broker.explain`. What was found is kept with the causes, so `Broker.triage` shows it too.
+    """
+    options = parse({"store": store if store.startswith("env:") else absolute(store), "queue": queue})
+    if table_format not in ("parquet", "delta"):
+        raise InvalidOption(f"expected table_format to be parquet or delta, got {shown(table_format)}")
+    function("decode", decode)
+    left_out = [text("leave_out", name, 1000) for name in leave_out]
+    given = None if good is None else list(good)
+    refuse_remote(spark.sparkContext.master, options.url())
+    path = dead_letter_path(EntityPath.parse(options.queue))
+    with broker_at(options.url()) as broker:
+        causes = broker.triage(options.queue).causes
+        asked = _OnSpark(spark, options, store_of(broker), path, decode, left_out, causes)
+        answers = asked.answer(given)
+        keep(store_of(broker), path, answers, causes)
+    if results is not None:
+        write_tables(results, table_format, answers, asked.parts)
+    return answers
+
+
+class _OnSpark(Asked):
+    """Goes through the letters in tasks of Spark."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: SparkOptions,
+        store: Store,
+        path: EntityPath,
+        decode: Decode | None,
+        leave_out: Collection[str],
+        causes: Sequence[Cause],
+    ) -> None:
+        super().__init__(store, path, DeadLetterFilter(), decode, leave_out, causes)
+        self._spark = spark
+        self._options = options
+        self.parts: dict[int, Part] = {}
+        self._kinds: dict[int, Kind] = {}
+        self._longest = 1
+        numbers = {
+            int(alike.fingerprint, 16): cause.number for cause in causes for alike in cause.fingerprints
+        }
+        self._numbers = Causes({n - (1 << 64 if n >> 63 else 0): cause for n, cause in numbers.items()})
+        self._queue_id = look(store, lambda tx: require_queue(tx, EntityPath(path.queue)).queue_id)
+        self._ranges = self._divided()
+
+    def _divided(self) -> list[tuple[int, int]]:
+        first, last = lower_bound(self._queue_id), upper_bound(self._queue_id)
+        lowest, highest = ends(self._options.url(), "letters_ends", first, last)
+        if lowest is None or highest is None:
+            return []
+        tasks = _TASKS * self._spark.sparkContext.defaultParallelism
+        size = -(-(highest - lowest + 1) // tasks)
+        return [(start, min(start + size, highest)) for start in range(lowest - 1, highest, size)]
+
+    def count(self) -> dict[Kind, Letters]:
+        if not self._ranges:
+            return {}
+        task = CountLetters(self._options, self._queue_id, self._path.subqueue, self._numbers)
+        self.parts = merge(counted_letters(run_on(self._spark, task, self._ranges)), LETTERS)
+        by_number = {cause.number: cause for cause in self._all}
+        firsts = {part.first: part for part in self.parts.values()}
+        found: dict[Kind, Letters] = {}
+        numbers = sorted(firsts)
+        for start in range(0, len(numbers), _PAGE):
+            for letter in self._numbered(numbers[start : start + _PAGE]):
+                part = firsts[letter.sequence_number]
+                letters = Letters(letter, by_number.get(part.cause))
+                letters.sample.merge(part.letters, part.sample)
+                kind = part.cause or letters.kind
+                self._kinds[part.cause] = kind
+                found[kind] = letters
+        return found
+
+    def _numbered(self, numbers: Sequence[int]) -> list[DeadLetter]:
+        which = DeadLetterFilter(sequence_numbers=tuple(numbers))
+
+        def read(tx: Transaction) -> list[DeadLetter]:
+            return list_dead_letters(tx, self._path, which, limit=_PAGE, after=0, messages=False)
+
+        return look(self._store, read)
+
+    def check(self, tallies: Mapping[Kind, Tally], kinds: Mapping[Kind, Letters]) -> None:
+        distinct = {id(tally): tally for tally in tallies.values()}
+        places = {key: place for place, key in enumerate(distinct)}
+        if not distinct:
+            return
+        task = CheckLetters(
+            self._options,
+            self._queue_id,
+            self._path.subqueue,
+            self._numbers,
+            [tally.filters for tally in distinct.values()],
+            {c: places[id(tallies[kind])] for c, kind in self._kinds.items() if kind in tallies},
+            self._decode,
+            max(1, min(_ROWS, _BYTES // self._longest)),
+        )
+        for found in counted_tallies(run_on(self._spark, task, self._ranges)):
+            for tally, counted in zip(distinct.values(), found, strict=True):
+                tally.merge(counted)
+
+    def seen(self, message: Message | StoredMessage) -> MessageView:
+        if isinstance(message, StoredMessage):
+            self._longest = max(self._longest, len(message.body))
+        return super().seen(message)

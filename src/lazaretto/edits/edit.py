@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -80,7 +81,7 @@ class Edit:
             raise InvalidOption(f"expected an edit of 1 to {LONGEST_EDIT} characters, got {shown(text)}")
         made = cls(_kind_of(text), text)
         try:
-            made._compiled()
+            _compiled(made)
         except Misfit as error:
             raise InvalidOption(f"wrong {made.kind}: {error}") from None
         return made
@@ -98,7 +99,7 @@ class Edit:
 
     def apply(self, message: StoredMessage) -> Outcome:
         """Return what becomes of a message. A function is called by an `Editor`, in a sandbox."""
-        compiled = self._compiled()
+        compiled = _compiled(self)
         if compiled is None:
             raise InvalidOption("a function is no pure edit: expected an action or a patch")
         before = as_message(message)
@@ -107,18 +108,6 @@ class Edit:
         except (Misfit, FilterError) as error:
             return Refused(str(error))
         return Unchanged() if after == before else Changed(after)
-
-    def _compiled(self) -> _Action | _Patch | None:
-        match self.kind:
-            case EditKind.FUNCTION:
-                return None
-            case EditKind.ACTION:
-                return _Action(sql().compile_action(self.text, edits=True))
-            case EditKind.MERGE_PATCH:
-                check_merge(read_json(self.text.encode()))
-                return _Patch(self.text, None)
-            case EditKind.JSON_PATCH:
-                return _Patch("", read_operations(read_json(self.text.encode())))
 
 
 def _kind_of(text: str) -> EditKind:
@@ -161,6 +150,21 @@ class _Action:
         if not view.headers.properties and message.properties:
             properties = {}
         return msgspec.structs.replace(message, body=body, properties=properties, **fields)
+
+
+@functools.lru_cache(64)
+def _compiled(edit: Edit) -> _Action | _Patch | None:
+    """Return what changes messages: made once, not for each of them. None: a function does."""
+    match edit.kind:
+        case EditKind.FUNCTION:
+            return None
+        case EditKind.ACTION:
+            return _Action(sql().compile_action(edit.text, edits=True))
+        case EditKind.MERGE_PATCH:
+            check_merge(read_json(edit.text.encode()))
+            return _Patch(edit.text, None)
+        case EditKind.JSON_PATCH:
+            return _Patch("", read_operations(read_json(edit.text.encode())))
 
 
 def _view_of(view: MessageView, stored: StoredMessage, body: bytes) -> MessageView:

@@ -255,7 +255,7 @@ def test_republish_leaves_what_nobody_wants(cli: Program, topic: str) -> None:
     cli.ok("subscription", "create", "picky", "red", "--filter", "colour = 'red'")
     result = cli("dead-letter", "republish", topic, "--all", "--topic", "picky", "--yes", "--json")
     assert (result.code, result.json["published"]) == (1, {"1": 1})
-    assert "2 (No subscription of the topic 'picky' wants it.)" in result.err
+    assert "2 (No subscription of the topic 'picky' matches it.)" in result.err
     assert _numbers(cli, "list", topic) == [2]
     assert "name the topic" in cli.fails(1, "not_allowed", "dead-letter", "republish", "orders", "1", "--yes")
 

@@ -35,9 +35,10 @@ from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.model.checks import member, shown, text
+from lazaretto.model.checks import member, shown, text, whole
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.entities import (
+    LONGEST_PATH,
     STATUSES,
     EntityKind,
     EntityPath,
@@ -91,12 +92,19 @@ class Administration:
 
         return look(self._store, find)
 
-    def queues(self) -> list[QueueDescription]:
-        """Return all queues by path, including the system's dead-letter queue."""
-        return look(
-            self._store,
-            lambda tx: describe_all(tx, [q for q in tx.queues.all() if q.kind is EntityKind.QUEUE]),
-        )
+    def queues(
+        self, *, limit: int | None = None, after: str | None = None, name_contains: str | None = None
+    ) -> list[QueueDescription]:
+        """Return queues by path, including the system's dead-letter queue.
+
+        `limit`: at most so many, the only ones that are counted; `after`: those whose path comes after this
+        one, such as the last of the page before; `name_contains`: those with this text in their path, without
+        case. Default: all.
+        """
+        most = 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30)
+        behind = "" if after is None else EntityPath.parse(after).key
+        part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
+        return look(self._store, lambda tx: describe_all(tx, tx.queues.page(behind, part, most)))
 
     def update_queue(
         self, path: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]

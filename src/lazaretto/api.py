@@ -4,10 +4,12 @@ from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
 from lazaretto.edits.edit import Edit
+from lazaretto.engine.entities.overview import QueueGlance, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
+from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
@@ -93,6 +95,7 @@ from lazaretto.model.paths import (
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
 from lazaretto.model.repair_phases import Phase as RepairPhase
 from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.model.trouble import Trouble
 from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.repairs import Repair
 from lazaretto.sender import Sender
@@ -127,6 +130,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterFilter",
     "DeadLetterGroup",
+    "DeadLetterPage",
+    "DeadLetterPreview",
     "DefinitionError",
     "Difference",
     "Disposition",
@@ -168,6 +173,7 @@ __all__ = [
     "PoisonSession",
     "QueueDescription",
     "QueueDisabled",
+    "QueueGlance",
     "QueueOptions",
     "QueueStatus",
     "QuotaExceeded",
@@ -194,6 +200,7 @@ __all__ = [
     "SessionLockLost",
     "SqlAction",
     "SqlFilter",
+    "Status",
     "StoreBusy",
     "StoreCorrupt",
     "StoreError",
@@ -214,6 +221,7 @@ __all__ = [
     "TopicOptions",
     "TransactionError",
     "Triage",
+    "Trouble",
     "TrueFilter",
     "Worker",
     "connect",

@@ -29,6 +29,7 @@ from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_sessi
 from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.listings import ListingDesk
 from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
 from lazaretto.model.descriptions import HeldSession, SessionDescription
@@ -90,7 +91,7 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk, CauseDesk, RepairDesk):
+class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or

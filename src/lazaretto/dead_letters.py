@@ -15,10 +15,10 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     check_numbers,
     dead_letter_path,
-    list_dead_letters,
     match_dead_letters,
     show_dead_letter,
 )
+from lazaretto.engine.outcome.dead_letter_pages import ORDERS, some_letters
 from lazaretto.engine.outcome.rerouting import (
     MoveDeadLetters,
     MoveReport,
@@ -31,10 +31,11 @@ from lazaretto.engine.outcome.rerouting import (
 from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
 from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, Restore, RestoreReport, purged_keys
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import flag, function, shown, whole
+from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
+from lazaretto.store.contract.listing_contract import Position
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
 
@@ -44,6 +45,13 @@ _CHUNK = 500
 _MESSAGES = 100
 
 Which = DeadLetterFilter | int | Iterable[int]
+
+
+def checked_filter(which: object) -> DeadLetterFilter:
+    """Return a filter, an empty one for None. Raises InvalidOption."""
+    if which is not None and not isinstance(which, DeadLetterFilter):
+        raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+    return which or DeadLetterFilter()
 
 
 def _chunks(numbers: Sequence[int], on_chunk: Callable[[int, int], object] | None) -> Iterator[Sequence[int]]:
@@ -67,36 +75,54 @@ class DeadLetterDesk:
         *,
         limit: int | None = None,
         messages: bool = True,
+        order: str = "number",
+        on_progress: Callable[[float], object] | None = None,
     ) -> Iterator[DeadLetter]:
-        """Yield a queue's pending dead letters by sequence number, without their attempts.
+        """Yield a queue's pending dead letters, without their attempts.
 
-        `messages=False` also omits the messages, whose bodies can be large; `message` is then None.
+        `messages=False` also omits the messages, whose bodies can be large; `message` is then None. `order`:
+        "number" or "time" (of dead-lettering), ascending, or "-number", "-time", descending. `on_progress` is
+        called after each quarter of a second of a search, with the part of the queue that was searched, up
+        to 1.
         """
-        parsed = dead_letter_path(EntityPath.parse(path))
-        if which is not None and not isinstance(which, DeadLetterFilter):
-            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+        parsed, given = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
         if limit is not None:
             whole("limit", limit, 0, 1 << 62)
         flag("messages", messages)
-        return self._dead_letters(parsed, which or DeadLetterFilter(), limit, messages)
+        function("on_progress", on_progress)
+        return self._dead_letters(parsed, given, limit, messages, member("order", order, ORDERS), on_progress)
 
     def _dead_letters(
-        self, parsed: EntityPath, given: DeadLetterFilter, left: int | None, messages: bool
+        self,
+        parsed: EntityPath,
+        given: DeadLetterFilter,
+        left: int | None,
+        messages: bool,
+        order: str,
+        on_progress: Callable[[float], object] | None,
     ) -> Iterator[DeadLetter]:
-        after = 0
+        start: Position | None = None
         page = _MESSAGES if messages else _CHUNK
         while left is None or left > 0:
             size = page if left is None else min(page, left)
-            found = look(
+            found, start, progress = look(
                 self._store,
                 functools.partial(
-                    list_dead_letters, path=parsed, which=given, limit=size, after=after, messages=messages
+                    some_letters,
+                    path=parsed,
+                    which=given,
+                    limit=size,
+                    start=start,
+                    messages=messages,
+                    by_time=order.endswith("time"),
+                    down=order.startswith("-"),
                 ),
             )
             yield from found
-            if len(found) < size:
+            if on_progress is not None:
+                on_progress(progress)
+            if start is None:
                 return
-            after = found[-1].sequence_number
             left = None if left is None else left - len(found)
 
     def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:

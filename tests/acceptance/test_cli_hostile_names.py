@@ -22,6 +22,7 @@ LISTINGS = {
     "events": [],
     "audit": [],
     "doctor": [],
+    "status": [],
     "queue list": [],
     "queue show": ["q"],
     "topic list": [],
@@ -102,7 +103,7 @@ def test_listings(program: Program, listing: str) -> None:
 
 def test_every_listing_is_tried(program: Program) -> None:
     reading = {"list", "show", "groups", "timeline", "definitions", "test", "check"}
-    alone = {"peek", "events", "audit", "doctor"}
+    alone = {"peek", "events", "audit", "doctor", "status"}
     names = [command for command in _commands(program) if command not in alone]
     found = [f"{name} {part}" for name in names for part in _commands(program, name) if part in reading]
     assert sorted([*found, *alone]) == sorted(LISTINGS)

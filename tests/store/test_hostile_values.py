@@ -170,7 +170,8 @@ RIGHT: dict[str, Any] = {
     "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
     "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
     "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
-    "rate": None, "skipped": False, "letters": 10, "count": 0,
+    "rate": None, "skipped": False, "letters": 10, "count": 0, "cursor": None, "budget": 0.25,
+    "on_progress": None, "name_contains": None,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -193,7 +194,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.purge": {"which": DeadLetterFilter(), "everything": True},
     "Broker.resubmit": {"which": DeadLetterFilter()},
     "Broker.explain": {"which": None, "good": None, "decode": None, "leave_out": ()},
-    "Broker.dead_letters": {"which": None, "messages": True},
+    "Broker.dead_letters": {"which": None, "messages": True, "order": "number"},
+    "Broker.dead_letter_page": {"which": None, "order": "-number"},
+    "Broker.queues": {"after": "p"},
     "Broker.republish": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.count_republished": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.move_dead_letters": {"to": "s"},
@@ -221,7 +224,7 @@ def _methods() -> Iterator[Any]:
 def _hostile(name: str, served: bool) -> list[Any]:
     # None is for ever there, as it should be.
     values = [v for v in HOSTILE if v is not None] if name == "max_wait" else HOSTILE
-    if name in ("on_chunk", "on_batch"):
+    if name in ("on_chunk", "on_batch", "on_progress"):
         # What a function of the caller's raises is the caller's.
         values = [v for v in values if not callable(v)]
     # What all stores share looks at types before a server sees anything.

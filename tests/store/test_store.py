@@ -306,6 +306,8 @@ class TestStatements:
         ("sql", "columns.sql"),
         ("sql", "dialogs.sql"),
         ("sql", "causes.sql"),
+        ("sql", "listings.sql"),
+        ("sql", "overview.sql"),
         ("sql", "repairs.sql"),
         ("sqlite", "queries.sql"),
         ("postgres", "queries.sql"),

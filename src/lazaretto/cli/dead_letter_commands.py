@@ -48,14 +48,25 @@ _GROUP_COLUMNS = ("count", "reason", "error type", "first", "last", "example")
 
 @letters.command("list")
 def list_(
-    call: ListingOptions, queue: QueueArgument, which: FilterOptions, limit: LimitOption = None
+    call: ListingOptions,
+    queue: QueueArgument,
+    which: FilterOptions,
+    limit: LimitOption = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order",
+            metavar="ORDER",
+            help="By number or time, ascending, or -number or -time, descending.",
+        ),
+    ] = "number",
 ) -> None:
     """List the dead letters of a queue.
 
     With filters, it lists those that meet all of them.
     """
     with call.broker() as broker:
-        print_letters(call, broker, queue, which, limit)
+        print_letters(call, broker, queue, which, limit, order)
 
 
 @letters.command("show")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -54,6 +55,8 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "text": _text("--text", "TEXT", "Only with this text in body, description or error."),
+    "message_id": _text("--message-id", "ID", "Only with this message id."),
+    "where": _text("--where", "SQL", "Only messages that this is true of: body.dest = 'BQN'."),
 }
 
 
@@ -118,13 +121,26 @@ def print_selection(call: Call, broker: Broker, queue: str, which: Which) -> Non
 
 
 def print_letters(
-    listing: Listing, broker: Broker, queue: str, which: DeadLetterFilter, limit: int | None = None
+    listing: Listing,
+    broker: Broker,
+    queue: str,
+    which: DeadLetterFilter,
+    limit: int | None = None,
+    order: str = "number",
 ) -> None:
     """Print the dead letters of a queue that a filter lets through."""
-    # A table shows nothing of the message itself.
-    found = broker.dead_letters(queue, which, limit=limit, messages=listing.wants_objects)
     empty = f"no dead letters in {queue}" if which.is_empty else f"no matching dead letters in {queue}"
-    listing.print_all(found, _COLUMNS, _row, empty, spare=_SPARE)
+    with output.progress(f"searching {queue}", "%") if which.scans else nullcontext() as advance:
+        # A table shows nothing of the message itself.
+        found = broker.dead_letters(
+            queue,
+            which,
+            limit=limit,
+            messages=listing.wants_objects,
+            order=order,
+            on_progress=advance and (lambda part: advance(round(part * 100), 100)),
+        )
+        listing.print_all(found, _COLUMNS, _row, empty, spare=_SPARE)
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:

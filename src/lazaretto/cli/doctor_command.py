@@ -6,7 +6,6 @@ import platform
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
-from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.descriptions import BreakerDescription, Culprit, QueueDescription
 from lazaretto.model.entities import QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
@@ -66,9 +63,9 @@ def examine(broker: Broker) -> dict[str, Any]:
     elif facts["synchronous_commit"] == "off":
         problems.append("synchronous_commit is off on the server: a power cut may lose acknowledged changes")
     notices: list[str] = []
-    for queue in _entities(broker):
-        problems += _problems(queue, broker.breaker(queue.path))
-        notices += _notices(queue)
+    for queue in broker.status(limit=None).queues:
+        problems += [trouble.text for trouble in queue.troubles if trouble.severe]
+        notices += [trouble.text for trouble in queue.troubles if not trouble.severe]
     problems += [
         f"topic {topic.path} is {topic.status.value}; "
         f"switch it on: lazaretto queue status {topic.path} active"
@@ -91,68 +88,6 @@ def examine(broker: Broker) -> dict[str, Any]:
         "problems": problems,
         "notices": notices,
     }
-
-
-def _entities(broker: Broker) -> Iterator[QueueDescription]:
-    """Yield whatever holds messages: queues, and the subscriptions of topics."""
-    yield from broker.queues()
-    for topic in broker.topics():
-        for subscription in broker.subscriptions(topic.path):
-            yield subscription.queue
-
-
-def _problems(queue: QueueDescription, breaker: BreakerDescription) -> list[str]:
-    found = []
-    if queue.held_sessions:
-        found.append(
-            f"queue {queue.path} has {output.plural(queue.held_sessions, 'session')} held back by a poison "
-            f"message; see lazaretto session list {queue.path} --held, then lazaretto session resume"
-        )
-    if breaker.status in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
-        held = breaker.status is BreakerStatus.HELD_OPEN
-        why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
-        found.append(
-            f"the breaker of {queue.path} is {why}; hosts are handed nothing: "
-            f"lazaretto breaker {'resume' if held else 'show'} {queue.path}"
-        )
-    if queue.status in (QueueStatus.SEND_DISABLED, QueueStatus.RECEIVE_DISABLED):
-        found.append(
-            f"queue {queue.path} is {queue.status.value.replace('_', '-')}; "
-            f"switch it on: lazaretto queue status {queue.path} active"
-        )
-    if queue.halted_by is not None:
-        culprit = queue.halted_by
-        found.append(
-            f"queue {queue.path} is halted by message {culprit.sequence_number} ({_why(culprit)}); "
-            f"give a verdict: lazaretto queue resume {queue.path} --verdict retry|move|drop|reject"
-        )
-    if queue.dead_letter_halted_by is not None:
-        culprit = queue.dead_letter_halted_by
-        found.append(
-            f"the dead letters of {queue.path} are halted by number {culprit.sequence_number} "
-            f"({_why(culprit)}); give a verdict: "
-            f"lazaretto queue resume '{queue.path};poison' --verdict retry|drop|reject"
-        )
-    if queue.status.value == "disabled":
-        found.append(
-            f"queue {queue.path} is disabled; see `lazaretto events --queue {queue.path}`, "
-            f"then lazaretto queue resume {queue.path}"
-        )
-    return found
-
-
-def _why(culprit: Culprit) -> str:
-    return culprit.reason if culprit.error is None else f"{culprit.reason}: {culprit.error}"
-
-
-def _notices(queue: QueueDescription) -> list[str]:
-    dead = queue.counts.dead_letter + queue.counts.transfer_dead_letter
-    if not dead:
-        return []
-    return [
-        f"queue {queue.path} has {output.plural(dead, 'dead letter')}; "
-        f"see `lazaretto dead-letter groups {queue.path}`"
-    ]
 
 
 def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:

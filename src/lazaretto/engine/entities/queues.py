@@ -63,7 +63,8 @@ def refuse_topic(queue: QueueRecord, instead: str) -> None:
         raise NotAllowed(f"{queue.path!r} is a topic: {instead}")
 
 
-def _shown(halted_by: str | None) -> Culprit | None:
+def shown_culprit(halted_by: str | None) -> Culprit | None:
+    """Return the message that halted a queue, as users see it."""
     if halted_by is None:
         return None
     c = culprit_decoder.decode(halted_by)
@@ -93,8 +94,8 @@ def _described(queue: QueueRecord, standing: Standing) -> QueueDescription:
         path=queue.path,
         options=queue.options,
         status=queue.status,
-        halted_by=_shown(queue.halted_by),
-        dead_letter_halted_by=_shown(queue.dead_letter_halted_by),
+        halted_by=shown_culprit(queue.halted_by),
+        dead_letter_halted_by=shown_culprit(queue.dead_letter_halted_by),
         counts=MessageCounts(
             active=standing.number(FRESH, READY),
             locked=standing.number(LOCKED),

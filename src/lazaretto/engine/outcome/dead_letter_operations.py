@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
-from lazaretto.errors import InvalidOption, MessageNotFound
+from lazaretto.errors import FilterError, InvalidOption, MessageNotFound
+from lazaretto.filters.rules import sql
+from lazaretto.filters.view import MessageView
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.clock import to_datetime, to_micros
@@ -44,6 +47,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 #: How many dead letters are looked up at once when only their numbers are known.
 _PAGE = 10_000
+#: Messages that are read at once for a condition on them, whose bodies are in memory then.
+_MESSAGES = 200
 #: Runs of sequence numbers that one entry of the audit log names.
 _MOST_RUNS = 20
 
@@ -55,7 +60,9 @@ class DeadLetterFilter:
 
     `cause` is a number from `triage`. `reason` and `error_type` must match exactly. `since` (inclusive) and
     `until` (exclusive) are aware datetimes and bound the time of dead-lettering. `text` is searched in the
-    body (as UTF-8), the description and the error message. An empty filter selects all.
+    body (as UTF-8), the description and the error message. `where` is a condition on the message in the
+    language of SQL filters, such as "body.dest = 'BQN'"; a message for which it fails is not selected. An
+    empty filter selects all.
     """
 
     reason: str | None = None
@@ -65,9 +72,11 @@ class DeadLetterFilter:
     text: str | None = None
     sequence_numbers: tuple[int, ...] | None = None
     cause: int | None = None
+    message_id: str | None = None
+    where: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("reason", "error_type", "text"):
+        for name in ("reason", "error_type", "text", "message_id", "where"):
             value = getattr(self, name)
             if value is not None:
                 text(name, value, 4096)
@@ -75,6 +84,8 @@ class DeadLetterFilter:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
                 raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
+        if self.where is not None:
+            _condition(self.where)
         if self.cause is not None:
             whole("cause", self.cause, 1, LAST_CAUSE)
         if self.sequence_numbers is not None:
@@ -95,7 +106,7 @@ class DeadLetterFilter:
         """Return this filter as criteria for the store, for sequence numbers above `after`."""
         first = lower_bound(queue.queue_id)
         numbers = self.sequence_numbers
-        return DeadLetterCriteria(
+        found = DeadLetterCriteria(
             first=first + after,
             last=upper_bound(queue.queue_id),
             subqueue=place_of(subqueue),
@@ -107,11 +118,59 @@ class DeadLetterFilter:
             text=self.text,
             fingerprints=None if self.cause is None else self._fingerprints(tx, queue, subqueue),
         )
+        if self.message_id is None:
+            return found
+        named = tx.listings.with_id(found, self.message_id, _PAGE)
+        return msgspec.structs.replace(
+            found, keys=named if found.keys is None else sorted(set(found.keys).intersection(named))
+        )
+
+    @property
+    def scans(self) -> bool:
+        """Whether no index finds what is selected."""
+        return any(part is not None for part in (self.reason, self.error_type, self.text, self.where))
+
+    def selects(self, tx: Transaction, subqueue: Subqueue, keys: Sequence[int]) -> Sequence[int]:
+        """Return those of the keys of unresolved dead letters whose messages meet the condition."""
+        if self.where is None or not keys:
+            return keys
+        condition, found = _condition(self.where), []
+        for start in range(0, len(keys), _MESSAGES):
+            some = [dead_key(key, subqueue) for key in keys[start : start + _MESSAGES]]
+            found += [main_key(m.key) for m in tx.peek_keys(some) if _meets(condition, m)]
+        return found
+
+    def passing(
+        self, tx: Transaction, subqueue: Subqueue, records: list[DeadLetterRecord]
+    ) -> list[DeadLetterRecord]:
+        """Return those of the records of unresolved dead letters whose messages meet the condition."""
+        if self.where is None:
+            return records
+        chosen = set(self.selects(tx, subqueue, [record.key for record in records]))
+        return [record for record in records if record.key in chosen]
 
     def _fingerprints(self, tx: Transaction, queue: QueueRecord, subqueue: Subqueue) -> Sequence[int]:
         place = lower_bound(queue.queue_id, subqueue) >> SEQUENCE_BITS
         cause = known_cause(tx, place, self.cause or 0, queue.path)
         return [p.fingerprint for p in tx.causes.fingerprints(place) if p.cause == cause.number]
+
+
+@functools.lru_cache(maxsize=16)
+def _condition(where: str) -> Callable[[MessageView], object]:
+    """Return a condition on messages. Raises FilterSyntaxError."""
+    condition: Callable[[MessageView], object] = sql().compile_filter(where)
+    return condition
+
+
+def _meets(condition: Callable[[MessageView], object], message: PeekedMessage) -> bool:
+    body = message.body
+    view = MessageView(
+        message.headers, message.message_id, enqueued=message.enqueued, size=len(body), body=lambda: body
+    )
+    try:
+        return condition(view) is True
+    except FilterError:
+        return False
 
 
 def known_cause(tx: Transaction, place: int, number: int, path: str) -> CauseRecord:
@@ -230,7 +289,14 @@ def list_dead_letters(
 ) -> list[DeadLetter]:
     """Return a queue's unresolved dead letters by sequence number, starting after `after`."""
     queue = holder(tx, path)
-    records = tx.history.dead_letters(which.criteria(tx, queue, path.subqueue, after), limit)
+    records: list[DeadLetterRecord] = []
+    while len(records) < limit:
+        wanted = limit - len(records)
+        found_ = tx.history.dead_letters(which.criteria(tx, queue, path.subqueue, after), wanted)
+        records += which.passing(tx, path.subqueue, found_)
+        if len(found_) < wanted:
+            break
+        after = sequence_of(found_[-1].key)
     found = messages_of(tx, records) if messages else {}
     return [letter_of(queue, record, found.get(record.key)) for record in records]
 
@@ -252,13 +318,13 @@ def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilte
     """Return the sequence numbers of all dead letters that the filter selects."""
     queue = holder(tx, path)
     # There may be millions, so each takes only eight bytes.
-    found = array("q")
+    found, after = array("q"), 0
     while True:
-        after = found[-1] if found else 0
         keys = tx.history.dead_letter_keys(which.criteria(tx, queue, path.subqueue, after), _PAGE)
-        found.extend(map(sequence_of, keys))
+        found.extend(map(sequence_of, which.selects(tx, path.subqueue, keys)))
         if len(keys) < _PAGE:
             return found
+        after = sequence_of(keys[-1])
 
 
 def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:

@@ -60,12 +60,14 @@ def freeze(
         page = _PAGE if limit is None else min(_PAGE, limit - len(keys))
         found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page) if page else []
         if found:
-            some, of_prints, times = zip(*found, strict=True)
-            keys.extend(some)
-            prints.update(of_prints)
-            latest = max(latest, *times)
-            few.look_at(some, of_prints)
-            after = sequence_of(some[-1])
+            chosen_ = set(which.selects(tx, path.subqueue, [key for key, _, _ in found]))
+            after = sequence_of(found[-1][0])
+            if chosen_:
+                some, of_prints, times = zip(*(row for row in found if row[0] in chosen_), strict=True)
+                keys.extend(some)
+                prints.update(of_prints)
+                latest = max(latest, *times)
+                few.look_at(some, of_prints)
         if len(found) < page or not page:
             break
     packed, sessions = KeyList(), None

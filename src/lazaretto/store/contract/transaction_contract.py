@@ -18,12 +18,14 @@ from lazaretto.store.contract.cause_contract import StoredCauses
 from lazaretto.store.contract.claim_contract import StoredClaims
 from lazaretto.store.contract.dialog_contract import StoredDialogs
 from lazaretto.store.contract.history_contract import StoredHistory
+from lazaretto.store.contract.listing_contract import StoredListings
 from lazaretto.store.contract.message_contract import (
     StoredBodies,
     StoredMessageIds,
     StoredPartitions,
     StoredSequences,
 )
+from lazaretto.store.contract.overview_contract import StoredOverview
 from lazaretto.store.contract.queue_contract import StoredQueues
 from lazaretto.store.contract.records import (
     MessageRow,
@@ -87,6 +89,16 @@ class Transaction(Protocol):
     @property
     def causes(self) -> StoredCauses:
         """Operations on causes of dead letters."""
+        ...
+
+    @property
+    def listings(self) -> StoredListings:
+        """Reads pages of dead letters."""
+        ...
+
+    @property
+    def overview(self) -> StoredOverview:
+        """Reads how queues stand, at a glance."""
         ...
 
     @property

@@ -72,6 +72,8 @@ def queries_in(schema: str) -> dict[str, Query]:
         ("lazaretto.store.sql", "dialogs.sql"),
         ("lazaretto.store.sql", "causes.sql"),
         ("lazaretto.store.sql", "repairs.sql"),
+        ("lazaretto.store.sql", "listings.sql"),
+        ("lazaretto.store.sql", "overview.sql"),
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

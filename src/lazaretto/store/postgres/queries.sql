@@ -278,11 +278,10 @@ LEFT JOIN LATERAL (
 
 -- == attempts and dead letters ==
 
--- part: that_wait
--- Dead letters that wait, by a filter whose parts are null when not asked for.
+-- part: that_match
+-- Dead letters that a filter selects, whose parts are null when not asked for.
 -- Differs because texts and bodies are searched by functions of their own.
-d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
-  AND (CAST(:reason AS TEXT) IS NULL OR d.reason = :reason)
+(CAST(:reason AS TEXT) IS NULL OR d.reason = :reason)
   AND (CAST(:error_type AS TEXT) IS NULL OR d.error_type = :error_type)
   AND (CAST(:since AS BIGINT) IS NULL OR d.dead_lettered >= :since)
   AND (CAST(:until AS BIGINT) IS NULL OR d.dead_lettered < :until)
@@ -291,7 +290,11 @@ d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :sub
        OR position(convert_to(:text, 'UTF8') IN (
            SELECT [body]
            FROM lazaretto_messages m WHERE m.key = [dead_key d.key, d.subqueue])) > 0)
-ORDER BY d.key LIMIT nullif(:limit::bigint, -1)
+
+-- part: at_most
+-- No more than :limit, if that is not -1.
+-- Differs because NULL means all to the server.
+LIMIT nullif(:limit::bigint, -1)
 
 -- == commits that go out whole ==
 

@@ -133,6 +133,11 @@ SELECT [queue_columns] FROM lazaretto_queues WHERE queue_id = :queue_id
 -- All queues by path.
 SELECT [queue_columns] FROM lazaretto_queues ORDER BY path_key
 
+-- name: select_queues_page
+-- Queues by path, behind one, with a text in their path.
+SELECT [queue_columns] FROM lazaretto_queues
+WHERE kind = 'queue' AND path_key > :after AND path_key LIKE :part ESCAPE '!' ORDER BY path_key LIMIT :limit
+
 -- name: select_subscriptions
 -- The subscriptions of a topic by path.
 SELECT [queue_columns] FROM lazaretto_queues WHERE topic_id = :topic_id ORDER BY path_key

@@ -10,7 +10,7 @@ from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_o
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
-from lazaretto.store.sql.rows import encode_options, queue_record
+from lazaretto.store.sql.rows import encode_options, pattern_of, queue_record
 
 _COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")
 
@@ -49,6 +49,10 @@ class QueueTables(Part):
 
     def all(self) -> list[QueueRecord]:
         return [queue_record(row) for row in self._context.run("select_queues")]
+
+    def page(self, after: str, part: str, limit: int) -> list[QueueRecord]:
+        values = {"after": after, "part": pattern_of(part), "limit": limit}
+        return [queue_record(row) for row in self._context.run("select_queues_page", values)]
 
     def insert(
         self,

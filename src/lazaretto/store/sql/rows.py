@@ -45,6 +45,13 @@ def encode_options(options: QueueOptions) -> str:
 _decoder = msgspec.json.Decoder(QueueOptions)
 
 
+def pattern_of(part: str) -> str:
+    """Return what LIKE matches texts with that contain a part; "!" escapes."""
+    for special in "!%_":
+        part = part.replace(special, f"!{special}")
+    return f"%{part}%"
+
+
 def queue_record(row: tuple[Any, ...]) -> QueueRecord:
     """Return a queue's row as a record."""
     (

@@ -33,7 +33,9 @@ from lazaretto.store.sql.claim_tables import ClaimTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.listing_tables import ListingTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
+from lazaretto.store.sql.overview_tables import OverviewTables
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.repair_tables import RepairTables
@@ -77,6 +79,8 @@ class SqlTransaction:
         self.causes = CauseTables(context)
         self.history = HistoryTables(context, self.causes)
         self.repairs = RepairTables(context, self.causes, self.history)
+        self.listings = ListingTables(context, self.history)
+        self.overview = OverviewTables(context)
 
     @property
     def now(self) -> int:

@@ -41,6 +41,8 @@ QUERIES = {
         ("lazaretto.store.sql", "dialogs.sql"),
         ("lazaretto.store.sql", "causes.sql"),
         ("lazaretto.store.sql", "repairs.sql"),
+        ("lazaretto.store.sql", "listings.sql"),
+        ("lazaretto.store.sql", "overview.sql"),
         words=_WORDS,
     ).items()
 }

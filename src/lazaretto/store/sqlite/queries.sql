@@ -85,11 +85,10 @@ FROM lazaretto_messages m
 
 -- == attempts and dead letters ==
 
--- part: that_wait
--- Dead letters that wait, by a filter whose parts are null when not asked for.
+-- part: that_match
+-- Dead letters that a filter selects, whose parts are null when not asked for.
 -- Differs because SQLite finds texts in texts and in bodies alike.
-d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :subqueue
-  AND (:reason IS NULL OR d.reason = :reason)
+(:reason IS NULL OR d.reason = :reason)
   AND (:error_type IS NULL OR d.error_type = :error_type)
   AND (:since IS NULL OR d.dead_lettered >= :since)
   AND (:until IS NULL OR d.dead_lettered < :until)
@@ -97,4 +96,8 @@ d.key > :first AND d.key <= :last AND d.resolution IS NULL AND d.subqueue = :sub
   AND (:text IS NULL OR instr(d.description, :text) OR instr(d.error_message, :text)
        OR instr((SELECT [body]
                  FROM lazaretto_messages m WHERE m.key = [dead_key d.key, d.subqueue]), CAST(:text AS BLOB)))
-ORDER BY d.key LIMIT :limit
+
+-- part: at_most
+-- No more than :limit, if that is not -1.
+-- Differs because -1 means all to SQLite.
+LIMIT :limit

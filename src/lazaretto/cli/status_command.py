@@ -1,0 +1,90 @@
+"""`lazaretto status`: what is wrong with which queue, since when, and what to type next."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.command import Group
+from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import Listing, ListingOptions
+from lazaretto.cli.parse import number
+from lazaretto.engine.entities.overview import QueueGlance, Status
+
+commands = Group()
+
+_COLUMNS = ("queue", "trouble", "since", "waiting", "oldest", "dead", "trend", "next")
+_SPARE = ("since", "oldest", "trend")
+#: How often it looks again, in seconds.
+_EVERY = 2.0
+#: What clears a terminal and goes to its first line.
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@commands.command("status")
+def status(
+    call: ListingOptions,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", metavar="TEXT", help="Only queues with this text in their path."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", parser=number(1), help="At most so many queues.")
+    ] = 50,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every 2 seconds, until interrupted.")
+    ] = False,
+) -> None:
+    """Show queues, the worst first, and what to type next.
+
+    Waiting messages above 100 are an estimate, marked with ~. The trend is how many dead letters came in
+    this hour, after those of the hour before.
+    """
+    if watch and call.csv:
+        raise usage("--watch goes with tables, --json and --jsonl")
+    with call.broker() as broker:
+        while True:
+            found = broker.status(limit=limit, name_contains=queue)
+            if call.json:
+                output.json_line(found) if watch else output.json_object(found)
+            else:
+                if watch and output.on_terminal() and not call.wants_objects:
+                    typer.echo(_CLEAR, nl=False)
+                _print(call, found)
+            if not watch:
+                return
+            time.sleep(_EVERY)
+
+
+def _print(call: Listing, found: Status) -> None:
+    def row(queue: QueueGlance) -> tuple[object, ...]:
+        worst = queue.troubles[0] if queue.troubles else None
+        more = f" and {len(queue.troubles) - 1} more" if len(queue.troubles) > 1 else ""
+        came, before = queue.died_this_hour, queue.died_last_hour
+        return (
+            queue.path,
+            f"{worst.kind.replace('_', ' ')}{more}" if worst else "",
+            _age(worst.since, found.time) if worst else "",
+            queue.waiting if queue.exact else f"~{queue.waiting}",
+            _age(queue.oldest, found.time),
+            queue.dead_letters,
+            f"{before} -> {came}" if queue.dead_letters else "",
+            worst.command if worst else "",
+        )
+
+    call.print_all(found.queues, _COLUMNS, row, "no queues", spare=_SPARE)
+    if not call.wants_objects and not call.csv:
+        rest = found.total - len(found.queues)
+        more = f", {rest:,} not shown" if rest > 0 else ""
+        output.line(
+            f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} stand still, "
+            f"{found.troubled - found.severe:,} have dead letters only"
+        )
+
+
+def _age(since: datetime | None, now: datetime) -> str:
+    return "" if since is None else output.shown_duration(max(0, round((now - since).total_seconds())))

@@ -1,0 +1,119 @@
+"""How queues stand, at a glance: troubles first, counts from small indexes, nothing scanned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import datetime
+
+from lazaretto.engine.entities.queues import shown_culprit
+from lazaretto.engine.outcome.breakers import describe_breaker
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.trouble import Standing, Trouble, find_troubles
+from lazaretto.store.contract.overview_contract import Waiting
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
+
+_HOUR = 3_600_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueGlance:
+    """How a queue stands, at a glance.
+
+    `troubles`: what is wrong, the worst first. `waiting`: messages in the queue itself, in any state;
+    `exact` is False if there are more than 100: then it is an estimate that gaps make too high. `oldest`:
+    when the oldest of these was sent. `dead_letters`: with those in transfer; `dead_since`: when the oldest
+    cause of these began; `died_this_hour` and `died_last_hour`: how many came in this and the hour before.
+    """
+
+    path: str
+    troubles: tuple[Trouble, ...]
+    waiting: int
+    exact: bool
+    oldest: datetime | None
+    dead_letters: int
+    dead_since: datetime | None
+    died_this_hour: int
+    died_last_hour: int
+
+    @property
+    def growing(self) -> bool:
+        """Whether dead letters came in this hour."""
+        return self.died_this_hour > 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Status:
+    """How a store's queues stand, those with troubles first.
+
+    `queues`: the page that was asked for. `total`: how many queues match; `troubled`: how many of these have
+    something wrong, `severe` how many of them stand still.
+    """
+
+    time: datetime
+    total: int
+    troubled: int
+    severe: int
+    queues: tuple[QueueGlance, ...]
+
+
+def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
+    """Return how queues and subscriptions stand; `part`: a text in their path, in lower case."""
+    held, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
+    concerned = tx.overview.concerned([*held, *dead])
+    troubled = [queue for queue in concerned if part in queue.path.lower()]
+    total = tx.overview.count(part)
+    found: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
+    for queue in troubled:
+        letters, since = dead.get(queue.queue_id, (0, None))
+        standing = Standing(
+            path=queue.path,
+            status=queue.status,
+            updated=to_datetime(queue.updated),
+            halted_by=shown_culprit(queue.halted_by),
+            dead_letter_halted_by=shown_culprit(queue.dead_letter_halted_by),
+            breaker=describe_breaker(queue),
+            held_sessions=held.get(queue.queue_id, 0),
+            dead_letters=letters,
+            died=None if since is None else to_datetime(since),
+        )
+        troubles = find_troubles(standing)
+        if troubles:
+            found.append((queue, troubles))
+    found.sort(
+        key=lambda one: (not one[1][0].severe, -dead.get(one[0].queue_id, (0, None))[0], one[0].path.lower())
+    )
+    severe = sum(troubles[0].severe for _, troubles in found)
+    shown = found[:limit]
+    if limit is None or len(shown) < limit:
+        known = {queue.queue_id for queue, _ in found}
+        wanted = 1 << 30 if limit is None else limit - len(shown) + len(known)
+        others = [q for q in tx.overview.holders(part, wanted) if q.queue_id not in known]
+        shown += [(queue, ()) for queue in others[: None if limit is None else limit - len(shown)]]
+    glances = tuple(_glances(tx, shown, dead))
+    return Status(to_datetime(tx.now), total, len(found), severe, glances)
+
+
+def _glances(
+    tx: Transaction,
+    shown: list[tuple[QueueRecord, tuple[Trouble, ...]]],
+    dead: dict[int, tuple[int, int]],
+) -> Iterator[QueueGlance]:
+    hour = tx.now // _HOUR
+    waiting = tx.overview.waiting([queue.queue_id for queue, _ in shown])
+    died = tx.overview.died([queue.queue_id for queue, _ in shown if queue.queue_id in dead], hour - 1)
+    for queue, troubles in shown:
+        letters, since = dead.get(queue.queue_id, (0, None))
+        stands = waiting.get(queue.queue_id, Waiting())
+        yield QueueGlance(
+            path=queue.path,
+            troubles=troubles,
+            waiting=stands.messages,
+            exact=stands.exact,
+            oldest=None if stands.oldest is None else to_datetime(stands.oldest),
+            dead_letters=letters,
+            dead_since=None if since is None else to_datetime(since),
+            died_this_hour=died.get((queue.queue_id, hour), 0),
+            died_last_hour=died.get((queue.queue_id, hour - 1), 0),
+        )

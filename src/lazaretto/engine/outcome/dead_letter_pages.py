@@ -1,0 +1,380 @@
+"""Pages of dead letters: found in slices of the queue, within a budget of time, and continued by cursors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder, letter_of, messages_of
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import shown
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.fingerprint import shown_fingerprint
+from lazaretto.model.keys import dead_key, sequence_of
+from lazaretto.model.messages import DeadLetter
+from lazaretto.model.policy import Counters
+from lazaretto.store.contract.listing_contract import Position, Preview
+from lazaretto.store.contract.records import DeadLetterCriteria, DeadLetterRecord, QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
+
+#: The orders of a page: by sequence number or by the time of dead-lettering, ascending or descending.
+ORDERS = {order: order for order in ("number", "-number", "time", "-time")}
+#: Bytes of a body that a preview shows.
+PREVIEW = 200
+#: Sequence numbers of the first slice that is searched, and into how many slices time is divided at first.
+_FIRST_SLICE, _TIME_SLICES = 2_000, 500
+#: A slice that takes less than the first, in seconds, is followed by a larger one; one that takes more than
+#: the second by a smaller one.
+_QUICK, _SLOW = 0.01, 0.05
+#: Dead letters whose messages are read at once for a condition on them, and keys that are looked up at once.
+_MESSAGES, _KEYS = 200, 500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetterPreview:
+    """A pending dead letter without its message.
+
+    `preview`: the first 200 bytes of the body; `size`: all its bytes.
+    """
+
+    queue: str
+    sequence_number: int
+    message_id: str
+    reason: str | None
+    description: str | None
+    error_type: str | None
+    error_message: str | None
+    dead_lettered: datetime
+    enqueued: datetime
+    deliveries: int
+    generation: int
+    fingerprint: str | None
+    size: int
+    preview: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Some dead letters in order.
+
+    `next` and `previous`: cursors of the pages after and before; None: there is none. A search ends after its
+    budget of time: the page may then be short, or empty, and `next` continues the search. `progress`: how
+    much of the queue was searched so far in this direction, from 0 to 1.
+    """
+
+    letters: tuple[DeadLetterPreview, ...]
+    next: str | None
+    previous: str | None
+    progress: float
+
+
+class _Cursor(msgspec.Struct, array_like=True):
+    """Where a page begins. `what`: a hash of what is listed, so that no other listing takes the cursor."""
+
+    what: str
+    back: bool
+    position: Position
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What was found before a budget was spent, and where to continue; None: nothing is left."""
+
+    records: list[DeadLetterRecord]
+    position: Position | None
+    progress: float
+
+
+_Read = Callable[[Position, Position, int], list[DeadLetterRecord]]
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """Dead letters in an order.
+
+    `read` returns those between two positions; `at` returns a record's position. `width`: how
+    much of the order the first slice takes; None: all of it, since an index finds the rows.
+    """
+
+    ends: tuple[int, int] | None
+    read: _Read
+    at: Callable[[DeadLetterRecord], Position]
+    width: int | None
+
+
+def find_slice(
+    tx: Transaction,
+    queue: QueueRecord,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    limit: int,
+    *,
+    start: Position | None = None,
+    by_time: bool = False,
+    down: bool = False,
+    budget: float = 0.25,
+) -> Slice:
+    """Return the first dead letters that a filter selects behind a position.
+
+    `budget`: seconds after which the search ends; at least one slice of the queue is searched.
+    """
+    source = _source(tx, which, which.criteria(tx, queue, path.subqueue), by_time=by_time, down=down)
+    if source.ends is None:
+        return Slice([], None, 1.0)
+    low, high = (source.ends[0], 0), (source.ends[1] + 1, 0)
+    after, before = (low, start or high) if down else (start or low, high)
+    found: list[DeadLetterRecord] = []
+    end, width, clock = time.monotonic() + budget, source.width, time.monotonic
+    left_over = False
+    while after < before:
+        began = clock()
+        first, last = after, before
+        if width is not None:
+            first, last = (
+                (max(after, (before[0] - width, 0)), before)
+                if down
+                else (after, min(before, (after[0] + width, 0)))
+            )
+        wanted = limit - len(found) if which.where is None else _MESSAGES
+        rows = source.read(first, last, wanted)
+        kept = which.passing(tx, path.subqueue, rows)[: limit - len(found)]
+        found += kept
+        if len(found) == limit:
+            reached = source.at(found[-1])
+            left_over = True
+        elif len(rows) == wanted:
+            reached = source.at(rows[-1])
+        else:
+            reached = first if down else last
+        if down:
+            before = reached
+        else:
+            after = reached
+        now = clock()
+        if len(found) == limit:
+            break
+        if now >= end:
+            left_over = after < before
+            break
+        if width is not None:
+            width = (
+                width * 4 if now - began < _QUICK else max(1, width // 2) if now - began > _SLOW else width
+            )
+    if left_over and len(found) == limit:
+        # Nothing may be behind the last one: that is known only if one looks.
+        rest = (after, before)
+        left_over = bool(source.read(*rest, 1)) if source.width is None and which.where is None else True
+    at = before if down else after
+    span = max(1, source.ends[1] + 1 - source.ends[0])
+    done = (high[0] - at[0] if down else at[0] - low[0]) / span
+    return Slice(found, at if left_over else None, min(1.0, max(0.0, done)) if left_over else 1.0)
+
+
+def _source(
+    tx: Transaction, which: DeadLetterFilter, criteria: DeadLetterCriteria, *, by_time: bool, down: bool
+) -> _Source:
+    """Return where a filter's dead letters are found with the least reading."""
+    scans = which.scans
+    if by_time:
+        ends = tx.listings.ends_by_time(criteria)
+        if ends is not None:
+            ends = (
+                ends[0] if criteria.since is None else max(ends[0], criteria.since),
+                ends[1] if criteria.until is None else min(ends[1], criteria.until - 1),
+            )
+        narrow = scans or criteria.fingerprints is not None or criteria.keys is not None
+        width = max(1, (ends[1] - ends[0]) // _TIME_SLICES) if narrow and ends is not None else None
+        return _Source(
+            ends=ends,
+            read=lambda after, before, limit: tx.listings.by_time(criteria, after, before, limit, down=down),
+            at=lambda record: (record.dead_lettered, record.key),
+            width=width,
+        )
+
+    def at(record: DeadLetterRecord) -> Position:
+        return record.key, record.key
+
+    if criteria.keys is not None:
+        keys = sorted(set(criteria.keys))
+        return _Source(
+            ends=(keys[0], keys[-1]) if keys else None,
+            read=lambda after, before, limit: _those(tx, criteria, keys, after, before, limit, down=down),
+            at=at,
+            width=None,
+        )
+    ends = tx.listings.ends_by_number(criteria)
+    timed = criteria.since is not None or criteria.until is not None
+    if criteria.fingerprints is not None and not scans and not timed:
+        return _Source(
+            ends=ends,
+            read=lambda after, before, limit: tx.listings.alike(criteria, after, before, limit, down=down),
+            at=at,
+            width=None,
+        )
+    narrow = scans or timed or criteria.fingerprints is not None
+    return _Source(
+        ends=ends,
+        read=lambda after, before, limit: tx.listings.by_number(criteria, after, before, limit, down=down),
+        at=at,
+        width=_FIRST_SLICE if narrow else None,
+    )
+
+
+def _those(
+    tx: Transaction,
+    criteria: DeadLetterCriteria,
+    keys: Sequence[int],
+    after: Position,
+    before: Position,
+    limit: int,
+    *,
+    down: bool,
+) -> list[DeadLetterRecord]:
+    """Return dead letters of some keys between two positions."""
+    low = (bisect_right if after[1] else bisect_left)(keys, after[0])
+    some = keys[low : bisect_left(keys, before[0])]
+    if down:
+        some = some[::-1]
+    found: list[DeadLetterRecord] = []
+    for start in range(0, len(some), _KEYS):
+        if len(found) >= limit:
+            break
+        chunk = some[start : start + _KEYS]
+        chosen = msgspec.structs.replace(criteria, first=min(chunk) - 1, last=max(chunk), keys=chunk)
+        rows = tx.history.dead_letters(chosen, -1)
+        found += rows[::-1] if down else rows
+    return found[:limit]
+
+
+def some_letters(
+    tx: Transaction,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    limit: int,
+    *,
+    start: Position | None,
+    messages: bool,
+    by_time: bool,
+    down: bool,
+) -> tuple[list[DeadLetter], Position | None, float]:
+    """Return dead letters behind a position, where to continue, and how much of the queue was searched."""
+    queue = holder(tx, path)
+    found = find_slice(tx, queue, path, which, limit, start=start, by_time=by_time, down=down)
+    bodies = messages_of(tx, found.records) if messages else {}
+    letters = [letter_of(queue, record, bodies.get(record.key)) for record in found.records]
+    return letters, found.position, found.progress
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+
+def read_page(
+    tx: Transaction,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    *,
+    limit: int,
+    cursor: str | None,
+    order: str,
+    budget: float,
+) -> DeadLetterPage:
+    """Return one page of a queue's pending dead letters.
+
+    Raises InvalidOption for a cursor of another listing.
+    """
+    queue = holder(tx, path)
+    what = _hash_of(queue, path, which, order)
+    place = None if cursor is None else _decoded(cursor, what)
+    back = place is not None and place.back
+    down = order.startswith("-") != back
+    found = find_slice(
+        tx,
+        queue,
+        path,
+        which,
+        limit,
+        start=None if place is None else place.position,
+        by_time=order.endswith("time"),
+        down=down,
+        budget=budget,
+    )
+    records = found.records[::-1] if back else found.records
+    ahead = None if found.position is None else _encoded(_Cursor(what, back, found.position))
+    behind = None
+    if place is not None:
+        # From the first one on this page, or, if there is none, from the last one on the page before.
+        position = (
+            _position(found.records[0], order)
+            if found.records
+            else _including(place.position, by_time=order.endswith("time"), down=not down)
+        )
+        behind = _encoded(_Cursor(what, not back, position))
+    previews = (
+        tx.listings.previews([dead_key(r.key, path.subqueue) for r in records], PREVIEW) if records else {}
+    )
+    letters = tuple(
+        _previewed(queue, record, previews.get(dead_key(record.key, path.subqueue))) for record in records
+    )
+    forward, backward = (behind, ahead) if back else (ahead, behind)
+    return DeadLetterPage(letters, forward, backward, found.progress)
+
+
+def _position(record: DeadLetterRecord, order: str) -> Position:
+    """Return the position of a record, as where another page begins."""
+    return (record.dead_lettered if order.endswith("time") else record.key), record.key
+
+
+def _including(position: Position, *, by_time: bool, down: bool) -> Position:
+    """Return a position moved so that the record there is behind it."""
+    at, key = position
+    if not key:
+        return position
+    if by_time:
+        return at, key + 1 if down else key - 1
+    return at + down, 0
+
+
+def _previewed(queue: QueueRecord, record: DeadLetterRecord, preview: Preview | None) -> DeadLetterPreview:
+    return DeadLetterPreview(
+        queue=queue.path,
+        sequence_number=sequence_of(record.key),
+        message_id=record.message_id,
+        reason=record.reason,
+        description=record.description,
+        error_type=record.error_type,
+        error_message=record.error_message,
+        dead_lettered=to_datetime(record.dead_lettered),
+        enqueued=to_datetime(record.enqueued),
+        deliveries=msgspec.json.decode(record.counters, type=Counters).deliveries,
+        generation=record.generation,
+        fingerprint=None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
+        size=0 if preview is None else preview.size,
+        preview=b"" if preview is None else preview.start,
+    )
+
+
+def _hash_of(queue: QueueRecord, path: EntityPath, which: DeadLetterFilter, order: str) -> str:
+    told = repr((queue.queue_id, path.subqueue, which, order))
+    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+
+
+def _encoded(cursor: _Cursor) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")
+
+
+def _decoded(cursor: str, what: str) -> _Cursor:
+    try:
+        packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        found = msgspec.msgpack.decode(packed, type=_Cursor)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, UnicodeError):
+        raise InvalidOption(f"expected the cursor of a page, got {shown(cursor)}") from None
+    if found.what != what:
+        raise InvalidOption("expected a cursor of this queue, filter and order, got one of another listing")
+    return found

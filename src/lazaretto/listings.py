@@ -1,0 +1,61 @@
+"""Lists what is in a store a page at a time, however much there is."""
+
+from __future__ import annotations
+
+from lazaretto.dead_letters import checked_filter
+from lazaretto.engine.entities.overview import Status, read_status
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
+from lazaretto.engine.outcome.dead_letter_pages import ORDERS, DeadLetterPage, read_page
+from lazaretto.model.checks import GivenDuration, member, seconds, text, whole
+from lazaretto.model.entities import LONGEST_PATH, EntityPath
+from lazaretto.store.contract.transaction_contract import Store
+
+#: The most dead letters of a page.
+_MOST_OF_PAGE = 1_000
+#: The most characters of a cursor.
+_LONGEST_CURSOR = 200
+
+
+class ListingDesk:
+    """Lists dead letters by pages, and how queues stand."""
+
+    _store: Store
+
+    def status(self, *, limit: int | None = 50, name_contains: str | None = None) -> Status:
+        """Return how queues and subscriptions stand, those in trouble first, without counting messages.
+
+        `limit`: at most so many; None: all. `name_contains`: those with this text in their path, without
+        case.
+        """
+        most = None if limit is None else whole("limit", limit, 1, 1 << 30)
+        part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
+        return look(self._store, lambda tx: read_status(tx, most, part))
+
+    def dead_letter_page(
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: str = "-number",
+        budget: GivenDuration = 0.25,
+    ) -> DeadLetterPage:
+        """Return a page of a queue's pending dead letters, with the first 200 bytes of each body.
+
+        `limit`: at most 1,000. `order`: "number" or "time" (of dead-lettering), ascending, or "-number",
+        "-time", descending. `cursor`: the `next` or `previous` of another page with the same queue, filter
+        and order. A filter by text, reason, error type or condition searches the queue for `budget` seconds;
+        the page may then have less than `limit`, and its `next` continues the search.
+        """
+        parsed, given = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
+        whole("limit", limit, 1, _MOST_OF_PAGE)
+        if cursor is not None:
+            text("cursor", cursor, _LONGEST_CURSOR)
+        wanted = member("order", order, ORDERS)
+        longest = seconds("budget", budget)
+        return look(
+            self._store,
+            lambda tx: read_page(tx, parsed, given, limit=limit, cursor=cursor, order=wanted, budget=longest),
+        )

@@ -1,0 +1,118 @@
+"""What is wrong with a queue: decided in one place, for `status` and `doctor` alike. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.descriptions import BreakerDescription, Culprit
+from lazaretto.model.entities import QueueStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that is wrong with a queue.
+
+    `kind`: a fixed word. `severe`: messages stand still until somebody acts. `text`: what is wrong, in a
+    sentence with what to do. `since`: None if nobody knows. `command`: what to type next.
+    """
+
+    kind: str
+    severe: bool
+    text: str
+    since: datetime | None
+    command: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a queue that may be wrong. `died`: when the oldest of its dead letters came."""
+
+    path: str
+    status: QueueStatus
+    updated: datetime
+    halted_by: Culprit | None
+    dead_letter_halted_by: Culprit | None
+    breaker: BreakerDescription
+    held_sessions: int
+    dead_letters: int
+    died: datetime | None
+
+
+def find_troubles(queue: Standing) -> tuple[Trouble, ...]:
+    """Return what is wrong with a queue, what makes messages stand still first."""
+    found = [*_held(queue), *_breaker(queue), *_status(queue), *_halted(queue), *_dead_letters(queue)]
+    return tuple(sorted(found, key=lambda trouble: not trouble.severe))
+
+
+def _held(queue: Standing) -> list[Trouble]:
+    if not queue.held_sessions:
+        return []
+    path, number = queue.path, _plural(queue.held_sessions, "session")
+    text = (
+        f"queue {path} has {number} held back by a poison message; "
+        f"see lazaretto session list {path} --held, then lazaretto session resume"
+    )
+    return [Trouble("held_sessions", True, text, None, f"lazaretto session list {path} --held")]
+
+
+def _breaker(queue: Standing) -> list[Trouble]:
+    breaker = queue.breaker
+    if breaker.status not in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
+        return []
+    held = breaker.status is BreakerStatus.HELD_OPEN
+    command = f"lazaretto breaker {'resume' if held else 'show'} {queue.path}"
+    why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
+    text = f"the breaker of {queue.path} is {why}; hosts are handed nothing: {command}"
+    return [Trouble("breaker_open", True, text, breaker.since, command)]
+
+
+def _status(queue: Standing) -> list[Trouble]:
+    path, status = queue.path, queue.status
+    if status in (QueueStatus.SEND_DISABLED, QueueStatus.RECEIVE_DISABLED):
+        command = f"lazaretto queue status {path} active"
+        text = f"queue {path} is {status.value.replace('_', '-')}; switch it on: {command}"
+        return [Trouble(status.value, True, text, queue.updated, command)]
+    if status is QueueStatus.DISABLED:
+        command = f"lazaretto queue resume {path}"
+        text = f"queue {path} is disabled; see `lazaretto events --queue {path}`, then {command}"
+        return [Trouble("disabled", True, text, queue.updated, command)]
+    return []
+
+
+def _halted(queue: Standing) -> list[Trouble]:
+    found, path = [], queue.path
+    if queue.halted_by is not None:
+        culprit = queue.halted_by
+        command = f"lazaretto queue resume {path} --verdict retry|move|drop|reject"
+        text = (
+            f"queue {path} is halted by message {culprit.sequence_number} ({_why(culprit)}); "
+            f"give a verdict: {command}"
+        )
+        found.append(Trouble("halted", True, text, culprit.time, command))
+    if queue.dead_letter_halted_by is not None:
+        culprit = queue.dead_letter_halted_by
+        command = f"lazaretto queue resume '{path};poison' --verdict retry|drop|reject"
+        text = (
+            f"the dead letters of {path} are halted by number {culprit.sequence_number} ({_why(culprit)}); "
+            f"give a verdict: {command}"
+        )
+        found.append(Trouble("dead_letters_halted", True, text, culprit.time, command))
+    return found
+
+
+def _dead_letters(queue: Standing) -> list[Trouble]:
+    if not queue.dead_letters:
+        return []
+    number = _plural(queue.dead_letters, "dead letter")
+    text = f"queue {queue.path} has {number}; see `lazaretto dead-letter groups {queue.path}`"
+    return [Trouble("dead_letters", False, text, queue.died, f"lazaretto triage {queue.path}")]
+
+
+def _why(culprit: Culprit) -> str:
+    return culprit.reason if culprit.error is None else f"{culprit.reason}: {culprit.error}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,47 @@
+-- How queues stand, at a glance: from counts that are kept, and from the ends of ranges. See queries.sql.
+
+-- name: sum_held_sessions
+-- How many sessions each queue holds back.
+SELECT [queue_of held_key], count(*) FROM lazaretto_sessions WHERE held_key IS NOT NULL GROUP BY 1
+
+-- name: sum_dead_letters
+-- How many dead letters wait in each place, and since when.
+SELECT place, sum(waiting), min(since) FROM lazaretto_fingerprints WHERE waiting > 0 GROUP BY place
+
+-- name: select_concerned
+-- Queues that are not as they should be, and these.
+SELECT [queue_columns] FROM lazaretto_queues
+WHERE kind <> 'topic' AND (status <> 'active' OR halted_by IS NOT NULL OR dead_letter_halted_by IS NOT NULL
+    OR breaker IS NOT NULL OR queue_id [among ids])
+ORDER BY path_key
+
+-- name: count_holders
+-- How many queues and subscriptions have a text in their path.
+SELECT count(*) FROM lazaretto_queues WHERE kind <> 'topic' AND path_key LIKE :part ESCAPE '!'
+
+-- name: select_holders
+-- Queues and subscriptions by path, with a text in their path.
+SELECT [queue_columns] FROM lazaretto_queues
+WHERE kind <> 'topic' AND path_key LIKE :part ESCAPE '!' ORDER BY path_key LIMIT :limit
+
+-- name: select_waiting
+-- The ends of queues, how many messages stand there if these are few, and when the first was sent.
+-- locks: not looked at
+SELECT q.queue_id,
+    (SELECT min(m.key) FROM lazaretto_messages m
+     WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]),
+    (SELECT max(m.key) FROM lazaretto_messages m
+     WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM lazaretto_messages m
+        WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]
+        LIMIT :few) AS counted),
+    (SELECT m.enqueued FROM lazaretto_messages m
+     WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]
+     ORDER BY m.key LIMIT 1)
+FROM lazaretto_queues q WHERE q.queue_id [among ids]
+
+-- name: sum_hours
+-- How many dead letters came to places in each hour, from one on.
+SELECT place, hour, sum(letters) FROM lazaretto_cause_hours
+WHERE place [among places] AND hour >= :hour GROUP BY place, hour

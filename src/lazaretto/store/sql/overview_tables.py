@@ -1,0 +1,62 @@
+"""How queues stand at a glance, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound
+from lazaretto.store.contract.overview_contract import Waiting
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.sql.commit_context import Part
+from lazaretto.store.sql.rows import pattern_of, queue_record
+
+#: Up to so many messages are counted; more are an estimate.
+_FEW = 100
+
+
+class OverviewTables(Part):
+    """What a transaction reads of how queues stand."""
+
+    def held_sessions(self) -> dict[int, int]:
+        return dict(self._context.run("sum_held_sessions").fetchall())
+
+    def dead_letters(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for place, letters, since in self._context.run("sum_dead_letters"):
+            queue_id = place >> SUBQUEUE_BITS
+            before, earliest = found.get(queue_id, (0, since))
+            found[queue_id] = (before + int(letters), min(since, earliest))
+        return found
+
+    def concerned(self, queue_ids: Sequence[int]) -> list[QueueRecord]:
+        rows = self._context.run("select_concerned", {"ids": self._context.ids(queue_ids)})
+        return [queue_record(row) for row in rows]
+
+    def count(self, part: str) -> int:
+        (count,) = self._context.run("count_holders", {"part": pattern_of(part)}).fetchone()
+        return int(count)
+
+    def holders(self, part: str, limit: int) -> list[QueueRecord]:
+        rows = self._context.run("select_holders", {"part": pattern_of(part), "limit": limit})
+        return [queue_record(row) for row in rows]
+
+    def waiting(self, queue_ids: Sequence[int]) -> dict[int, Waiting]:
+        values = {"ids": self._context.ids(queue_ids), "few": _FEW + 1}
+        return {
+            queue_id: Waiting(few if few <= _FEW else last - first + 1, few <= _FEW, oldest)
+            for queue_id, first, last, few, oldest in self._context.run("select_waiting", values)
+        }
+
+    def died(self, queue_ids: Sequence[int], hour: int) -> dict[tuple[int, int], int]:
+        places = [
+            lower_bound(queue_id, part) >> SEQUENCE_BITS
+            for queue_id in queue_ids
+            for part in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
+        ]
+        values = {"places": self._context.ids(places), "hour": hour}
+        found: dict[tuple[int, int], int] = {}
+        for place, at, letters in self._context.run("sum_hours", values):
+            key = place >> SUBQUEUE_BITS, at
+            found[key] = found.get(key, 0) + int(letters)
+        return found

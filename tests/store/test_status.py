@@ -1,0 +1,87 @@
+"""How queues stand, at a glance: the worst first, from what is kept, as `doctor` says it."""
+
+from __future__ import annotations
+
+from lazaretto import Broker, ManualClock, Message
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.descriptions import BreakerDescription, Culprit
+from lazaretto.model.entities import QueueStatus
+from lazaretto.model.trouble import Standing, find_troubles
+
+from .actions import create, send, set_aside
+
+
+def test_the_worst_comes_first(broker: Broker, clock: ManualClock) -> None:
+    for path in ("a-fine", "b-dead", "c-off", "d-open", "e-dead"):
+        create(broker, path)
+    send(broker, b"x", path="a-fine")
+    sent = to_datetime(clock.now())
+    set_aside(broker, b"1", path="b-dead", reason="r")
+    clock.advance(3_600)
+    died = to_datetime(clock.now())
+    set_aside(broker, b"1", b"2", path="e-dead", reason="r")
+    broker.set_breaker("d-open", "open")
+    broker.set_status("c-off", "disabled")
+    found = broker.status()
+    assert [queue.path for queue in found.queues] == [
+        "c-off", "d-open", "e-dead", "b-dead", "$system/deadletter", "a-fine",
+    ]  # fmt: skip
+    assert (found.total, found.troubled, found.severe) == (6, 4, 2)
+    by_path = {queue.path: queue for queue in found.queues}
+    assert by_path["c-off"].troubles[0].command == "lazaretto queue resume c-off"
+    assert (by_path["a-fine"].waiting, by_path["a-fine"].exact, by_path["a-fine"].oldest) == (1, True, sent)
+    early, late = by_path["b-dead"], by_path["e-dead"]
+    assert (early.died_this_hour, early.died_last_hour, early.growing) == (0, 1, False)
+    assert (late.dead_letters, late.died_this_hour, late.growing, late.dead_since) == (2, 2, True, died)
+    broker.purge("e-dead", [1, 2])
+    assert broker.status(name_contains="E-DEAD").queues[0].troubles == ()
+
+
+def test_a_page_and_a_part_of_the_path(broker: Broker) -> None:
+    broker.create_queues([f"shop/{n}" for n in range(5)])
+    broker.set_status("shop/3", "disabled")
+    found = broker.status(limit=2, name_contains="SHOP/")
+    assert [queue.path for queue in found.queues] == ["shop/3", "shop/0"]
+    assert (found.total, found.troubled) == (5, 1)
+    assert len(broker.status(limit=None).queues) == 6
+    assert broker.status(name_contains="nothing").queues == ()
+
+
+def test_many_waiting_messages_are_an_estimate(broker: Broker) -> None:
+    create(broker)
+    broker.sender("q").send([Message(b"x") for _ in range(150)])
+    (queue,) = broker.status(name_contains="q", limit=1).queues
+    assert (queue.waiting, queue.exact) == (150, False)
+    receiver = broker.receiver("q")
+    receiver.complete(receiver.receive(60))
+    (queue,) = broker.status(name_contains="q", limit=1).queues
+    assert (queue.waiting, queue.exact) == (90, True)
+
+
+def test_held_sessions_and_subscriptions(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.create_subscription("t", "s")
+    set_aside_in = "t/subscriptions/s"
+    broker.sender("t").send(Message(b"x"))
+    receiver = broker.receiver(set_aside_in)
+    receiver.dead_letter(receiver.receive(), reason="r")
+    assert broker.status().queues[0].path == set_aside_in
+    assert broker.status().queues[0].dead_letters == 1
+
+
+def test_every_trouble_has_a_command() -> None:
+    time = to_datetime(0)
+    culprit = Culprit(7, 1, 0, "MaxDeliveryCountExceeded", time, "ValueError: x")
+    queue = Standing(
+        path="q", status=QueueStatus.RECEIVE_DISABLED, updated=time, halted_by=culprit,
+        dead_letter_halted_by=culprit, breaker=BreakerDescription(BreakerStatus.OPEN, time, None, "down"),
+        held_sessions=2, dead_letters=1_000, died=time,
+    )  # fmt: skip
+    found = find_troubles(queue)
+    assert [trouble.kind for trouble in found] == [
+        "held_sessions", "breaker_open", "receive_disabled", "halted", "dead_letters_halted", "dead_letters",
+    ]  # fmt: skip
+    assert all(trouble.command.startswith("lazaretto ") for trouble in found)
+    assert [trouble.severe for trouble in found] == [True] * 5 + [False]
+    assert "1,000 dead letters" in found[-1].text

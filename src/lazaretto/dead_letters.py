@@ -173,7 +173,9 @@ class DeadLetterDesk:
         for start in range(0, len(numbers), _MESSAGES):
             part = tuple(numbers[start : start + _MESSAGES])
             letters = list(
-                self._dead_letters(parsed, DeadLetterFilter(sequence_numbers=part), len(part), True)
+                self._dead_letters(
+                    parsed, DeadLetterFilter(sequence_numbers=part), len(part), True, "number", None
+                )
             )
             edited = editor(letters)
             made.update(zip((letter.sequence_number for letter in letters), edited, strict=True))

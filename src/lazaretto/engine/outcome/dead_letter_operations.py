@@ -24,6 +24,7 @@ from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.keys import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
+    dead_key,
     lower_bound,
     main_key,
     place_of,

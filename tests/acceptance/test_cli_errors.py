@@ -49,7 +49,7 @@ def test_fields_of_a_line_of_json_keep_their_names(cli: Program) -> None:
 
 
 def test_where_there_is_nothing_to_offer(cli: Program) -> None:
-    assert cli.fails(3, "entity_not_found", "topic", "show", "x").endswith("'x'; there is none\n")
+    assert cli.fails(3, "entity_not_found", "topic", "show", "x").endswith("'x'; none exists\n")
 
 
 def test_a_missing_handler_is_offered_what_the_module_made(cli: Program, tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ LISTINGS = {
     "claim list": ["q"],
     "worker list": [],
     "store check": [],
+    "repair list": [],
+    "repair show": ["one"],
+    "repair letters": ["one"],
     "triage list": ["q"],
     "triage show": ["q", "1"],
 }
@@ -63,6 +66,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
             receiver.dead_letter(receiver.receive(), reason=EVIL, description=EVIL, error=f"Evil: {EVIL}")
         with broker.receiver("q") as receiver:
             receiver.abandon(receiver.receive(), error=f"Evil: {EVIL}")
+        broker.plan_repair("q", [1], name="one", actor=EVIL)
         broker.sender("q").send(Message(body, **fields))  # type: ignore[arg-type]
         broker.update_queue("q", lock_duration=5, actor=EVIL)
         broker.create_queue("s", QueueOptions(requires_session=True))
@@ -102,7 +106,7 @@ def test_listings(program: Program, listing: str) -> None:
 
 
 def test_every_listing_is_tried(program: Program) -> None:
-    reading = {"list", "show", "groups", "timeline", "definitions", "test", "check"}
+    reading = {"list", "show", "groups", "timeline", "definitions", "test", "check", "letters"}
     alone = {"peek", "events", "audit", "doctor", "status"}
     names = [command for command in _commands(program) if command not in alone]
     found = [f"{name} {part}" for name in names for part in _commands(program, name) if part in reading]

@@ -353,7 +353,6 @@ def test_every_command_has_help_with_store_and_json(cli: Program, command: str) 
         ["send", "q", "body", "--at", "tomorrow"],
         ["dead-letter", "show", "q", "first"],
         ["dead-letter", "purge", "q"],
-        ["dead-letter", "delete", "q"],
         ["dead-letter", "resubmit", "q"],
         ["dead-letter", "resubmit", "q", "1", "--all"],
         ["dead-letter", "resubmit", "q", "1", "2", "--edit-body", "x"],

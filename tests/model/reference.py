@@ -489,7 +489,7 @@ class Model:
         del queue.copies[one.dead, one.number]
         if one.dead:
             queue.graves[one.number].resolution = resolution
-            if resolution != "completed":
+            if resolution not in ("completed", "purged"):
                 queue.graves[one.number].past.attempts.clear()
 
     def _return(self, queue: Queue, one: Copy, target: Queue) -> None:
@@ -721,7 +721,7 @@ class Model:
         return done
 
     def purge(self, path: str, numbers: Sequence[int]) -> list[int]:
-        """Delete dead letters for good; return which."""
+        """Take dead letters away, to be restored if wanted; return which."""
         queue = self.queues[path]
         done = [n for n in dict.fromkeys(numbers) if self._can_leave(queue, n)]
         for number in done:

@@ -267,7 +267,7 @@ class TestHousekeeping:
         broker.purge("q", 1)
         clock.advance(29 * 86_400)
         self._clean(broker)
-        assert broker.dead_letter("q", 1).resolution == "purged"
+        assert broker.dead_letter("q", 1).resolution == "deleted"
         clock.advance(2 * 86_400)
         self._clean(broker)
         assert broker.events() == []
@@ -293,6 +293,7 @@ class TestHousekeeping:
                 receiver.complete(receiver.receive())
             else:
                 broker.purge("q", number)
+                broker.delete_purged("q", 1)
         assert stored(broker, "SELECT count(*) FROM lazaretto_bodies") == [(0,)]
         assert stored(broker, "SELECT count(*) FROM lazaretto_messages") == [(0,)]
 

@@ -52,7 +52,7 @@ def test_a_query_that_only_looks_says_so_once(
     offset = reader.initialOffset()
     for _ in range(3):
         offset = reader.latestOffset(offset, ReadMaxRows(1))
-    assert [record.message for record in caplog.records if "only looks" in record.message] == [
+    assert [record.message for record in caplog.records if "only reads" in record.message] == [
         "nobody has settled claim 1 of consumer 'spark' of 'work': this query only reads. Its messages stay "
         "locked while it runs; then they are released without counting an attempt. To settle them use "
         "lazaretto.spark.process, or lazaretto.spark.settle(batch, ...) in foreachBatch"

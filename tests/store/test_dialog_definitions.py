@@ -81,7 +81,7 @@ class TestDefining:
         for call, words in [
             (lambda: dialogs.create_contract("C", {"T": "any"}), "contract 'C' needs message type 'T'"),
             (lambda: dialogs.create_service("S", "q", ["C"]), "service 'S' needs contract 'C'"),
-            (lambda: dialogs.drop("service", "S"), "there is no service 'S'"),
+            (lambda: dialogs.drop("service", "S"), "service 'S' does not exist"),
         ]:
             with pytest.raises(DefinitionError, match=words):
                 call()  # type: ignore[no-untyped-call]

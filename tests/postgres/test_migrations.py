@@ -37,7 +37,7 @@ def test_older_workers_go_on_until_the_second_half(url: str, monkeypatch: pytest
             assert new.facts()["oldest_schema"] == NEWEST + 2
     assert migrate_store(url, after=True) == []
     monkeypatch.setattr(schema, "migrations", lambda: STEPS)
-    with pytest.raises(StoreTooNew, match="upgrade this one"):
+    with pytest.raises(StoreTooNew, match="upgrade Lazaretto here"):
         lazaretto.connect(url)
 
 

@@ -880,7 +880,7 @@ WHERE resolved < :before AND resolution <> 'purged' ORDER BY resolved LIMIT :lim
 -- locks: not looked at
 SELECT d.key FROM lazaretto_dead_letters d
 WHERE resolution = 'purged' AND d.key > :first AND d.key <= :last AND d.subqueue = :subqueue
-    AND EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.key = [dead_key d.key, CAST({SET_ASIDE} AS BIGINT)])
+    AND (SELECT m.key FROM lazaretto_messages m WHERE m.key = [dead_key d.key, CAST({SET_ASIDE} AS BIGINT)]) IS NOT NULL
 ORDER BY d.key
 
 -- name: select_purged_before

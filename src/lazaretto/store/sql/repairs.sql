@@ -73,8 +73,8 @@ WHERE i.repair = :repair AND i.key > :after AND i.why IS NOT NULL ORDER BY i.key
 -- name: select_items_of
 -- What became of all letters, in the order of their numbers, with how the message stands.
 -- locks: not looked at
-SELECT [item_columns], [died_again], m.state
-FROM lazaretto_repair_items i LEFT JOIN lazaretto_messages m ON m.key = i.new_key
+SELECT [item_columns], [died_again], (SELECT m.state FROM lazaretto_messages m WHERE m.key = i.new_key)
+FROM lazaretto_repair_items i
 WHERE i.repair = :repair AND i.key > :after ORDER BY i.key LIMIT :limit
 
 -- name: count_open_items
@@ -87,7 +87,7 @@ WHERE i.repair = :repair AND i.outcome IS NULL
 -- locks: not looked at
 SELECT i.key, [died_again] FROM lazaretto_repair_items i [index lazaretto_repair_items_open]
 WHERE i.repair = :repair AND i.outcome IS NULL
-    AND ([died_again] OR NOT EXISTS (SELECT 1 FROM lazaretto_messages m WHERE m.key = i.new_key))
+    AND ([died_again] OR (SELECT m.key FROM lazaretto_messages m WHERE m.key = i.new_key) IS NULL)
 ORDER BY i.key LIMIT :limit
 
 -- name: set_item_outcomes

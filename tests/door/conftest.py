@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "url" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("stores")
         metafunc.parametrize("url", mark.args if mark else ("sqlite", "postgres"), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def sockets_of_clients() -> Iterator[None]:
+    """Collect the sockets that the SDK leaves open when its server has gone, lest another test is blamed."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     match_dead_letters,
     show_dead_letter,
 )
-from lazaretto.engine.outcome.dead_letter_pages import ORDERS, some_letters
+from lazaretto.engine.outcome.dead_letter_pages import ORDERS, Slice, some_letters
 from lazaretto.engine.outcome.rerouting import (
     MoveDeadLetters,
     MoveReport,
@@ -35,14 +35,13 @@ from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
-from lazaretto.store.contract.listing_contract import Position
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
-#: Dead letters that are read at once with their messages, whose bodies are in memory then.
-_MESSAGES = 100
+#: Dead letters that are read at once: with their messages, whose bodies are in memory then, and without.
+_MESSAGES, _LETTERS = 100, 1_000
 
 Which = DeadLetterFilter | int | Iterable[int]
 
@@ -101,29 +100,28 @@ class DeadLetterDesk:
         order: str,
         on_progress: Callable[[float], object] | None,
     ) -> Iterator[DeadLetter]:
-        start: Position | None = None
-        page = _MESSAGES if messages else _CHUNK
+        found: Slice | None = None
+        page = _MESSAGES if messages else _LETTERS
         while left is None or left > 0:
-            size = page if left is None else min(page, left)
-            found, start, progress = look(
+            letters, found = look(
                 self._store,
                 functools.partial(
                     some_letters,
                     path=parsed,
                     which=given,
-                    limit=size,
-                    start=start,
+                    limit=page if left is None else min(page, left),
+                    after=found,
                     messages=messages,
                     by_time=order.endswith("time"),
                     down=order.startswith("-"),
                 ),
             )
-            yield from found
+            yield from letters
             if on_progress is not None:
-                on_progress(progress)
-            if start is None:
+                on_progress(found.progress)
+            if found.position is None:
                 return
-            left = None if left is None else left - len(found)
+            left = None if left is None else left - len(letters)
 
     def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         """Return one dead letter with its whole history, even after its resolution."""

@@ -68,7 +68,7 @@ class TestDeadLetters:
 
     def test_listed(self, broker: Broker, statements: list[str], letters: list[int]) -> None:
         found = list(broker.dead_letters("q"))
-        assert len(statements) < MANY / 10
+        assert len(statements) < MANY / 20
         assert [letter.message and letter.message.body[:1] for letter in found[:4]] == [
             b"0",
             b"1",
@@ -81,7 +81,7 @@ class TestDeadLetters:
         self, broker: Broker, statements: list[str], letters: list[int]
     ) -> None:
         found = list(broker.dead_letters("q", messages=False))
-        assert len(statements) < 20
+        assert len(statements) < 10
         assert not any("lazaretto_bodies" in sql.split("WHERE")[0] for sql in statements)
         assert numbers(found) == letters
         assert {letter.message for letter in found} == {None}
@@ -149,7 +149,7 @@ class TestQueues:
         assert kinds(broker.events(limit=10_000)) == ["queue_created"] * MANY
         statements.clear()
         found = {queue.path: queue for queue in broker.queues()}
-        assert len(statements) < 20
+        assert len(statements) < 10
         assert {queue.path: queue for queue in created}.items() <= found.items()
         assert {queue.options.lock_duration for queue in created} == {5}
         assert len(found) == MANY + 1

@@ -85,15 +85,51 @@ class _Cursor(msgspec.Struct, array_like=True):
     position: Position
 
 
+#: The first and the last place of an order at which a dead letter stands.
+Ends = tuple[int, int]
+
+
 class Slice(msgspec.Struct, frozen=True):
-    """What was found before a budget was spent, and where to continue; None: nothing is left."""
+    """What was found before a budget was spent, and where to continue; None: nothing is left.
+
+    `ends`: between which the search goes; whoever continues it may pass them on, and saves a question.
+    """
 
     records: list[DeadLetterRecord]
     position: Position | None
     progress: float
+    ends: Ends | None
 
 
 _Read = Callable[[Position, Position, int], list[DeadLetterRecord]]
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """What is still to be searched: all between two positions, in one direction."""
+
+    low: Position
+    high: Position
+    down: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low >= self.high
+
+    @property
+    def start(self) -> Position:
+        return self.high if self.down else self.low
+
+    def first_part(self, width: int | None) -> tuple[Position, Position]:
+        """Return the bounds of the part that is searched next; None: of all of it."""
+        if width is None:
+            return self.low, self.high
+        if self.down:
+            return max(self.low, (self.high[0] - width, 0)), self.high
+        return self.low, min(self.high, (self.low[0] + width, 0))
+
+    def behind(self, reached: Position) -> _Rest:
+        """Return what is left after a position."""
+        return _Rest(self.low, reached, True) if self.down else _Rest(reached, self.high, False)
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -103,7 +139,7 @@ class _Source(msgspec.Struct, frozen=True):
     much of the order the first slice takes; None: all of it, since an index finds the rows.
     """
 
-    ends: tuple[int, int] | None
+    ends: Ends | None
     read: _Read
     at: Callable[[DeadLetterRecord], Position]
     width: int | None
@@ -117,73 +153,72 @@ def find_slice(
     limit: int,
     *,
     start: Position | None = None,
+    ends: Ends | None = None,
     by_time: bool = False,
     down: bool = False,
     budget: float = 0.25,
 ) -> Slice:
     """Return the first dead letters that a filter selects behind a position.
 
-    `budget`: seconds after which the search ends; at least one slice of the queue is searched.
+    `ends`: those of the slice that is continued; None: they are looked up. `budget`: seconds after which
+    the search ends; at least one slice of the queue is searched.
     """
-    source = _source(tx, which, which.criteria(tx, queue, path.subqueue), by_time=by_time, down=down)
+    source = _source(
+        tx, which, which.criteria(tx, queue, path.subqueue), ends=ends, by_time=by_time, down=down
+    )
     if source.ends is None:
-        return Slice([], None, 1.0)
+        return Slice([], None, 1.0, None)
     low, high = (source.ends[0], 0), (source.ends[1] + 1, 0)
-    after, before = (low, start or high) if down else (start or low, high)
+    rest = _Rest(low, start or high, True) if down else _Rest(start or low, high, False)
     found: list[DeadLetterRecord] = []
-    end, width, clock = time.monotonic() + budget, source.width, time.monotonic
-    left_over = False
-    while after < before:
-        began = clock()
-        first, last = after, before
-        if width is not None:
-            first, last = (
-                (max(after, (before[0] - width, 0)), before)
-                if down
-                else (after, min(before, (after[0] + width, 0)))
-            )
-        wanted = limit - len(found) if which.where is None else _MESSAGES
+    clock, width = time.monotonic, source.width
+    now = clock()
+    end = now + budget
+    while not rest.is_empty:
+        began, (first, last) = now, rest.first_part(width)
+        # One more than is wanted tells whether anything is left.
+        wanted = limit + 1 - len(found) if which.where is None else _MESSAGES
         rows = source.read(first, last, wanted)
-        kept = which.passing(tx, path.subqueue, rows)[: limit - len(found)]
-        found += kept
-        if len(found) == limit:
-            reached = source.at(found[-1])
-            left_over = True
+        found += which.passing(tx, path.subqueue, rows)
+        if len(found) > limit:
+            del found[limit:]
+            rest = rest.behind(source.at(found[-1]))
         elif len(rows) == wanted:
-            reached = source.at(rows[-1])
+            rest = rest.behind(source.at(rows[-1]))
         else:
-            reached = first if down else last
-        if down:
-            before = reached
-        else:
-            after = reached
+            rest = rest.behind(first if down else last)
         now = clock()
-        if len(found) == limit:
-            break
-        if now >= end:
-            left_over = after < before
+        if len(found) == limit or now >= end:
             break
         if width is not None:
-            width = (
-                width * 4 if now - began < _QUICK else max(1, width // 2) if now - began > _SLOW else width
-            )
-    if left_over and len(found) == limit:
-        # Nothing may be behind the last one: that is known only if one looks.
-        rest = (after, before)
-        left_over = bool(source.read(*rest, 1)) if source.width is None and which.where is None else True
-    at = before if down else after
-    span = max(1, source.ends[1] + 1 - source.ends[0])
-    done = (high[0] - at[0] if down else at[0] - low[0]) / span
-    return Slice(found, at if left_over else None, min(1.0, max(0.0, done)) if left_over else 1.0)
+            width = _next_width(width, now - began)
+    if rest.is_empty:
+        return Slice(found, None, 1.0, source.ends)
+    searched = high[0] - rest.start[0] if down else rest.start[0] - low[0]
+    progress = searched / max(1, high[0] - low[0])
+    return Slice(found, rest.start, min(1.0, max(0.0, progress)), source.ends)
+
+
+def _next_width(width: int, seconds: float) -> int:
+    """Return the width of the slice after one that took some seconds."""
+    if seconds < _QUICK:
+        return width * 4
+    return max(1, width // 2) if seconds > _SLOW else width
 
 
 def _source(
-    tx: Transaction, which: DeadLetterFilter, criteria: DeadLetterCriteria, *, by_time: bool, down: bool
+    tx: Transaction,
+    which: DeadLetterFilter,
+    criteria: DeadLetterCriteria,
+    *,
+    ends: Ends | None,
+    by_time: bool,
+    down: bool,
 ) -> _Source:
     """Return where a filter's dead letters are found with the least reading."""
     scans = which.scans
     if by_time:
-        ends = tx.listings.ends_by_time(criteria)
+        ends = ends or tx.listings.ends_by_time(criteria)
         if ends is not None:
             ends = (
                 ends[0] if criteria.since is None else max(ends[0], criteria.since),
@@ -209,7 +244,7 @@ def _source(
             at=at,
             width=None,
         )
-    ends = tx.listings.ends_by_number(criteria)
+    ends = ends or tx.listings.ends_by_number(criteria)
     timed = criteria.since is not None or criteria.until is not None
     if criteria.fingerprints is not None and not scans and not timed:
         return _Source(
@@ -259,17 +294,17 @@ def some_letters(
     which: DeadLetterFilter,
     limit: int,
     *,
-    start: Position | None,
+    after: Slice | None,
     messages: bool,
     by_time: bool,
     down: bool,
-) -> tuple[list[DeadLetter], Position | None, float]:
-    """Return dead letters behind a position, where to continue, and how much of the queue was searched."""
+) -> tuple[list[DeadLetter], Slice]:
+    """Return dead letters behind a slice, or the first ones, and the slice in which they were found."""
     queue = holder(tx, path)
-    found = find_slice(tx, queue, path, which, limit, start=start, by_time=by_time, down=down)
+    start, ends = (None, None) if after is None else (after.position, after.ends)
+    found = find_slice(tx, queue, path, which, limit, start=start, ends=ends, by_time=by_time, down=down)
     bodies = messages_of(tx, found.records) if messages else {}
-    letters = [letter_of(queue, record, bodies.get(record.key)) for record in found.records]
-    return letters, found.position, found.progress
+    return [letter_of(queue, record, bodies.get(record.key)) for record in found.records], found
 
 
 # -- pages ---------------------------------------------------------------------------------------

@@ -109,6 +109,11 @@ def place_of(subqueue: Subqueue) -> int:
     return _PLACES[subqueue]
 
 
+def subqueue_at(place: int) -> Subqueue:
+    """Return the subqueue that has a number within its queue."""
+    return _PARTS[place]
+
+
 def subqueue_of(key: int) -> Subqueue:
     """Return the subqueue that the message is in; messages that wait for a retry are in the queue itself."""
     return _PARTS[key >> SEQUENCE_BITS & 3]

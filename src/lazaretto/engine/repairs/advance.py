@@ -15,7 +15,7 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import SEQUENCE_BITS, dead_key, subqueue_of
+from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import WATCHED, why_stop
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
 from lazaretto.model.repairs import BY_SESSION
@@ -230,7 +230,7 @@ def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
 def _rest_of_session(course: Course, last: int, position: int, end: int) -> list[int]:
     """Return the members behind a letter that belong to its session."""
     following = course.members(position, min(position + _MOST_TOGETHER, end))
-    subqueue = subqueue_of(course.record.subqueue << SEQUENCE_BITS)
+    subqueue = subqueue_at(course.record.subqueue)
     headers = course.tx.repairs.headers([dead_key(key, subqueue) for key in (last, *following)])
 
     def session(key: int) -> str | None:
@@ -248,7 +248,7 @@ def obstacle(course: Course) -> str | None:
     tx, queue = course.tx, course.queue
     if queue is None:
         return f"the queue {course.record.path!r} was deleted"
-    subqueue = subqueue_of(course.record.subqueue << SEQUENCE_BITS)
+    subqueue = subqueue_at(course.record.subqueue)
     target: QueueRecord = queue
     if course.plan.to is not None:
         try:

@@ -11,7 +11,7 @@ from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import SEQUENCE_BITS, dead_key, main_key, sequence_of, subqueue_of
+from lazaretto.model.keys import dead_key, main_key, sequence_of, subqueue_at
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import EditedLetter, Plan
 from lazaretto.store.contract.records import QueueRecord
@@ -42,7 +42,7 @@ def next_edits(tx: Transaction, record: RepairRecord, edit: Edit, number: int) -
         return {}
     end = course.plan.canary if course.phase is Phase.CANARY else record.letters
     keys = course.members(record.position, min(record.position + number, end))
-    return edited_letters(tx, queue, keys, subqueue_of(record.subqueue << SEQUENCE_BITS), edit)[0]
+    return edited_letters(tx, queue, keys, subqueue_at(record.subqueue), edit)[0]
 
 
 def edited_letters(

@@ -12,7 +12,7 @@ from lazaretto.engine.repairs.course import Course
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import SEQUENCE_BITS, dead_key, main_key, queue_of, sequence_of, subqueue_of
+from lazaretto.model.keys import dead_key, main_key, queue_of, sequence_of, subqueue_at
 from lazaretto.store.contract.records import (
     FRESH,
     READY,
@@ -75,7 +75,7 @@ def send_letters(
     Return why nothing more can be sent now; None if it can.
     """
     tx, record = course.tx, course.record
-    subqueue = subqueue_of(record.subqueue << SEQUENCE_BITS)
+    subqueue = subqueue_at(record.subqueue)
 
     def prepare(row: MessageRow, letter: DeadLetterRecord) -> NewMessage | None:
         assert edits is not None
@@ -187,7 +187,7 @@ def take_back(course: Course, keys: Sequence[int]) -> int:
     plain: dict[int, MessageRow] = {}
     for key, row in back.items():
         old = _as_it_was(row, befores[key])
-        place = dead_key(key, subqueue_of(record.subqueue << SEQUENCE_BITS))
+        place = dead_key(key, subqueue_at(record.subqueue))
         if key in originals:
             _replace_by_original(tx, row, old, place, originals[key])
         else:

@@ -18,7 +18,7 @@ from lazaretto.errors import RepairError
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.keys import SEQUENCE_BITS, place_of, queue_of, sequence_of, subqueue_of
+from lazaretto.model.keys import place_of, queue_of, sequence_of, subqueue_at
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
 from lazaretto.model.repairs import Plan, RepairCounts, RepairedLetter, RepairStatus
@@ -144,7 +144,7 @@ def repair_status(tx: Transaction, record: RepairRecord) -> RepairStatus:
         ended=None if record.ended is None else to_datetime(record.ended),
         runner=record.runner,
         next_verbs=next_verbs(phase),
-        subqueue=subqueue_of(record.subqueue << SEQUENCE_BITS).value,
+        subqueue=subqueue_at(record.subqueue).value,
         estimate=_estimate(record, pace, tx.now),
     )
 

@@ -18,7 +18,7 @@ from lazaretto.engine.routing.router import Router
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import SEQUENCE_BITS, dead_key, subqueue_of
+from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repairs import EditedLetter, RepairPreview
 from lazaretto.store.contract.records import MessageRow, NewMessage, QueueRecord
 from lazaretto.store.contract.repair_contract import RepairRecord
@@ -54,7 +54,7 @@ class _Look:
         self.course = course
         self._edit = edit
         self._tx = course.tx
-        self._subqueue = subqueue_of(course.record.subqueue << SEQUENCE_BITS)
+        self._subqueue = subqueue_at(course.record.subqueue)
         self._stops = obstacle(course)
         self._queue = course.queue
         self._target = self._find_target()

@@ -39,7 +39,7 @@ from lazaretto import (
     SqlFilter,
     TopicOptions,
 )
-from lazaretto.cli.records import plain
+from lazaretto.records.plain import plain
 
 from .actions import is_sqlite
 from .conftest import Connect

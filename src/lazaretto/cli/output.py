@@ -103,7 +103,7 @@ def problem(code: str, text: str) -> None:
 def _json(value: Any, indent: int = 0) -> str:
     import msgspec
 
-    from lazaretto.cli.records import plain
+    from lazaretto.records.plain import plain
 
     encoded = msgspec.json.encode(plain(value))
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()

@@ -10,10 +10,7 @@ from typing import Any
 import typer
 
 from lazaretto.model.checks import FOREVER, shown
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_DURATION = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+from lazaretto.records.times import iso_time, seconds_of
 
 
 class Nothing:
@@ -21,15 +18,6 @@ class Nothing:
 
 
 NOTHING = Nothing()
-
-
-def seconds_of(text: str) -> float | None:
-    """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
-    wanted = text.strip().lower()
-    if not _DURATION.fullmatch(wanted):
-        return None
-    parts = _PART.findall(wanted)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(wanted)
 
 
 def duration(text: str) -> float:
@@ -81,15 +69,6 @@ def optional_count(text: str) -> Any:
 def optional_text(text: str) -> Any:
     """Return text, or NOTHING for "none"."""
     return NOTHING if text.lower() == "none" else text
-
-
-def iso_time(text: str) -> datetime | None:
-    """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _moment(text: str, direction: int) -> datetime:

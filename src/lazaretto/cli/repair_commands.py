@@ -15,10 +15,10 @@ from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
-from lazaretto.cli.records import plain
 from lazaretto.errors import EntityNotFound
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.records.plain import plain
 from lazaretto.repairs import Repair
 from lazaretto.tools.signals import Ending
 

@@ -14,7 +14,6 @@ from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.entity_commands import SubscriptionArgument, TopicArgument
 from lazaretto.cli.exits import CommandError, usage
-from lazaretto.cli.json_lines import message_of
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import properties
 from lazaretto.cli.topic_commands import describe_rule
@@ -32,6 +31,7 @@ from lazaretto.filters.rules import (
 from lazaretto.filters.view import MessageView
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import Message
+from lazaretto.records.messages import message_of
 
 commands = Group()
 rules = commands.group("rule")

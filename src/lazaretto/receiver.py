@@ -6,6 +6,7 @@ import contextlib
 import enum
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
@@ -21,7 +22,15 @@ from lazaretto.engine.messages.sessions import (
     SetSessionState,
     session_state,
 )
-from lazaretto.engine.messages.settle import COMPLETE, RELEASE, RenewLocks, Settle, Settled, Settlement
+from lazaretto.engine.messages.settle import (
+    COMPLETE,
+    RELEASE,
+    RenewLocks,
+    Settle,
+    Settled,
+    Settlement,
+    messages_held,
+)
 from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
@@ -260,6 +269,19 @@ class Receiver(MessageVerbs):
         return look(self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
 
     # -- settling -------------------------------------------------------------------------------
+
+    def messages_held(self, lock_tokens: uuid.UUID | Iterable[uuid.UUID]) -> list[ReceivedMessage]:
+        """Return the messages that are held under lock tokens, whoever received them, to settle them here.
+
+        So one process can settle what another one received. Raises MessageLockLost if any is not held.
+        """
+        self._refuse_closed()
+        tokens = [lock_tokens] if isinstance(lock_tokens, uuid.UUID) else list(lock_tokens)
+        for token in tokens:
+            if not isinstance(token, uuid.UUID):
+                raise InvalidOption(f"expected lock tokens to be UUIDs, got {shown(token)}")
+        return look(self._store, lambda tx: messages_held(tx, self._path, tokens))
+
     def renew_lock(self, messages: Messages) -> datetime:
         """Renew the locks for their queue's lock duration from now.
 

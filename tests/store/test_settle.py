@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from lazaretto import (
     Broker,
     InvalidMessage,
+    InvalidOption,
     ManualClock,
     MessageLockLost,
     MessageState,
@@ -421,3 +423,80 @@ class TestConsume:
         report = broker.consume("q", handle, batch_size=1, stop_when_idle=True)
         assert (report.completed, report.locks_lost) == (5, 1)
         assert broker.queue("q").counts.total == 0
+
+
+class TestByLockToken:
+    """What one receiver holds, another one settles that knows the lock tokens."""
+
+    @pytest.fixture(autouse=True)
+    def queue(self, broker: Broker) -> None:
+        create(broker, lock_duration=30)
+        create(broker, "s", lock_duration=30, requires_session=True)
+
+    def test_settled_by_another_broker(self, broker: Broker, connect: Connect) -> None:
+        send(broker, b"a", b"b", b"c")
+        tokens = [m.lock_token for m in broker.receiver("q").receive(3) if m.lock_token]
+        with connect() as other:
+            there = other.receiver("q")
+            held = there.messages_held(tokens)
+            assert bodies(held) == [b"a", b"b", b"c"]
+            assert [m.lock_token for m in held] == tokens
+            there.complete(held[0])
+            there.abandon(held[1])
+            there.dead_letter(held[2], reason="R")
+        assert bodies(broker.peek("q", 5)) == [b"b"]
+        assert [letter.reason for letter in broker.dead_letters("q")] == ["R"]
+
+    def test_renewed(self, broker: Broker, clock: ManualClock) -> None:
+        send(broker, b"a")
+        token = take(broker).lock_token
+        assert token is not None
+        clock.advance(29)
+        receiver = broker.receiver("q")
+        receiver.renew_lock(receiver.messages_held(token))
+        clock.advance(29)
+        receiver.complete(receiver.messages_held(token))
+        assert broker.peek("q") == []
+
+    def test_of_a_dead_letter(self, broker: Broker) -> None:
+        send(broker, b"a")
+        first = broker.receiver("q")
+        first.dead_letter(first.receive())
+        dead = broker.receiver("q", subqueue="dead_letter")
+        (token,) = (m.lock_token for m in dead.receive())
+        assert token is not None
+        dead.complete(dead.messages_held(token))
+        assert broker.dead_letter("q", 1).resolution == "completed"
+
+    def test_of_a_session(self, broker: Broker) -> None:
+        send(broker, b"a", path="s", session_id="one")
+        taken = take(broker, "s", session="one")
+        assert taken.lock_token is not None
+        receiver = broker.receiver("s")
+        (held,) = receiver.messages_held(taken.lock_token)
+        assert held.lock == taken.lock
+        receiver.complete(held)
+        assert broker.peek("s") == []
+
+    def test_of_none_that_is_held(self, broker: Broker, clock: ManualClock) -> None:
+        send(broker, b"a", b"b")
+        first, second = broker.receiver("q").receive(2)
+        assert first.lock_token is not None
+        assert second.lock_token is not None
+        receiver = broker.receiver("q")
+        receiver.complete(receiver.messages_held(first.lock_token))
+        with pytest.raises(MessageLockLost) as lost:
+            receiver.messages_held([first.lock_token, second.lock_token])
+        assert lost.value.sequence_numbers == (first.sequence_number,)
+        for forged in (
+            uuid.UUID(int=(1 << 128) - 1),
+            uuid.UUID(int=0),
+            uuid.UUID(int=second.lock_token.int + 1),
+        ):
+            with pytest.raises(MessageLockLost):
+                receiver.messages_held(forged)
+        clock.advance(30)
+        with pytest.raises(MessageLockLost):
+            receiver.messages_held(second.lock_token)
+        with pytest.raises(InvalidOption):
+            receiver.messages_held("x")  # type: ignore[arg-type]

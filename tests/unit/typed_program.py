@@ -130,6 +130,7 @@ def sessions(broker: lazaretto.Broker) -> None:
         until: datetime = max(receiver.renew_session_lock(), receiver.renew_lock(receiver.receive()))
         receiver.defer(receiver.receive_by_number([1]), properties={"why": "later"})
         receiver.complete(receiver.receive_deferred(1))
+        receiver.complete(receiver.messages_held([m.lock_token for m in receiver.receive() if m.lock_token]))
         seen = [m.state for m in receiver.peek(5)]
         print(until, seen, receiver.session_id, receiver.session_locked_until)
         receiver.leave_session()

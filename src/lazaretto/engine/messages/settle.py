@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,8 +28,8 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import in_main, queue_of, sequence_of
-from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.store.contract.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
@@ -57,6 +58,9 @@ class Settlement(msgspec.Struct, frozen=True):
 _KEPT = (Outcome.COMPLETED, Outcome.DEFERRED)
 #: Outcomes that the automatic detection counts as a rolled-back receive.
 _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED}
+
+#: The highest number that a lock has.
+_LAST_LOCK = (1 << 63) - 1
 
 COMPLETE = Settlement(Outcome.COMPLETED)
 RELEASE = Settlement(Outcome.RELEASED)
@@ -335,3 +339,36 @@ def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
         for token, group in locks.items():
             held |= tx.held([entry.message.key for entry in group], token)
     return held
+
+
+def messages_held(tx: Transaction, path: EntityPath, tokens: Sequence[uuid.UUID]) -> list[ReceivedMessage]:
+    """Return the messages of a subqueue that are held under lock tokens, in their order.
+
+    Raises MessageLockLost if any is not.
+    """
+    queue = require_queue(tx, path)
+    first = lower_bound(queue.queue_id, path.subqueue)
+    keys = [first + (token.int & LAST_SEQUENCE) for token in tokens]
+    by_lock: dict[int, list[int]] = {}
+    for token, key in zip(tokens, keys, strict=True):
+        by_lock.setdefault(token.int >> 64, []).append(key)
+    lost = set(keys)
+    for number, of_lock in by_lock.items():
+        # What a forged token may hold is no number of a lock.
+        lost -= tx.held(of_lock, number) if number <= _LAST_LOCK else set()
+    if lost:
+        raise _lost(path, [key for key in keys if key in lost])
+    rows, peeked = tx.rows(keys), {message.key: message for message in tx.peek_keys(keys)}
+    found = []
+    for token, key in zip(tokens, keys, strict=True):
+        message, row = peeked[key], rows[key]
+        until, session_id = message.locked_until_micros, None
+        if until is None and row.session_id is not None:
+            session = tx.sessions.find(queue.queue_id, row.session_id)
+            until, session_id = None if session is None else session.locked_until, row.session_id
+        lock = Lock(path, token.int >> 64, until or tx.now, session_id)
+        fields = {name: getattr(message, name) for name in StoredMessage.__struct_fields__}
+        found.append(
+            ReceivedMessage(**fields, cycle_attempts=row.cycle_attempts, lock=lock, suspect=row.suspect)
+        )
+    return found

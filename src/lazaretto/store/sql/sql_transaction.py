@@ -100,8 +100,8 @@ class SqlTransaction:
 
     @functools.cached_property
     def _random(self) -> random.Random:
-        # Not made where only something is read. Tokens fence off stale holders, they guard no secret.
-        return random.Random()  # noqa: S311
+        # Who knows a lock's token can settle what it holds, so nobody may guess one.
+        return random.SystemRandom()
 
     def random_token(self, messages: int = 1) -> int:
         return self._random.getrandbits(63)

@@ -16,8 +16,9 @@ from psycopg.conninfo import conninfo_to_dict
 from servers import Server, new_store
 
 import lazaretto
-from lazaretto import CommitUnknown, Message, StoreUnavailable
-from lazaretto.store.postgres import watch
+from lazaretto import CommitUnknown, Message, StoreUnavailable, TransactionError
+from lazaretto.sender import prepare_all, send_operation, sendable
+from lazaretto.store.postgres import connection, watch
 
 #: What a call may take at most, once the server is silent.
 LONGEST = 30.0
@@ -166,6 +167,42 @@ def test_connections_that_are_dead_beside_new_ones_that_are_not(url: str, proxy:
         broker.sender("q").send(Message(b"y"))
         assert time.monotonic() - begun < LONGEST
         assert [m.body for m in broker.peek("q", 9)][-1] == b"y"
+
+
+def test_who_is_cut_off_within_sql_that_does_not_pause_holds_nobody_up(
+    url: str, postgres: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a host is that settles with SQL: nobody else would get the store while its connection lives."""
+    monkeypatch.setitem(connection.SILENT_WRITERS, connection.SILENCE, 1000)
+    straight = url.replace(str(proxy.port), str(conninfo_to_dict(postgres.url)["port"]))
+    with lazaretto.connect(url, timeout=10) as slow, lazaretto.connect(straight, timeout=10) as quick:
+        slow.create_queue("q")
+        slow._store.read(lambda tx: tx.queues.by_path("q"))
+        held = slow._store.exclusive(pauses=False)
+        held.execute("CREATE TABLE never (id BIGINT)", ())
+        proxy.frozen.set()
+        quick.create_topic("news")
+        proxy.frozen.clear()
+        for _ in range(2):
+            with pytest.raises((StoreUnavailable, TransactionError)):
+                held.execute("INSERT INTO never VALUES (1)", ())
+        held.rollback()
+        again = slow._store.exclusive(pauses=False)
+        assert again.execute("SELECT to_regclass('never')", ()).fetchone() == (None,)
+        again.execute("CREATE TABLE never (id BIGINT)", ())
+        again.commit(send_operation(sendable("q"), None, prepare_all([Message(b"x")])))
+        assert [m.body for m in quick.peek("q", 9)] == [b"x"]
+
+
+def test_a_transaction_of_the_users_own_may_pause(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.SILENT_WRITERS, connection.SILENCE, 200)
+    with lazaretto.connect(url, timeout=10) as broker:
+        broker.create_queue("q")
+        with broker.transaction() as tx:
+            tx.execute("SELECT 1")
+            time.sleep(0.5)
+            tx.send("q", Message(b"x"))
+        assert [m.body for m in broker.peek("q", 9)] == [b"x"]
 
 
 def test_long_work_is_not_taken_for_silence(url: str) -> None:

@@ -240,7 +240,7 @@ class Settling:
     def _with_sql(
         self, work: FinishHandover, statements: Sequence[tuple[str, object]], most_broken: int
     ) -> Finished:
-        exclusive = self._store.exclusive()
+        exclusive = self._store.exclusive(pauses=False)
         try:
             for sql, parameters in statements:
                 exclusive.execute(sql, parameters)

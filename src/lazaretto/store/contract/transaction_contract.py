@@ -425,8 +425,11 @@ class Store(Protocol):
         """Return the result of `query` on one consistent snapshot."""
         ...
 
-    def exclusive(self) -> Exclusive:
-        """Become the only writer, for the user's own SQL."""
+    def exclusive(self, *, pauses: bool = True) -> Exclusive:
+        """Become the only writer, for the user's own SQL.
+
+        `pauses`: a program's code runs between its statements. If not, a server ends it when it is silent.
+        """
         ...
 
     def own_fault(self, error: Exception) -> StoreError | None:

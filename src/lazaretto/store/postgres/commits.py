@@ -10,7 +10,7 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown
 from lazaretto.model.clock import Clock
-from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.connection import UNHEARD, PgConnection
 from lazaretto.store.postgres.listener import ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
 from lazaretto.store.sql.rows import Cursor
@@ -37,11 +37,14 @@ class Commits:
         self.number = zlib.crc32(schema.encode()) - (1 << 31)
         self._where = where
 
-    def begin(self, connection: PgConnection, durable: bool) -> tuple[int, int]:
-        """Begin as the one writer, in one round trip; return the store's version and the time."""
+    def begin(self, connection: PgConnection, durable: bool, opening: str = "") -> tuple[int, int]:
+        """Begin as the one writer, in one round trip; return the store's version and the time.
+
+        `opening`: statements to run before the lock is waited for.
+        """
         ((version, now),) = connection.script(
             # What the server is set to may be more than "on".
-            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}"
+            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}{opening}"
             f"SELECT pg_advisory_xact_lock({WRITING}, {self.number}); " + self.dialect.text("select_now")
         )
         if self.server_clock is not None:
@@ -96,7 +99,7 @@ class Commits:
                 done = flush and not connection.in_transaction
             else:
                 done = committed.result is not None
-            if move is None or not (connection.broken or done):
+            if move is None or error.sqlstate == UNHEARD or not (connection.broken or done):
                 raise
             raise CommitUnknown(
                 f"{self._where}: the connection was lost during the commit, or it may not be on disk: "

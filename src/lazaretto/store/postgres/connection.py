@@ -22,13 +22,15 @@ from lazaretto.store.postgres.pipeline import Pipeline, Sent, text
 from lazaretto.store.postgres.watch import Watch, WatchedConnection, is_at_work
 from lazaretto.store.sql.rows import Cursor
 
+#: The server has ended a transaction, and undone it, because nothing came for too long.
+UNHEARD = "25P03"
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (StoreBusy, "another process held the write lock for too long; try again"),
     "40": (StoreBusy, "the server ended this transaction in favour of another; try again"),
     "53100": (StoreFull, "no room is left on the server's disk; make room and try again"),
     "53": (StoreUnavailable, "the server is out of connections or memory; try again"),
-    "25P03": (StoreUnavailable, "the server had not heard of this process for too long; try again"),
+    UNHEARD: (StoreUnavailable, "the server had not heard of this process for too long; try again"),
     "57": (StoreUnavailable, "the server is shutting down, starting, or ended the connection; try again"),
     "08": (StoreUnavailable, "the connection to the server was lost; try again"),
     "25006": (StoreReadOnly, "the server rejects changes: it is a standby, or set to read only"),
@@ -39,7 +41,7 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
 
 
 #: What no statement is to blame for, whatever it asks; and what of that it is to blame for.
-_OWN_FAULTS = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")
+_OWN_FAULTS = ("08", "25006", UNHEARD, "40", "53", "55P03", "57", "58")
 #: It was cancelled, as one that takes too long.
 _CANCELED = "57014"
 
@@ -92,7 +94,8 @@ _IS_DISTRIBUTED = "EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
 
 
 #: One that is alive and cut off must not, either. Milliseconds.
-_SILENT_WRITERS = {"idle_in_transaction_session_timeout": 10_000}
+SILENCE = "idle_in_transaction_session_timeout"
+SILENT_WRITERS = {SILENCE: 10_000}
 
 
 class _Text(StrDumper):
@@ -109,7 +112,7 @@ class PgConnection:
         """`commits`: all its transactions are commits of the broker's own, which are never idle for long."""
         self._conninfo = conninfo
         self._lock_timeout = lock_timeout
-        self._settings = _SILENT_WRITERS if commits else {}
+        self._settings = SILENT_WRITERS if commits else {}
         self.total_changes = 0
         self._open()
 

@@ -14,7 +14,14 @@ from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
-from lazaretto.store.postgres.connection import PLANNING, PgConnection, own_fault, translated, translating
+from lazaretto.store.postgres.connection import (
+    PLANNING,
+    SILENT_WRITERS,
+    PgConnection,
+    own_fault,
+    translated,
+    translating,
+)
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
@@ -370,9 +377,12 @@ class PostgresStore(SqlStore):
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def _open_exclusive(self, memory: Memory) -> PgExclusive:
+    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> PgExclusive:
+        def begin(connection: PgConnection) -> int:
+            return self._begin_user_sql(connection, pauses=pauses)
+
         with translating(self._where):
-            connection, now = self._patiently(lambda: self._borrow_with(self._begin_user_sql))
+            connection, now = self._patiently(lambda: self._borrow_with(begin))
         tx = self._transaction(connection, memory)
         tx.begin(now)
         # Less than there are: whatever the user's own statements do counts as a change.
@@ -381,11 +391,12 @@ class PostgresStore(SqlStore):
             connection, tx, self._translated, lambda c: self._commits.finish(c, begun_at), self._end_user_sql
         )
 
-    def _begin_user_sql(self, connection: PgConnection) -> int:
+    def _begin_user_sql(self, connection: PgConnection, *, pauses: bool) -> int:
         """Begin as the one writer; return the time."""
-        _version, now = self._commits.begin(connection, durable=True)
         # A user's own queries are planned as the server is set.
-        connection.script("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
+        settings = {**dict.fromkeys(PLANNING, "DEFAULT"), **({} if pauses else SILENT_WRITERS)}
+        opening = "".join(f"SET LOCAL {name} TO {value}; " for name, value in settings.items())
+        _version, now = self._commits.begin(connection, durable=True, opening=opening)
         # The broker's tables can be read, behind whatever the user's own path says.
         connection.execute(
             "SELECT set_config('search_path', current_setting('search_path') || ', ' || $1, true)",

@@ -152,7 +152,7 @@ class SqlStore(ABC):
         """Return a database's error as ours if the store is at fault; None if a user's SQL is."""
 
     @abstractmethod
-    def _open_exclusive(self, memory: Memory) -> Exclusive:
+    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> Exclusive:
         """Begin a transaction of the user's own, on a connection of its own."""
 
     @abstractmethod
@@ -393,7 +393,7 @@ class SqlStore(ABC):
     def _read(self, query: Callable[[Transaction], T]) -> T:
         """Run a query on the store's current state and return its result."""
 
-    def exclusive(self) -> Exclusive:
+    def exclusive(self, *, pauses: bool = True) -> Exclusive:
         self._refuse_fork()
         self._group.acquire()
         try:
@@ -401,7 +401,7 @@ class SqlStore(ABC):
             # Cursors only ever move on, so the writer's are good enough to start from.
             memory = Memory()
             memory.cursors.update(self._memory.cursors)
-            return self._open_exclusive(memory)
+            return self._open_exclusive(memory, pauses=pauses)
         except BaseException:
             self._group.release()
             raise

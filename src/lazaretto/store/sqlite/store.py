@@ -240,7 +240,7 @@ class SqliteStore(SqlStore):
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def _open_exclusive(self, memory: Memory) -> SqliteExclusive:
+    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> SqliteExclusive:
         with translating(self._where):
             connection = self._connect()
         try:

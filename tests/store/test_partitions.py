@@ -304,3 +304,19 @@ def test_dialogs_have_no_partitions() -> None:
 def test_the_number_of_partitions_is_checked(number: object) -> None:
     with pytest.raises(InvalidOption, match="partitions"):
         QueueOptions(partitions=number)  # type: ignore[arg-type]
+
+
+def test_each_process_has_a_home_of_its_own(connect: Connect) -> None:
+    first = connect()
+    first.create_queue("orders", QueueOptions(partitions=PARTITIONS))
+
+    def home(broker: Broker) -> int:
+        (number,) = broker.sender("orders").send([Message(b"")])
+        return number >> 36
+
+    brokers = [first] + [connect() for _ in range(PARTITIONS - 1)]
+    assert sorted(map(home, brokers)) == list(range(PARTITIONS))
+    left = home(brokers[3])
+    brokers[3].close()
+    # A server notices a little later that a process has gone.
+    assert any(home(connect()) == left for _ in range(PARTITIONS))

@@ -2,19 +2,22 @@
 
 A message with a session or partition key goes where the hash of that key says, which never changes. Others go
 to the home of the process that sends them. A process takes from its home first, unless what waits in another
-partition is older by more than `SLACK`.
+partition is older by more than `SLACK`. Each process has a slot, the lowest that no other has. Its home
+in a queue is the slot modulo the number of partitions, so processes share homes only if they are more.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 #: How much older a message elsewhere may be than the next one at home, in microseconds.
 SLACK = 350_000
 #: How long a process relies on what it knows of other partitions, in microseconds.
 LOOK_EVERY = 250_000
+#: How many processes have a slot of their own.
+SLOTS = 256
 
 
 class Keyed(Protocol):
@@ -94,3 +97,30 @@ class Rounds:
             order.remove(self.home)
             order.insert(0, self.home)
         return order
+
+
+class Homes:
+    """What a process knows of all partitioned queues. `take_slot` gives it its slot, once it needs one."""
+
+    def __init__(self, take_slot: Callable[[], int]) -> None:
+        self._take_slot = take_slot
+        self.slot: int | None = None
+        self._rounds: dict[int, Rounds] = {}
+
+    def rounds(self, queue_id: int, partitions: int) -> Rounds:
+        """Return what is known of a queue's partitions."""
+        found = self._rounds.get(queue_id)
+        if found is None or found.partitions != partitions:
+            if self.slot is None:
+                self.slot = self._take_slot()
+            found = self._rounds[queue_id] = Rounds(self.slot % partitions, partitions)
+        return found
+
+    def find(self, queue_id: int) -> Rounds | None:
+        """Return what is known of a queue's partitions, None if it is nothing."""
+        return self._rounds.get(queue_id)
+
+    def forget(self) -> None:
+        """Forget all, also the slot, which may be another process's now."""
+        self.slot = None
+        self._rounds.clear()

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from lazaretto.model.keys import QUEUE_ID_BITS
 
 _KIND_BITS = 2
+#: In the place of a lane: a process's slot, which is held as long as its connection lives.
+SLOT = 3
 
 
 class Lane(enum.IntEnum):
@@ -62,6 +64,6 @@ class Lanes:
         ]
 
 
-def lock_of(store: int, queue_id: int, lane: Lane) -> int:
-    """Return the server's lock of a lane."""
+def lock_of(store: int, queue_id: int, lane: int) -> int:
+    """Return the server's lock of a lane, or of a slot in the place of a queue."""
     return ((store << QUEUE_ID_BITS) + queue_id) << _KIND_BITS | lane

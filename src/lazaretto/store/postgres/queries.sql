@@ -409,6 +409,12 @@ SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE path_key = :
 -- Differs because only the server is asked again within a commit.
 SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :queue_id
 
+-- name: take_slot
+-- Take the lowest slot that no other process has, of at most so many.
+-- Differs because a process on a file has a slot in its wake file.
+SELECT slot FROM generate_series(0, :slots::bigint - 1) AS slot
+WHERE pg_try_advisory_lock(:first::bigint + slot * 4) LIMIT 1
+
 -- name: open_lanes
 -- Wait until nobody else is at work on what this commit changes of queues, or on the store as a whole. The locks stand
 -- in one order for all commits; the lowest bit of each says whether it is shared. Fails if a timer that this commit

@@ -11,6 +11,7 @@ import psycopg
 
 from lazaretto.errors import BrokerClosed, CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
+from lazaretto.model.partitions import SLOTS
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
@@ -24,6 +25,7 @@ from lazaretto.store.postgres.connection import (
 )
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
+from lazaretto.store.postgres.lanes import SLOT, lock_of
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
@@ -132,11 +134,17 @@ class PostgresStore(SqlStore):
         memory = Memory()
         # What holds for ever, and what is no more than a hint.
         memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
-        memory.rounds = self._memory.rounds
+        memory.homes = self._memory.homes
         context = WholeContext(
             self._connection, self._settings, self.dialect, memory, self.worker, self._mark
         )
         return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
+
+    def _take_slot(self) -> int:
+        # The connection holds it as long as it lives.
+        values = (SLOTS, lock_of(self._number, 0, SLOT))
+        found = self._connection.execute(self.dialect.text("take_slot"), values).fetchone()
+        return super()._take_slot() if found is None else int(found[0])
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -286,6 +294,7 @@ class PostgresStore(SqlStore):
             self._version = -1
             self._memory.cursors.clear()
             self._memory.registered = False
+            self._memory.homes.forget()
             self._whole.forget()
         try:
             return self._commits.begin(self._connection, durable)

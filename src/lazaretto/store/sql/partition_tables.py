@@ -36,16 +36,11 @@ class PartitionTables(Part):
 
     def rounds(self, queue: QueueRecord) -> Rounds:
         """Return what this process knows of a queue's partitions."""
-        known, number = self._context.memory.rounds, len(queue.lanes)
-        found = known.get(queue.queue_id)
-        if found is None or found.partitions != number:
-            home = partition_of(self._context.worker, number)
-            found = known[queue.queue_id] = Rounds(home, number)
-        return found
+        return self._context.memory.homes.rounds(queue.queue_id, len(queue.lanes))
 
     def note_taken(self, lane: int, taken: Sequence[ReceivedMessage], limit: int) -> None:
         """Note which messages were taken from a lane, at most `limit`."""
-        rounds = self._context.memory.rounds.get(queue_of_lane(lane))
+        rounds = self._context.memory.homes.find(queue_of_lane(lane))
         if rounds is None or lane == queue_of_lane(lane):
             return
         last = max((message.enqueued for message in taken), default=0) if len(taken) >= limit else None

@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
-from lazaretto.model.partitions import Rounds
+from lazaretto.model.partitions import Homes
 from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.contract.records import QueueRecord
 
@@ -92,7 +92,7 @@ class Memory:
         #: Lanes, by their lowest key, of which not just the next fresh messages could be taken the last time.
         self.unclear: set[int] = set()
         #: What is known of the partitions of queues: hints that may be wrong.
-        self.rounds: dict[int, Rounds] = {}
+        self.homes = Homes(lambda: 0)
         self.last_body: int | None = None
         self.definitions: Definitions | None = None
         #: Ends of dialogs, None where there is none.

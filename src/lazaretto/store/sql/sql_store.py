@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
+from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import (
     ELSEWHERE,
@@ -113,6 +114,7 @@ class SqlStore(ABC):
         self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
         self._new_message_id = _message_ids()
         self._memory = Memory()
+        self._memory.homes = Homes(self._take_slot)
         #: What the store was like when this one looked, or wrote, the last time.
         self._version = -1
         self._tx = self._transaction(connection, self._memory)
@@ -125,6 +127,10 @@ class SqlStore(ABC):
     def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
         context = CommitContext(connection.execute, self.dialect, memory, self.worker)
         return SqlTransaction(context, self._new_message_id)
+
+    def _take_slot(self) -> int:
+        """Return the number that says which partitions are this process's homes."""
+        return partition_of(self.worker, SLOTS)
 
     def _begun(self, version: int, now: int) -> None:
         """Start on a new commit; `version`: another one if others have written since."""
@@ -401,6 +407,7 @@ class SqlStore(ABC):
             # Cursors only ever move on, so the writer's are good enough to start from.
             memory = Memory()
             memory.cursors.update(self._memory.cursors)
+            memory.homes = self._memory.homes
             return self._open_exclusive(memory, pauses=pauses)
         except BaseException:
             self._group.release()

@@ -254,6 +254,9 @@ class SqliteStore(SqlStore):
             connection.close()
             raise
 
+    def _take_slot(self) -> int:
+        return super()._take_slot() if self._wake_file is None else self._wake_file.slot
+
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Return a function for two numbers: one changes with other processes' commits, one with any."""

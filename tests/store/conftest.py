@@ -1,15 +1,18 @@
 """Fixtures of the behavioural suite, which is written once and runs on every store.
 
-A further store is one further entry of STORES.
+A further store is one further entry of STORES. Some modules run with all queues partitioned, too; the long
+form runs all modules so, and nothing else.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from partitioned import not_promised, partition_all
 from servers import new_store
 
 import lazaretto
@@ -17,6 +20,14 @@ from lazaretto import Broker, ManualClock
 
 #: The stores that the suite runs on.
 STORES = ("sqlite", "postgres")
+#: What a store's name ends with where all queues are partitioned.
+PARTITIONED = "-partitioned"
+#: The modules that are run so in the gate.
+ALSO_PARTITIONED = (
+    "test_duplicates", "test_poison_sessions", "test_policy_halt", "test_purged_letters",
+    "test_receive_by_number", "test_sessions", "test_settle", "test_transactions",
+)  # fmt: skip
+_SOAK = os.environ.get("LAZARETTO_SOAK") == "1"
 
 Connect = Callable[..., Broker]
 
@@ -28,15 +39,25 @@ def clock() -> ManualClock:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on every store, or on those alone that its mark `stores` names."""
-    if "url" in metafunc.fixturenames:
-        mark = metafunc.definition.get_closest_marker("stores")
-        metafunc.parametrize("url", mark.args if mark else STORES, indirect=True)
+    if "url" not in metafunc.fixturenames:
+        return
+    mark = metafunc.definition.get_closest_marker("stores")
+    stores = list(mark.args if mark else STORES)
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if _SOAK or module in ALSO_PARTITIONED:
+        partitioned = (
+            [] if not_promised(metafunc.definition.nodeid) else [f"{s}{PARTITIONED}" for s in stores]
+        )
+        stores = partitioned if _SOAK else stores + partitioned
+    metafunc.parametrize("url", stores, indirect=True)
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that does not exist yet."""
-    if request.param == "sqlite":
+    if request.param.endswith(PARTITIONED):
+        partition_all(monkeypatch)
+    if request.param.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
     with new_store(request.getfixturevalue("postgres").url) as found:

@@ -35,8 +35,8 @@ def queue(broker: Broker) -> str:
     return "work"
 
 
-def send(broker: Broker, count: int, *, body: bytes = b"x", sessions: int = 0) -> None:
-    broker.sender("work").send(
+def send(broker: Broker, count: int, *, body: bytes = b"x", sessions: int = 0) -> list[int]:
+    return broker.sender("work").send(
         [Message(body, session_id=f"s{n % sessions}" if sessions else None) for n in range(count)]
     )
 
@@ -447,8 +447,7 @@ class TestCrashLoops:
         if sessions:
             broker.delete_queue("work")
             broker.create_queue("work", QueueOptions(requires_session=True))
-        send(broker, 2_000, sessions=sessions)
-        killer = 1_234
+        killer = send(broker, 2_000, sessions=sessions)[1_233]
         deaths = done = last = 0
         consumer = attached(broker)
         while (number := consumer.take(last, max_rows=1_000)) is not None:

@@ -170,11 +170,10 @@ def test_nonsense_leaves_it_to_the_policy(
 
 def test_a_session_that_would_wait_for_an_operator_goes_on(broker: Broker) -> None:
     create(broker, requires_session=True, on_poison_session="block", receive_retry_count=0)
-    for body in (b"bad", b"good"):
-        send(broker, body, session_id="s")
+    bad, _ = [send(broker, body, session_id="s") for body in (b"bad", b"good")]
     _serve(broker, lambda poison: Disposition.MOVE)
     assert broker.held_sessions("q") == []
-    assert numbers(broker.dead_letters("q")) == [1]
+    assert numbers(broker.dead_letters("q")) == [bad]
     assert broker.queue("q").counts.total == 1
 
 

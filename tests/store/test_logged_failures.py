@@ -78,7 +78,7 @@ def test_a_held_session_and_a_halted_queue_are_logged(
     options = QueueOptions(requires_session=True, on_poison_session="block", policy=once)
     broker.create_queue("tickets", options)
     broker.create_queue("line", QueueOptions(policy=PoisonPolicy(receive_retry_count=0, on_poison="fault")))
-    broker.sender("tickets").send(Message(SECRET, session_id="ann"))
+    ticket = broker.sender("tickets").send(Message(SECRET, session_id="ann"))
     broker.sender("line").send(Message(SECRET))
     with broker.receiver("line") as receiver:
         receiver.abandon(receiver.receive(), error="broken")
@@ -86,7 +86,9 @@ def test_a_held_session_and_a_halted_queue_are_logged(
         receiver.abandon(receiver.receive(), error="broken")
     logged = texts(caplog, logging.WARNING)
     assert any("'line': message 1: A poison message halted the queue." in text for text in logged)
-    assert any("'tickets': message 1: A poison message holds its session back." in text for text in logged)
+    assert any(
+        f"'tickets': message {ticket}: A poison message holds its session back." in text for text in logged
+    )
 
 
 def test_an_outage_is_one_warning_and_its_attempts_few(

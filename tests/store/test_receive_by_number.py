@@ -244,43 +244,47 @@ class TestSessions:
     """Messages of a session are for its receiver."""
 
     @pytest.fixture(autouse=True)
-    def sessions(self, broker: Broker) -> None:
+    def numbers(self, broker: Broker) -> list[int]:
+        """Return the numbers of two messages of session a, one of b, and another one of a."""
         create(
             broker, requires_session=True, receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=60,
             on_poison_session="block",
         )  # fmt: skip
-        for body in (b"a1", b"a2", b"b3", b"a4"):
-            send(broker, body, session_id=body[:1].decode())
+        found = (b"a1", b"a2", b"b3", b"a4")
+        return [send(broker, body, session_id=body[:1].decode()) for body in found]
 
-    def test_only_under_its_sessions_lock(self, broker: Broker, clock: ManualClock) -> None:
+    def test_only_under_its_sessions_lock(
+        self, broker: Broker, clock: ManualClock, numbers: list[int]
+    ) -> None:
+        _, second, third, _ = numbers
         with pytest.raises(NotAllowed, match="requires sessions"):
             broker.receiver("q").receive_by_number(1)
         receiver = broker.receiver("q", session="a")
-        assert bodies(receiver.receive_by_number(2)) == [b"a2"]
+        assert bodies(receiver.receive_by_number(second)) == [b"a2"]
         with pytest.raises(MessageNotReceivable, match="is in session 'b', not in 'a'"):
-            receiver.receive_by_number(3)
+            receiver.receive_by_number(third)
         assert bodies(receiver.receive(9)) == [b"a1", b"a4"]
         clock.advance(61)
         with pytest.raises(SessionLockLost):
-            receiver.receive_by_number(2)
+            receiver.receive_by_number(second)
 
-    def test_none_behind_one_that_waits_for_its_retry(self, broker: Broker) -> None:
+    def test_none_behind_one_that_waits_for_its_retry(self, broker: Broker, numbers: list[int]) -> None:
         receiver = broker.receiver("q", session="a")
-        (first, second) = receiver.receive_by_number([1, 2])
+        (first, second) = receiver.receive_by_number(numbers[:2])
         receiver.release(first)
         receiver.abandon(second)
-        with pytest.raises(MessageNotReceivable, match="waits behind message 2 of its session"):
-            receiver.receive_by_number(4)
-        assert bodies(receiver.receive_by_number(1)) == [b"a1"]
+        with pytest.raises(MessageNotReceivable, match=f"waits behind message {numbers[1]} of its session"):
+            receiver.receive_by_number(numbers[3])
+        assert bodies(receiver.receive_by_number(numbers[0])) == [b"a1"]
 
-    def test_none_of_a_held_session(self, broker: Broker, clock: ManualClock) -> None:
+    def test_none_of_a_held_session(self, broker: Broker, clock: ManualClock, numbers: list[int]) -> None:
         receiver = broker.receiver("q", session="a")
         receiver.abandon(receiver.receive())
         clock.advance(61)
         receiver = broker.receiver("q", session="a")
         receiver.abandon(receiver.receive())
         with pytest.raises(SessionHeld):
-            receiver.receive_by_number(2)
+            receiver.receive_by_number(numbers[1])
 
     def test_none_alone_of_a_session_that_is_one_unit(self, broker: Broker) -> None:
         create(broker, "w", requires_session=True, on_poison_session="whole")

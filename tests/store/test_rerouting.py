@@ -49,12 +49,12 @@ class TestMove:
 
     @pytest.mark.parametrize("body", [b"small", b"x" * 5000])
     def test_id_properties_body_and_reason_go_along(self, broker: Broker, body: bytes) -> None:
-        broker.sender("q").send(
+        number = broker.sender("q").send(
             Message(body, message_id="m-1", subject="order", properties={"a": 1}, session_id="s")
         )
         receiver = broker.receiver("q")
         receiver.dead_letter(receiver.receive(), reason="Bad", description=TEXT)
-        broker.move_dead_letters("q", 1, "desk")
+        broker.move_dead_letters("q", number, "desk")
         message = take(broker, "desk")
         assert (message.body, message.message_id, message.subject, message.session_id) == (
             body, "m-1", "order", "s",
@@ -62,7 +62,7 @@ class TestMove:
         assert message.properties["a"] == 1
         assert (message.dead_letter_source, message.dead_letter_reason) == ("q", "Bad")
         assert message.dead_letter_error_description == TEXT
-        assert (message.generation, message.attempt, message.enqueued_sequence_number) == (1, 1, 1)
+        assert (message.generation, message.attempt, message.enqueued_sequence_number) == (1, 1, number)
 
     def test_its_history_is_found_from_there(self, broker: Broker) -> None:
         send(broker, b"x")
@@ -157,12 +157,11 @@ class TestMove:
 
     def test_a_parked_session_goes_on(self, broker: Broker) -> None:
         create(broker, "p", requires_session=True, on_poison_session="park", receive_retry_count=0)
-        for body in (b"1", b"2"):
-            send(broker, body, path="p", session_id="s")
+        bad, _ = [send(broker, body, path="p", session_id="s") for body in (b"1", b"2")]
         with broker.receiver("p", session="s") as receiver:
             receiver.abandon(receiver.receive())
         assert [s.session_id for s in broker.held_sessions("p")] == ["s"]
-        broker.move_dead_letters("p", 1, "desk")
+        broker.move_dead_letters("p", bad, "desk")
         assert broker.held_sessions("p") == []
         with broker.receiver("p", session="s") as receiver:
             assert bodies(receiver.receive()) == [b"2"]

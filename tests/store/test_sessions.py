@@ -152,10 +152,11 @@ class TestOrder:
     def test_a_deferred_message_by_its_own_session_alone(self, broker: Broker) -> None:
         _fill(broker, a="x", b="y")
         one, other = broker.receiver("q", session="a"), broker.receiver("q", session="b")
-        one.defer(one.receive())
+        (message,) = one.receive()
+        one.defer(message)
         with pytest.raises(MessageNotFound):
-            other.receive_deferred(1)
-        one.complete(one.receive_deferred(1))
+            other.receive_deferred(message.sequence_number)
+        one.complete(one.receive_deferred(message.sequence_number))
 
 
 class TestNext:

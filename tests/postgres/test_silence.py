@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from servers import Server, new_store
@@ -22,6 +23,7 @@ from lazaretto.store.postgres import connection, watch
 
 #: What a call may take at most, once the server is silent.
 LONGEST = 30.0
+_FROZEN = "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%last straw%'"
 
 
 class Proxy:
@@ -173,19 +175,36 @@ def test_who_is_cut_off_within_sql_that_does_not_pause_holds_nobody_up(
     url: str, postgres: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a host is that settles with SQL: nobody else would get the store while its connection lives."""
+    monkeypatch.setattr(watch, "_SILENCE", 60.0)
     monkeypatch.setitem(connection.SILENT_WRITERS, connection.SILENCE, 1000)
     straight = url.replace(str(proxy.port), str(conninfo_to_dict(postgres.url)["port"]))
     with lazaretto.connect(url, timeout=10) as slow, lazaretto.connect(straight, timeout=10) as quick:
         slow.create_queue("q")
-        slow._store.read(lambda tx: tx.queues.by_path("q"))
         held = slow._store.exclusive(pauses=False)
         held.execute("CREATE TABLE never (id BIGINT)", ())
+        # The server has done it, and everything that goes with it; the answer does not come.
+        proxy.mute_behind = b"the last straw"
+        errors: list[Exception] = []
+
+        def execute() -> None:
+            try:
+                held.execute("SELECT 'the last straw'", ())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=execute)
+        thread.start()
+        with psycopg.connect(postgres.url, autocommit=True) as looking:
+            while not looking.execute(_FROZEN).fetchall():
+                time.sleep(0.01)
         proxy.frozen.set()
         quick.create_topic("news")
+        proxy.mute_behind, proxy.frozen_pairs = None, set()
         proxy.frozen.clear()
-        for _ in range(2):
-            with pytest.raises((StoreUnavailable, TransactionError)):
-                held.execute("INSERT INTO never VALUES (1)", ())
+        thread.join(30)
+        assert [type(error) for error in errors] == [StoreUnavailable]
+        with pytest.raises(TransactionError):
+            held.execute("INSERT INTO never VALUES (1)", ())
         held.rollback()
         again = slow._store.exclusive(pauses=False)
         assert again.execute("SELECT to_regclass('never')", ()).fetchone() == (None,)

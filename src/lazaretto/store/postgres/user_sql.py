@@ -37,6 +37,17 @@ def refusal(sql: str) -> str | None:
     return f"change the broker's table {own[0]}" if own and verb not in _READS else None
 
 
+class _OneStatement(psycopg.Cursor[Any]):
+    """A cursor that has the server refuse a second statement, which could end the transaction.
+
+    psycopg's pipeline would do so too, but flushes behind its end. The server takes that for a command, and
+    then waits for the next one without an end.
+    """
+
+    def _execute_send(self, query: Any, *, force_extended: bool = True, binary: bool | None = None) -> None:
+        super()._execute_send(query, force_extended=True, binary=binary)
+
+
 class PgExclusive:
     """The one writer, held by one caller until `commit` or `rollback`."""
 
@@ -71,10 +82,8 @@ class PgExclusive:
         try:
             # A statement that fails must not end the transaction with it.
             self._connection.execute("SAVEPOINT statement")
-            # Within a pipeline it is one statement alone: a second one could end the transaction.
-            with raw.pipeline():
-                # Without parameters % is no more than a character.
-                cursor = raw.execute(sql.encode(), parameters or None)
+            # Without parameters % is no more than a character.
+            cursor = _OneStatement(raw).execute(sql.encode(), parameters or None)
             self._connection.execute("RELEASE statement")
         except psycopg.Error as error:
             if raw.closed:

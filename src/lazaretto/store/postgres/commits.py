@@ -86,7 +86,7 @@ class Commits:
         try:
             moved = None if move is None else connection.execute(*move)
             if connection.sends_ahead:
-                committed = connection.send("COMMIT")
+                committed = connection.commit_ahead(more=move is not None and flush)
                 if move is not None and flush:
                     connection.send(self.dialect.text("flush"))
                 connection.settle()

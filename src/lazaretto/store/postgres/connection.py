@@ -143,6 +143,7 @@ class PgConnection:
         #: Whether the server may pass statements on to others, as Citus does.
         self.distributed: bool = distributed
         self._pipeline = Pipeline(raw, raw.watch)
+        self._whole = False
         self._poll = select.poll()
         self._poll.register(raw.fileno(), select.POLLIN)
 
@@ -180,16 +181,28 @@ class PgConnection:
         """Whether statements are sent without waiting for what became of the ones before."""
         return self._pipeline.is_open
 
-    def send_ahead(self) -> None:
+    def send_ahead(self, *, whole: bool = False) -> None:
         """Send statements without waiting; an error of one may show at any later one, or when it is settled.
 
-        Behind a statement that failed, the server does none until all is settled.
+        Behind a statement that failed, the server does none until all is settled. `whole`: what is sent is a
+        transaction, which needs no statements to begin and to commit it: it ends where all is settled.
         """
         self._pipeline.open()
+        self._whole = whole
 
     def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
         """Send a statement without counting it as a change."""
         return self._pipeline.send(sql, parameters)
+
+    def commit_ahead(self, *, more: bool) -> Sent | None:
+        """Send what commits, if anything must be sent; it has a result once that is done.
+
+        `more`: other statements follow behind it.
+        """
+        if not self._whole:
+            return self._pipeline.send("COMMIT")
+        self._whole = False
+        return self._pipeline.end() if more else None
 
     def settle(self) -> None:
         """Wait for what became of everything that was sent. Raises the first error."""
@@ -197,6 +210,11 @@ class PgConnection:
 
     def roll_back(self) -> None:
         """End the transaction, if there is one, as if it had not been."""
+        with contextlib.suppress(psycopg.Error):
+            if self._whole and self.sends_ahead:
+                # It would be committed where it ends.
+                self._pipeline.send("ROLLBACK")
+            self._whole = False
         with contextlib.suppress(psycopg.Error):
             self.settle()
         if self.in_transaction:

@@ -36,41 +36,40 @@ def _itself(value: Any) -> Any:
     return value
 
 
-#: How a parameter is sent, by its type: as text, but for bodies and the like.
-_ENCODERS: dict[type, Callable[[Any], bytes | None]] = {
-    int: _number,
-    type(None): _itself,
-    bytes: _itself,
-    str: lambda value: text(value).encode(),
-    bool: lambda value: b"t" if value else b"f",
-    list: lambda value: b"{%b}" % b",".join(map(_number, value)),
-    bytearray: bytes,
-    memoryview: bytes,
-    Column: lambda value: value.encoded,
+_Encoder = tuple[Callable[[Any], bytes | None], int]
+
+#: How a parameter is sent, by its type: as text, but for bodies and the like, which are binary (1).
+_ENCODERS: dict[type, _Encoder] = {
+    int: (_number, 0),
+    type(None): (_itself, 0),
+    bytes: (_itself, 1),
+    str: (lambda value: text(value).encode(), 0),
+    bool: (lambda value: b"t" if value else b"f", 0),
+    list: (lambda value: b"{%b}" % b",".join(map(_number, value)), 0),
+    bytearray: (bytes, 1),
+    memoryview: (bytes, 1),
+    Column: (lambda value: value.encoded, 1),
 }
-_BINARY = frozenset((bytes, bytearray, memoryview, Column))
 
 
-class _Kinds(dict[type, type]):
-    """What values of a type are sent as: a member of an enumeration, say, as the text that it is."""
-
-    def __missing__(self, given: type) -> type:
-        found = self[given] = next((each for each in given.__mro__ if each in _ENCODERS), int)
-        return found
-
-
-_KINDS = _Kinds()
+def _encoder_of(given: type) -> _Encoder:
+    """Return how values of another type are sent: a member of an enumeration, say, as the text that it is."""
+    kind = next((each for each in given.__mro__ if each in _ENCODERS), int)
+    found = _ENCODERS[given] = _ENCODERS[kind]
+    return found
 
 
 class Sent:
     """A statement that was sent. What it gives is waited for when it is asked for."""
 
-    __slots__ = ("_pipeline", "_rows", "prepares", "result")
+    __slots__ = ("_pipeline", "_rows", "ends", "prepares", "result")
 
-    def __init__(self, pipeline: Pipeline, prepares: str | None = None) -> None:
+    def __init__(self, pipeline: Pipeline, prepares: str | None = None, *, ends: bool = False) -> None:
         self._pipeline = pipeline
         #: The query that it makes ready for others, if that is what it does.
         self.prepares = prepares
+        #: Whether it is no statement, but the end of a transaction that was not begun by one.
+        self.ends = ends
         self.result: pq.abc.PGresult | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
 
@@ -132,9 +131,12 @@ class Pipeline:
         """
         if self._error is not None:
             raise self._error
-        kinds = [_KINDS[type(value)] for value in parameters]
-        formats = [int(kind in _BINARY) for kind in kinds]
-        encoded = [_ENCODERS[kind](value) for kind, value in zip(kinds, parameters, strict=True)]
+        encoded: list[bytes | None] = []
+        formats: list[int] = []
+        for value in parameters:
+            encode, binary = _ENCODERS.get(type(value)) or _encoder_of(type(value))
+            encoded.append(encode(value))
+            formats.append(binary)
         try:
             name = self._names.get(sql)
             if name is None:
@@ -145,6 +147,20 @@ class Pipeline:
                 self._names[sql] = name
             self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)
             sent = Sent(self)
+            self._waiting.append(sent)
+        except BaseException:
+            self._give_up()
+            raise
+        return sent
+
+    def end(self) -> Sent:
+        """End what was sent as a transaction of its own; more can be sent behind it.
+
+        It has a result once that is committed.
+        """
+        try:
+            self._pg.pipeline_sync()
+            sent = Sent(self, ends=True)
             self._waiting.append(sent)
         except BaseException:
             self._give_up()
@@ -163,6 +179,7 @@ class Pipeline:
         if self.is_open:
             try:
                 self._pg.send_flush_request()
+                self._flush()
                 while sent.result is None and self._error is None:
                     self._read()
             except BaseException:
@@ -179,6 +196,7 @@ class Pipeline:
             return
         try:
             self._pg.pipeline_sync()
+            self._flush()
             while self._read() != _SYNC:
                 pass
             self._pg.exit_pipeline_mode()
@@ -194,12 +212,14 @@ class Pipeline:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
+    def _flush(self) -> None:
+        """Wait until all of it is with the server, for which that may have to be heard first."""
+        while self._pg.flush():
+            self._wait(select.POLLIN | select.POLLOUT)
+
     def _read(self) -> int | None:
         """Take the next answer for the statement it belongs to; return its kind, None behind the last."""
         pg = self._pg
-        # Until all of it is with the server, for which it may have to be heard first.
-        while pg.flush():
-            self._wait(select.POLLIN | select.POLLOUT)
         while pg.is_busy():
             self._wait(select.POLLIN)
         result = pg.get_result()
@@ -209,10 +229,19 @@ class Pipeline:
             return None
         status = result.status
         if status == _SYNC:
+            if not self._waiting:
+                return status
+            ended = self._waiting.popleft()
+            if self._error is None:
+                ended.result = result
+            return None
+        if not self._waiting or self._waiting[0].ends:
+            # It belongs to no statement: the commit has failed, or the connection ends.
+            error = error_from_result(result)
+            if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+                raise error
+            self._error = self._error or error
             return status
-        if not self._waiting:
-            # It ends the connection, and belongs to no statement.
-            raise error_from_result(result)
         sent = self._waiting.popleft()
         if status in _FAILED:
             if sent.prepares is not None:

@@ -103,8 +103,7 @@ class WholeCommits:
             "tells": bool(whole.woken),
             "channel": commits.channel,
         }
-        connection.send_ahead()
-        connection.send("BEGIN")
+        connection.send_ahead(whole=True)
         opened = connection.execute(*self._statement("open_lanes", opening))
         whole.send(connection)
         closed = commits.finish_with(connection, self._statement("close_lanes", closing), flush=flush)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import select
@@ -118,6 +119,8 @@ _OPTIONS = {
     "lives": QueueOptions(lock_duration=30, default_time_to_live=600),
     "sized": QueueOptions(lock_duration=30, max_size=10_000_000),
     "unique": QueueOptions(lock_duration=30, requires_duplicate_detection=True),
+    "parts": QueueOptions(lock_duration=30, partitions=4),
+    "unique-parts": QueueOptions(lock_duration=30, partitions=4, requires_duplicate_detection=True),
     "watched": QueueOptions(lock_duration=30, policy=PoisonPolicy(disable_after_rollbacks=50)),
 }
 
@@ -136,9 +139,12 @@ def test_no_hot_operation_waits_under_a_lock(
     sender, receiver, theirs = one.sender(kind), one.receiver(kind), other.sender(kind)
     failure = RuntimeError("it failed")
     got: list[lazaretto.ReceivedMessage] = []
+    ids = itertools.count()
     calls: dict[str, Callable[[], object]] = {
         "send": lambda: sender.send(Message(b"x")),
         "send many": lambda: sender.send([Message(b"x")] * 10),
+        "send new": lambda: sender.send(Message(b"x", message_id=str(next(ids)))),
+        "send again": lambda: sender.send(Message(b"x", message_id="known")),
         "send large": lambda: sender.send(Message(b"x" * 5_000)),
         "receive": lambda: got.extend(receiver.receive(1)),
         "renew": lambda: receiver.renew_lock(got[0]),
@@ -311,7 +317,64 @@ def test_what_others_do_on_other_queues_is_not_waited_for(
         assert sender.send(Message(b"beside it")) == 2
 
 
-@pytest.mark.parametrize("kind", ["plain", "sized", "unique"])
+def test_an_id_is_sent_once_whichever_partition_each_message_goes_to(url: str) -> None:
+    options = QueueOptions(partitions=8, requires_session=True, requires_duplicate_detection=True)
+    found: list[list[int]] = []
+    with lazaretto.connect(url) as owner:
+        owner.create_queue("once", options)
+        start = threading.Barrier(4)
+
+        def send(host: int) -> None:
+            with lazaretto.connect(url) as broker:
+                sender = broker.sender("once")
+                start.wait()
+                numbers: list[int] = []
+                for first in range(0, 120, 3):
+                    # The sessions differ, and so do the partitions; the ids are the same.
+                    some = [
+                        Message(b"x", message_id=f"{n}", session_id=f"{n + host}")
+                        for n in range(first, first + 3)
+                    ]
+                    numbers += sender.send(some)
+                found.append(numbers)
+
+        threads = [threading.Thread(target=send, args=(host,)) for host in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [found[0]] * 4
+        assert owner.queue("once").counts.active == 120
+        assert owner.check() == []
+
+
+def test_a_new_id_waits_for_no_other_partition(
+    hosts: tuple[Broker, Broker], url: str, postgres: Server
+) -> None:
+    one, _ = hosts
+    one.create_queue("parts", QueueOptions(partitions=8, requires_duplicate_detection=True))
+    sender = one.sender("parts")
+    (number,) = sender.send([Message(b"x", message_id="known")])
+    store = store_of(one)
+    queue = store.read(lambda tx: tx.queues.by_path("parts"))
+    assert queue is not None
+    own = queue.lanes[number >> 36]
+    with psycopg.connect(postgres.url) as connection:
+        # As commits on all other partitions, that are not done yet.
+        lanes = [
+            lock_of(store._number, other, lane) for other in queue.lanes for lane in Lane if other != own
+        ]
+        connection.execute(
+            "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(lane) "
+            "FROM unnest(%s::bigint[]) AS lane",
+            (0x4C5A0002, store._number, lanes),
+        )
+        again, new = sender.send([Message(b"x", message_id=name) for name in ("known", "unknown-3")])
+        assert again == number
+        assert new >> 36 == number >> 36
+
+
+@pytest.mark.parametrize("kind", ["plain", "sized", "unique", "parts"])
 def test_hosts_that_do_all_at_once_lose_nothing_and_settle_nothing_twice(url: str, kind: str) -> None:
     sent: list[bytes] = []
     done: list[bytes] = []

@@ -338,13 +338,14 @@ WITH grown AS (
 SELECT 1 / count(*) FROM grown
 
 -- name: remember_sent
--- Remember the ids of the messages that stand last in a queue, and how many stand behind each.
+-- Remember the ids of the messages that stand last in a lane, and how many stand behind each.
 -- Differs because the server finds the numbers.
 -- locks: not looked at
 INSERT INTO lazaretto_message_ids (queue_id, message_id, partition_key, forget_after, sequence_number)
-SELECT :queue_id::bigint, message_id, partition_key, :forget_after::bigint, last.key - :main::bigint - behind
+SELECT [queue_of_lane :queue_id::bigint], message_id, partition_key, :forget_after::bigint,
+       last.key - :base::bigint - behind
 FROM unnest(:ids::text[], :partitions::text[], :behind::bigint[]) AS sent (message_id, partition_key, behind), (
-    SELECT key FROM lazaretto_messages WHERE key > :main AND key <= :main + :most::bigint
+    SELECT key FROM lazaretto_messages WHERE key > :main::bigint AND key <= :main + :most::bigint
     ORDER BY key DESC LIMIT 1) AS last
 ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
     sequence_number = excluded.sequence_number

@@ -192,25 +192,29 @@ class WholeTransaction(PgTransaction):
         super().begin(now)
         self.history.errors = {}
 
-    def start_sending(
-        self, queue: QueueRecord, messages: Sequence[NewMessage]
-    ) -> Callable[[], list[int]] | None:
-        if queue.partitions > 1:
-            return self._send_to_partitions(queue, messages)
-        if not queue.options.requires_duplicate_detection:
-            return self._send(queue, queue.queue_id, messages)
+    def start_sending(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
+        if queue.options.requires_duplicate_detection:
+            return self._send_new(queue, messages)
+        return self._send_all(queue, messages, {})
+
+    def _send_new(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
+        """Add messages whose ids were not sent before."""
         ids = [(message.message_id, message.partition_key or "") for message in messages]
-        known = self.message_ids.find_all(queue.queue_id, [given for given in ids if given[0] is not None])
+        # Whoever sends an id holds the lane of that id, also if its message goes to another one.
+        lanes = {
+            given: self.partitions.lane(queue, message.partition_key or message.message_id)
+            for given, message in zip(ids, messages, strict=True)
+            if given[0] is not None
+        }
+        known = self.message_ids.find_sent(lanes)
         places: dict[object, int] = {}
         new: list[NewMessage] = []
         for place, given in enumerate(ids):
             if given not in known and given not in places:
                 places[place if given[0] is None else given] = len(new)
                 new.append(messages[place])
-        sent = self._send(queue, queue.queue_id, new) if new else list
-        named = {given: len(new) - 1 - at for given, at in places.items() if not isinstance(given, int)}
-        if named:
-            self._remember(queue, named)
+        named = {at: given for given, at in places.items() if not isinstance(given, int)}
+        sent = self._send_all(queue, new, named) if new else list
         first = lower_bound(queue.queue_id)
 
         def keys() -> list[int]:
@@ -224,33 +228,39 @@ class WholeTransaction(PgTransaction):
 
         return keys
 
-    def _remember(self, queue: QueueRecord, named: Mapping[Any, int]) -> None:
-        """Remember the ids of messages that were just sent, and how many were sent behind each."""
-        window = round(queue.options.duplicate_detection_window * 1_000_000)
-        values = {
-            "queue_id": queue.queue_id,
-            "ids": texts((message_id for message_id, _ in named), _encode),
-            "partitions": texts((partition for _, partition in named), _encode),
-            "behind": numbers(named.values()),
-            "forget_after": self.whole.now + window,
-        }
-        self.whole.run("remember_sent", {**_places(queue.queue_id), **values})
-
-    def _send_to_partitions(
-        self, queue: QueueRecord, messages: Sequence[NewMessage]
-    ) -> Callable[[], list[int]] | None:
-        if queue.options.requires_duplicate_detection:
-            return None
-        sent = [
-            (places, self._send(queue, lane, [messages[place] for place in places]))
-            for lane, places in self.partitions.split(queue, messages).items()
-        ]
+    def _send_all(
+        self, queue: QueueRecord, messages: Sequence[NewMessage], named: Mapping[int, Any]
+    ) -> Callable[[], list[int]]:
+        """Add messages, each to its lane; `named`: the ids to remember, by the places of their messages."""
+        if queue.partitions == 1:
+            lanes: Mapping[int, Sequence[int]] = {queue.queue_id: range(len(messages))}
+        else:
+            lanes = self.partitions.split(queue, messages)
+        sent: list[tuple[Sequence[int], Callable[[], list[int]]]] = []
+        for lane, places in lanes.items():
+            sent.append((places, self._send(queue, lane, [messages[place] for place in places])))
+            behind = {named[place]: len(places) - 1 - at for at, place in enumerate(places) if place in named}
+            if behind:
+                self._remember(queue, lane, behind)
 
         def keys() -> list[int]:
             found = {place: key for places, some in sent for place, key in zip(places, some(), strict=True)}
             return [found[place] for place in range(len(messages))]
 
-        return keys
+        return sent[0][1] if len(sent) == 1 else keys
+
+    def _remember(self, queue: QueueRecord, lane: int, behind: Mapping[Any, int]) -> None:
+        """Remember the ids of messages that were just sent to a lane, and how many were sent behind each."""
+        window = round(queue.options.duplicate_detection_window * 1_000_000)
+        values = {
+            "queue_id": lane,
+            "ids": texts((message_id for message_id, _ in behind), _encode),
+            "partitions": texts((partition for _, partition in behind), _encode),
+            "behind": numbers(behind.values()),
+            "forget_after": self.whole.now + window,
+            "base": lower_bound(queue.queue_id),
+        }
+        self.whole.run("remember_sent", {**_places(lane), **values})
 
     def _send(self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages at the end of a lane, wherever that is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from lazaretto.store.sql.commit_context import Part
 
@@ -15,12 +15,14 @@ class MessageIdTables(Part):
         row = self._context.run("select_message_id", values).fetchone()
         return row[0] if row else None
 
-    def find_all(self, queue_id: int, ids: Iterable[tuple[str | None, str]]) -> dict[object, int]:
-        """Return the sequence numbers of those message ids, each with its partition key, that were sent."""
+    def find_sent(self, lanes: Mapping[tuple[str | None, str], int]) -> dict[object, int]:
+        """Return the sequence numbers of those message ids that were sent.
+
+        `lanes`: the lane of each id with its partition key.
+        """
         now = self._context.now
         asked = {
-            given: self._context.run("select_message_id", (queue_id, *given, now))
-            for given in dict.fromkeys(ids)
+            given: self._context.run("select_sent_id", (lane, *given, now)) for given, lane in lanes.items()
         }
         rows = {given: answer.fetchone() for given, answer in asked.items()}
         return {given: row[0] for given, row in rows.items() if row}

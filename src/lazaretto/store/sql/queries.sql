@@ -764,6 +764,12 @@ WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
 SELECT sequence_number FROM lazaretto_message_ids
 WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key AND forget_after > :now
 
+-- name: select_sent_id
+-- The same in the queue of a lane, which is named so that a commit knows what to hold.
+SELECT sequence_number FROM lazaretto_message_ids
+WHERE queue_id = [queue_of_lane :queue_id] AND message_id = :message_id AND partition_key = :partition_key
+    AND forget_after > :now
+
 -- name: insert_message_id
 -- Remember a message id.
 INSERT INTO lazaretto_message_ids

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.records import Notice
-from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.sql_transaction import SqlTransaction
-
-T = TypeVar("T")
+from lazaretto.store.sql.user_sql import SqlExclusive
 
 #: A statement's first word, behind comments and parentheses.
 _VERB = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([a-z]+)", re.DOTALL | re.IGNORECASE)
@@ -48,32 +46,28 @@ class _OneStatement(psycopg.Cursor[Any]):
         super()._execute_send(query, force_extended=True, binary=binary)
 
 
-class PgExclusive:
-    """The one writer, held by one caller until `commit` or `rollback`."""
+class PgExclusive(SqlExclusive):
+    """The one writer of a server's store, held by one caller until `commit` or `rollback`."""
+
+    errors = psycopg.Error
+    culprit = "a failure of the server"
 
     def __init__(
         self,
         connection: PgConnection,
         tx: SqlTransaction,
-        translated: Callable[[psycopg.Error], LazarettoError],
+        translate: Callable[[psycopg.Error], LazarettoError],
         save: Callable[[PgConnection], object],
         ended: Callable[[PgConnection, Mapping[int, int], Sequence[Notice]], None],
     ) -> None:
+        super().__init__(connection, tx)
         self._connection = connection
-        self._tx = tx
-        self._translated = translated
-        self._save = save
+        self._translate = translate
+        self._save_connection = save
         self._ended = ended
-        self._savepoints = 0
-
-    def _refuse_ended(self) -> None:
-        if not self._connection.in_transaction:
-            raise TransactionError(
-                "this transaction was rolled back by a failure of the server; "
-                "nothing was changed: begin a new one"
-            )
 
     def execute(self, sql: str, parameters: Any) -> Cursor:
+        """Run the user's SQL and return its cursor. Raises TransactionError for what it may not do."""
         self._refuse_ended()
         refused = refusal(sql)
         if refused:
@@ -87,42 +81,17 @@ class PgExclusive:
             self._connection.execute("RELEASE statement")
         except psycopg.Error as error:
             if raw.closed:
-                raise self._translated(error) from error
+                raise self._translate(error) from error
             self._connection.execute("ROLLBACK TO statement")
             raise
         return cursor
 
-    def savepoint(self) -> PgSavepoint:
-        self._refuse_ended()
-        self._savepoints += 1
-        return PgSavepoint(self._connection, f"user_{self._savepoints}")
+    def _save(self) -> None:
+        self._save_connection(self._connection)
 
-    def commit(self, operation: Operation[T]) -> T:
-        try:
-            self._refuse_ended()
-            while isinstance(answer := operation.run(self._tx), Again):
-                pass
-            self._tx.causes.save_counts()
-            self._save(self._connection)
-        except BaseException as error:
-            self.rollback()
-            if isinstance(error, psycopg.Error):
-                raise self._translated(error) from error
-            raise
-        self._ended(self._connection, self._tx.context.woken, self._tx.context.notices)
-        return answer
+    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+        self._ended(self._connection, woken, notices)
 
-    def rollback(self) -> None:
-        self._ended(self._connection, {}, ())
-
-
-class PgSavepoint:
-    """A point within the user's SQL to return to."""
-
-    def __init__(self, connection: PgConnection, name: str) -> None:
-        self._connection = connection
-        self._name = name
-        connection.execute(f"SAVEPOINT {name}")
-
-    def rollback(self) -> None:
-        self._connection.execute(f"ROLLBACK TO {self._name}")
+    def _translated(self, error: Exception) -> LazarettoError:
+        assert isinstance(error, psycopg.Error)
+        return self._translate(error)

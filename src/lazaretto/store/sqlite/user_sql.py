@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from lazaretto.errors import TransactionError
+from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.records import Notice
-from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.user_sql import SqlExclusive
 from lazaretto.store.sqlite.connection import translated
 from lazaretto.store.sqlite.store_file import WatchedFile
-
-T = TypeVar("T")
 
 _OWN = "lazaretto_"
 # What user SQL may not do here: end the transaction, reach other files, change settings.
@@ -50,8 +48,12 @@ _ON_TABLE = {
 }
 
 
-class SqliteExclusive:
-    """The one writer, held by one caller until `commit` or `rollback`."""
+class SqliteExclusive(SqlExclusive):
+    """The one writer of a file, held by one caller until `commit` or `rollback`."""
+
+    errors = sqlite3.Error
+    # By ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or a full disk.
+    culprit = "its own SQL or a failure of the disk"
 
     def __init__(
         self,
@@ -62,15 +64,14 @@ class SqliteExclusive:
         file: WatchedFile,
         ended: Callable[[Mapping[int, int], Sequence[Notice]], None],
     ) -> None:
+        super().__init__(connection, tx)
         self._connection = connection
-        self._tx = tx
         self._memory = memory
         self._where = where
         self._file = file
         self._ended = ended
         self._users = False
         self._refusal: str | None = None
-        self._savepoints = 0
         connection.set_authorizer(self._authorize)
 
     def _authorize(
@@ -87,15 +88,8 @@ class SqliteExclusive:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    def _refuse_ended(self) -> None:
-        # ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or a full disk ended it: what came now would stand by itself.
-        if not self._connection.in_transaction:
-            raise TransactionError(
-                "this transaction was rolled back by its own SQL or a failure of the disk; "
-                "nothing was changed: begin a new one"
-            )
-
     def execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        """Run the user's SQL and return its cursor. Raises TransactionError for what it may not do."""
         self._refuse_ended()
         self._users, self._refusal = True, None
         try:
@@ -110,29 +104,9 @@ class SqliteExclusive:
         finally:
             self._users = False
 
-    def savepoint(self) -> SqliteSavepoint:
-        self._refuse_ended()
-        self._savepoints += 1
-        return SqliteSavepoint(self._connection, f"user_{self._savepoints}")
-
-    def commit(self, operation: Operation[T]) -> T:
-        try:
-            self._refuse_ended()
-            while isinstance(answer := operation.run(self._tx), Again):
-                pass
-            self._tx.causes.save_counts()
-            self._file.refuse_gone()
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            self.rollback()
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self._where) from error
-            raise
-        self._end(self._tx.context.woken, self._tx.context.notices)
-        return answer
-
-    def rollback(self) -> None:
-        self._end({}, ())
+    def _save(self) -> None:
+        self._file.refuse_gone()
+        self._connection.execute("COMMIT")
 
     def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
         try:
@@ -142,14 +116,6 @@ class SqliteExclusive:
             # Also when a signal raises an exception: nobody could write any more.
             self._ended(woken, notices)
 
-
-class SqliteSavepoint:
-    """A point within the user's SQL to return to."""
-
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
-        self._connection = connection
-        self._name = name
-        connection.execute(f"SAVEPOINT {name}")
-
-    def rollback(self) -> None:
-        self._connection.execute(f"ROLLBACK TO {self._name}")
+    def _translated(self, error: Exception) -> LazarettoError:
+        assert isinstance(error, sqlite3.Error)
+        return translated(error, self._where)

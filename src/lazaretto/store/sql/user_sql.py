@@ -1,0 +1,99 @@
+"""The user's own SQL on the store's database: savepoints, and the commit with the broker's operations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from lazaretto.errors import LazarettoError, TransactionError
+from lazaretto.store.contract.records import Notice
+from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.sql.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+
+class UserConnection(Protocol):
+    """A connection with an open transaction."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def execute(self, sql: str, /) -> Any:
+        """Run a statement."""
+        ...
+
+
+class SqlSavepoint:
+    """A point within the user's SQL to return to."""
+
+    def __init__(self, connection: UserConnection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        connection.execute(f"SAVEPOINT {name}")
+
+    def rollback(self) -> None:
+        """Undo all changes since the savepoint."""
+        self._connection.execute(f"ROLLBACK TO {self._name}")
+
+
+class SqlExclusive(ABC):
+    """The one writer, held by one caller until `commit` or `rollback`."""
+
+    #: The database's errors.
+    errors: ClassVar[type[Exception]]
+    #: What may have rolled the transaction back, for the error that says so.
+    culprit: ClassVar[str]
+
+    def __init__(self, connection: UserConnection, tx: SqlTransaction) -> None:
+        self._user_connection = connection
+        self._tx = tx
+        self._savepoints = 0
+
+    @abstractmethod
+    def _save(self) -> None:
+        """Commit the database's transaction."""
+
+    @abstractmethod
+    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+        """Undo what is not committed, and let others write."""
+
+    @abstractmethod
+    def _translated(self, error: Exception) -> LazarettoError:
+        """Return a database's error as one of ours."""
+
+    def _refuse_ended(self) -> None:
+        # Whatever ran now would be a transaction of its own.
+        if not self._user_connection.in_transaction:
+            raise TransactionError(
+                f"this transaction was rolled back by {self.culprit}; nothing was changed: begin a new one"
+            )
+
+    def savepoint(self) -> SqlSavepoint:
+        """Create a savepoint. Raises TransactionError if the database has rolled the transaction back."""
+        self._refuse_ended()
+        self._savepoints += 1
+        return SqlSavepoint(self._user_connection, f"user_{self._savepoints}")
+
+    def commit(self, operation: Operation[T]) -> T:
+        """Run the operation, commit everything, and let others write."""
+        try:
+            self._refuse_ended()
+            while isinstance(answer := operation.run(self._tx), Again):
+                pass
+            self._tx.causes.save_counts()
+            self._save()
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, self.errors):
+                raise self._translated(error) from error
+            raise
+        self._end(self._tx.context.woken, self._tx.context.notices)
+        return answer
+
+    def rollback(self) -> None:
+        """Undo everything, and let others write."""
+        self._end({}, ())

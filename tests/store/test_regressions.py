@@ -139,7 +139,7 @@ def test_any_receiver_renews_a_lock_for_the_messages_own_queue(broker: Broker, c
     assert broker.queue("short").counts.dead_letter == 1
 
 
-def test_purge_deletes_a_number_given_twice_once(broker: Broker) -> None:
+def test_purge_sets_aside_a_number_given_twice_once(broker: Broker) -> None:
     broker.create_queue("q")
     (number,) = _send(broker, "q", b"one")
     receiver = broker.receiver("q")

@@ -156,10 +156,13 @@ def _fixed(format_: str, make: Callable[[Any], Any] | None = None) -> Reader:
     def read_plain(data: bytes, place: int, depth: int) -> tuple[Any, int]:
         return unpack(data, place)[0], place + size
 
-    def read_made(data: bytes, place: int, depth: int) -> tuple[Any, int]:
-        return make(unpack(data, place)[0]), place + size  # type: ignore[misc]
+    if make is None:
+        return read_plain
 
-    return read_plain if make is None else read_made
+    def read_made(data: bytes, place: int, depth: int) -> tuple[Any, int]:
+        return make(unpack(data, place)[0]), place + size
+
+    return read_made
 
 
 def _varying(width: int, make: Callable[[bytes], Any]) -> Reader:

@@ -7,8 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
@@ -44,6 +43,7 @@ from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.tools.closing import Closing
 from lazaretto.transaction import BrokerTransaction
 
 
@@ -91,7 +91,7 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk):
+class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, Closing):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or
@@ -341,11 +341,3 @@ class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk)
             if self._store.read(lambda tx: tx.workers.needs_heartbeat()):
                 self._store.run(Leave())
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,8 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
@@ -48,6 +47,7 @@ from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
 from lazaretto.steps import Do, Look, Steps, Wait, run_steps
 from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
+from lazaretto.tools.closing import Closing
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def waiting_for(
             check()
 
 
-class Receiver(MessageVerbs):
+class Receiver(MessageVerbs, Closing):
     """Receives from a queue, a subqueue, or one session. A context manager.
 
     Threads can share it. After closing, the locks on messages expire; the lock on a session is released
@@ -415,14 +415,6 @@ class Receiver(MessageVerbs):
     def _refuse_closed(self) -> None:
         if self._closed:
             raise BrokerClosed("this receiver is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def outcome_of(step: Do) -> Steps[Any]:

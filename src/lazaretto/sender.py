@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import msgspec
 
@@ -19,6 +18,7 @@ from lazaretto.model.messages import Message, StoredMessage, as_message
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.tools.closing import Closing
 
 #: What can be sent: a message, or a copy of one that was received or peeked at.
 Sendable = Message | StoredMessage
@@ -55,7 +55,7 @@ def send_operation(path: EntityPath, via: EntityPath | None, messages: list[NewM
     return Send(path, messages) if via is None else Send(via, messages, path.queue)
 
 
-class Sender:
+class Sender(Closing):
     """Sends to a queue or topic. Threads can share it. A context manager."""
 
     def __init__(self, store: Store, path: EntityPath, via: EntityPath | None = None) -> None:
@@ -115,16 +115,9 @@ class Sender:
         yield Do(CancelScheduled(self._path, check_numbers(sequence_numbers)))
 
     def close(self) -> None:
+        """Stop sending. Messages that were sent stay sent."""
         self._closed = True
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise BrokerClosed("this sender is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

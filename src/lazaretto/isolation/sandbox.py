@@ -8,8 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import cloudpickle
 
@@ -39,6 +38,7 @@ from lazaretto.isolation.verdict import NOT_RUN, Death, Status, Verdict, blame
 from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import WORKER_CRASHED
+from lazaretto.tools.closing import Closing
 
 Setup = Callable[[], Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]]
 #: Gets verdicts on items, by their places in the batch.
@@ -64,7 +64,7 @@ _TELL = 0.2
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
-class Sandbox:
+class Sandbox(Closing):
     """Runs a function over batches of items in a process of its own. A context manager; one thread.
 
     cloudpickle sends `setup` to that process. It is called there once, and returns a function that takes
@@ -406,14 +406,6 @@ class Sandbox:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise SandboxError("this sandbox is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _page_up(size: int) -> int:

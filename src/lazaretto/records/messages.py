@@ -26,7 +26,7 @@ _TEXTS = (
 )
 _KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_time", "properties")
 #: What the broker says of a message that it has: `peek` prints it, and sending it again leaves it out.
-_OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "locked_until", "error"} - {*_KNOWN}
+_OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "lock_token", "locked_until", "error"} - {*_KNOWN}
 
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)

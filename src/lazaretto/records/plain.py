@@ -116,6 +116,9 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
         found["state"] = message.state.value
         found["locked_until"] = plain(message.locked_until)
         found["error"] = message.error
+    elif isinstance(message, ReceivedMessage) and message.lock is not None:
+        found["lock_token"] = str(message.lock_token)
+        found["locked_until"] = plain(message.locked_until)
     return found | body_record(message.body)
 
 

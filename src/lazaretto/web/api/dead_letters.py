@@ -1,0 +1,136 @@
+"""Dead letters: pages, one with its history, and all of them as a stream of lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
+
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
+from lazaretto.errors import InvalidOption
+from lazaretto.model.messages import DeadLetter
+from lazaretto.records.plain import plain
+from lazaretto.web.access import Permission
+from lazaretto.web.json import json_of
+from lazaretto.web.routes import Call, OfQueue, route
+
+#: Columns of the listing as CSV, whose names are those of JSON.
+_COLUMNS = (
+    "sequence_number", "message_id", "reason", "description", "error_type", "error_message",
+    "dead_lettered", "enqueued", "generation", "fingerprint",
+)  # fmt: skip
+#: With what a cell begins that a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: Lines that go out together.
+_LINES = 100
+
+
+class FilterQuery(OfQueue, kw_only=True):
+    """Which dead letters: those that match every part. `numbers`: sequence numbers, with commas between."""
+
+    reason: str | None = None
+    error_type: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str | None = None
+    numbers: str | None = None
+    cause: int | None = None
+    message_id: str | None = None
+    where: str | None = None
+
+
+class PageQuery(FilterQuery, kw_only=True):
+    """`cursor`: the `next` or `previous` of another page."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    cursor: str | None = None
+    order: str = "-number"
+
+
+class ExportQuery(FilterQuery, kw_only=True):
+    format: Literal["jsonl", "csv"] = "jsonl"
+    messages: bool = True
+
+
+def filter_of(query: FilterQuery) -> DeadLetterFilter:
+    """Return the filter that the parameters make. Raises InvalidOption."""
+    given: dict[str, Any] = {
+        name: getattr(query, name)
+        for name in FilterQuery.__struct_fields__
+        if name not in ("queue", "numbers")
+    }
+    if query.numbers is not None:
+        parts = query.numbers.split(",")
+        if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+            raise InvalidOption("expected numbers to be sequence numbers with commas between")
+        given["sequence_numbers"] = tuple(map(int, parts))
+    return DeadLetterFilter(**given)
+
+
+@route("GET", "/dead-letters", Permission.READ_BODIES)
+async def list_dead_letters(call: Call, query: PageQuery) -> DeadLetterPage:
+    """List a page of the pending dead letters of a queue, with the first bytes of their bodies.
+
+    A search may end after a quarter of a second; `next` then continues it.
+    """
+    return await call.broker.dead_letter_page(
+        query.queue, filter_of(query), limit=query.limit, cursor=query.cursor, order=query.order
+    )
+
+
+@route("GET", "/dead-letters/export", Permission.READ_BODIES, media_types=("application/jsonl", "text/csv"))
+async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
+    """Stream all pending dead letters of a queue as JSON Lines, or without their messages as CSV."""
+    as_csv = query.format == "csv"
+    letters = call.broker.dead_letters(query.queue, filter_of(query), messages=query.messages and not as_csv)
+    # What is wrong with the request is said before the stream begins.
+    await call.broker.queue(query.queue)
+    made = _csv(letters) if as_csv else _jsonl(letters)
+    kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
+    name = f"dead-letters.{query.format}"
+    return StreamingResponse(
+        made, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )
+
+
+async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
+    lines: list[bytes] = []
+    async for letter in letters:
+        lines.append(json_of(letter))
+        if len(lines) == _LINES:
+            yield b"\n".join(lines) + b"\n"
+            lines = []
+    if lines:
+        yield b"\n".join(lines) + b"\n"
+
+
+async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(_COLUMNS)
+    number = 0
+    async for letter in letters:
+        writer.writerow([_cell(plain(getattr(letter, name))) for name in _COLUMNS])
+        number += 1
+        if number % _LINES == 0:
+            yield out.getvalue().encode()
+            out.seek(0)
+            out.truncate()
+    yield out.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+@route("GET", "/dead-letters/{number}", Permission.READ_BODIES)
+async def show_dead_letter(call: Call, number: int, query: OfQueue) -> DeadLetter:
+    """Show one dead letter with its whole history, even after its resolution."""
+    return await call.broker.dead_letter(query.queue, number)

@@ -1,0 +1,176 @@
+"""Queues, topics, subscriptions and their rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
+from lazaretto.errors import EntityExists
+from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.records.options import changes_from, options_from, rule_from
+from lazaretto.web.access import Permission
+from lazaretto.web.json import json_of
+from lazaretto.web.routes import Call, Query, route
+
+Options = dict[str, Any]
+
+
+class QueuesQuery(Query):
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    after: str | None = None
+    name_contains: str | None = None
+
+
+class OfTopic(Query, kw_only=True):
+    topic: str
+
+
+class OfSubscription(OfTopic, kw_only=True):
+    subscription: str
+
+
+class QueuePage(msgspec.Struct):
+    """Queues in the order of their paths. `next`: what `after` is on the next page; null on the last."""
+
+    items: list[QueueDescription]
+    next: str | None
+
+
+class Rules(msgspec.Struct):
+    """What a new subscription has: its options, and its rules instead of the default one."""
+
+    options: Options = {}
+    rules: list[dict[str, Any]] | None = None
+
+
+@route("GET", "/queues", Permission.SEE)
+async def list_queues(call: Call, query: QueuesQuery) -> QueuePage:
+    """List queues in the order of their paths, with counts of their messages."""
+    found = await call.broker.queues(limit=query.limit, after=query.after, name_contains=query.name_contains)
+    return QueuePage(found, found[-1].path if len(found) == query.limit else None)
+
+
+@route("GET", "/queues/{path:path}", Permission.SEE)
+async def show_queue(call: Call, path: str) -> QueueDescription:
+    """Show a queue: its options, its status, and exact counts of its messages."""
+    return await call.broker.queue(path)
+
+
+@route("PUT", "/queues/{path:path}", Permission.ADMINISTER, success=201)
+async def create_queue(call: Call, path: str, body: Options) -> QueueDescription | Response:
+    """Create a queue. If it exists with the same options, nothing changes and the answer is 200."""
+    options = options_from(QueueOptions, body)
+    try:
+        return await call.broker.create_queue(path, options)
+    except EntityExists:
+        found = await call.broker.queue(path)
+        if found.options != options:
+            raise
+        return Response(json_of(found), media_type="application/json")
+
+
+@route("PATCH", "/queues/{path:path}", Permission.ADMINISTER)
+async def update_queue(call: Call, path: str, body: Options) -> QueueDescription:
+    """Change the options that are given. Of a policy, only the options in it that are given change."""
+    current = await call.broker.queue(path)
+    changes: Any = changes_from(QueueOptions, body, current.options)
+    return await call.broker.update_queue(path, actor=call.actor, **changes)
+
+
+@route("DELETE", "/queues/{path:path}", Permission.ADMINISTER, success=204)
+async def delete_queue(call: Call, path: str) -> None:
+    """Delete a queue with all its messages and dead letters."""
+    await call.broker.delete_queue(path, actor=call.actor)
+
+
+@route("GET", "/topics", Permission.SEE)
+async def list_topics(call: Call) -> list[TopicDescription]:
+    """List all topics."""
+    return await call.broker.topics()
+
+
+@route("GET", "/topics/{path:path}", Permission.SEE)
+async def show_topic(call: Call, path: str) -> TopicDescription:
+    """Show a topic."""
+    return await call.broker.topic(path)
+
+
+@route("PUT", "/topics/{path:path}", Permission.ADMINISTER, success=201)
+async def create_topic(call: Call, path: str, body: Options) -> TopicDescription | Response:
+    """Create a topic. If it exists with the same options, nothing changes and the answer is 200."""
+    options = options_from(TopicOptions, body)
+    try:
+        return await call.broker.create_topic(path, options)
+    except EntityExists:
+        found = await call.broker.topic(path)
+        if found.options != options:
+            raise
+        return Response(json_of(found), media_type="application/json")
+
+
+@route("PATCH", "/topics/{path:path}", Permission.ADMINISTER)
+async def update_topic(call: Call, path: str, body: Options) -> TopicDescription:
+    """Change the options that are given."""
+    current = await call.broker.topic(path)
+    changes: Any = changes_from(TopicOptions, body, current.options)
+    return await call.broker.update_topic(path, actor=call.actor, **changes)
+
+
+@route("DELETE", "/topics/{path:path}", Permission.ADMINISTER, success=204)
+async def delete_topic(call: Call, path: str) -> None:
+    """Delete a topic with its subscriptions and all their messages."""
+    await call.broker.delete_topic(path, actor=call.actor)
+
+
+@route("GET", "/subscriptions", Permission.SEE)
+async def list_subscriptions(call: Call, query: OfTopic) -> list[SubscriptionDescription]:
+    """List the subscriptions of a topic, with their rules."""
+    return await call.broker.subscriptions(query.topic)
+
+
+@route("GET", "/subscriptions/{name:path}", Permission.SEE)
+async def show_subscription(call: Call, name: str, query: OfTopic) -> SubscriptionDescription:
+    """Show a subscription, with its rules."""
+    return await call.broker.subscription(query.topic, name)
+
+
+@route("PUT", "/subscriptions/{name:path}", Permission.ADMINISTER, success=201)
+async def create_subscription(call: Call, name: str, query: OfTopic, body: Rules) -> SubscriptionDescription:
+    """Create a subscription, with the rules that are given or one that takes every message."""
+    rules = None if body.rules is None else [rule_from(rule) for rule in body.rules]
+    options = options_from(QueueOptions, body.options)
+    return await call.broker.create_subscription(query.topic, name, options, rules)
+
+
+@route("PATCH", "/subscriptions/{name:path}", Permission.ADMINISTER)
+async def update_subscription(
+    call: Call, name: str, query: OfTopic, body: Options
+) -> SubscriptionDescription:
+    """Change the options that are given."""
+    current = await call.broker.subscription(query.topic, name)
+    changes: Any = changes_from(QueueOptions, body, current.queue.options)
+    return await call.broker.update_subscription(query.topic, name, actor=call.actor, **changes)
+
+
+@route("DELETE", "/subscriptions/{name:path}", Permission.ADMINISTER, success=204)
+async def delete_subscription(call: Call, name: str, query: OfTopic) -> None:
+    """Delete a subscription with all its messages and dead letters."""
+    await call.broker.delete_subscription(query.topic, name, actor=call.actor)
+
+
+@route("PUT", "/rules/{name:path}", Permission.ADMINISTER, success=201)
+async def add_rule(call: Call, name: str, query: OfSubscription, body: Options) -> SubscriptionDescription:
+    """Add a rule to a subscription."""
+    rule = rule_from({**body, "name": name})
+    return await call.broker.add_rule(query.topic, query.subscription, rule, actor=call.actor)
+
+
+@route("DELETE", "/rules/{name:path}", Permission.ADMINISTER)
+async def remove_rule(call: Call, name: str, query: OfSubscription) -> SubscriptionDescription:
+    """Remove a rule from a subscription."""
+    return await call.broker.remove_rule(query.topic, query.subscription, name, actor=call.actor)

@@ -1,0 +1,82 @@
+"""Events: a page after a position, or a stream that goes on where the client was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
+
+from lazaretto.engine.log import Event
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.web.access import Permission
+from lazaretto.web.json import json_of
+from lazaretto.web.routes import Call, Query, route
+
+#: Seconds after which a silent stream says something, so that proxies keep it open.
+_SILENCE = 15.0
+#: Milliseconds after which a client that lost its stream asks again.
+_RETRY = 3000
+
+
+class EventsQuery(Query):
+    """`after`: the position of the last event that is known. `wait`: seconds to wait for the first."""
+
+    after: Annotated[int, Meta(ge=0)] = 0
+    kind: str | None = None
+    queue: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class StreamQuery(Query):
+    """`after`: the position of the last event that is known; the default: what happens from now on."""
+
+    after: Annotated[int, Meta(ge=0)] | None = None
+    kind: str | None = None
+    queue: str | None = None
+
+
+@route("GET", "/events", Permission.SEE)
+async def list_events(call: Call, query: EventsQuery) -> list[Event]:
+    """List events after a position, oldest first."""
+    return await call.broker.events(
+        query.after, kind=query.kind, queue=query.queue, limit=query.limit, max_wait=query.wait
+    )
+
+
+@route("GET", "/events/stream", Permission.SEE, media_types=("text/event-stream",))
+async def stream_events(call: Call, query: StreamQuery) -> Response:
+    """Stream events as they happen (server-sent events).
+
+    The id of each is its position, so a client that comes back with `Last-Event-ID` misses none.
+    """
+    last = call.request.headers.get("last-event-id")
+    if last is not None and not (last.isascii() and last.isdigit() and len(last) < 19):
+        raise InvalidOption("expected Last-Event-ID to be the position of an event")
+    after = int(last) if last is not None else query.after
+    if after is None:
+        after = await call.broker.last_event()
+    # What is wrong with kind or queue is said before the stream begins.
+    await call.broker.events(after, kind=query.kind, queue=query.queue, limit=1)
+    return StreamingResponse(_stream(call, query, after), media_type="text/event-stream")
+
+
+async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncIterator[bytes]:
+    yield f"retry: {_RETRY}\n\n".encode()
+    while True:
+        try:
+            found = await call.broker.events(
+                after, kind=query.kind, queue=query.queue, limit=100, max_wait=_SILENCE
+            )
+        except LazarettoError:
+            # The client comes back, and learns what is wrong then.
+            return
+        if not found:
+            yield b": still here\n\n"
+        for event in found:
+            after = event.position
+            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, event.kind.encode(), json_of(event))
+        await asyncio.sleep(0)

@@ -1,0 +1,190 @@
+"""Messages: sent, received under a lock, settled by their lock tokens, and looked at."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from lazaretto.errors import InvalidMessage
+from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
+from lazaretto.receiver import Mode
+from lazaretto.records.messages import message_of
+from lazaretto.records.plain import iso, property_value
+from lazaretto.web.access import Permission
+from lazaretto.web.routes import Call, OfQueue, route
+
+#: How long a receive may wait for its first message, in seconds.
+_LONGEST_WAIT = 60.0
+
+Count = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class PeekQuery(OfQueue, kw_only=True):
+    """`start`: the lowest sequence number."""
+
+    subqueue: str | None = None
+    start: Annotated[int, Meta(ge=0)] = 0
+    limit: Count = 50
+
+
+class ReceiveQuery(OfQueue, kw_only=True):
+    """`wait`: seconds to wait for the first message."""
+
+    subqueue: str | None = None
+    limit: Count = 1
+    wait: Annotated[float, Meta(ge=0, le=_LONGEST_WAIT)] = 0.0
+    mode: Mode = "peek_lock"
+
+
+class SettleQuery(OfQueue, kw_only=True):
+    subqueue: str | None = None
+
+
+class Sent(msgspec.Struct):
+    """The sequence numbers of the messages, in their order."""
+
+    sequence_numbers: list[int]
+
+
+class Verb(enum.Enum):
+    """How messages are settled."""
+
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    DEAD_LETTER = "dead_letter"
+    DEFER = "defer"
+    INVALID = "invalid"
+    RELEASE = "release"
+
+
+class Settlement(msgspec.Struct, forbid_unknown_fields=True):
+    """How the messages that are held under lock tokens are settled: all of them, or none.
+
+    `error`: of the failed attempt. `delay`: seconds until an abandoned message is tried again. `reason`,
+    `description`: of a dead letter. `properties`: application properties to add.
+    """
+
+    verb: Verb
+    lock_tokens: Annotated[list[uuid.UUID], Meta(min_length=1, max_length=1000)]
+    error: str | None = None
+    delay: float | None = None
+    reason: str | None = None
+    description: str | None = None
+    properties: dict[str, Any] | None = None
+
+
+class Renewal(msgspec.Struct, forbid_unknown_fields=True):
+    lock_tokens: Annotated[list[uuid.UUID], Meta(min_length=1, max_length=1000)]
+
+
+class Renewed(msgspec.Struct):
+    """Until when the locks hold now: the earliest."""
+
+    locked_until: str
+
+
+class Numbers(msgspec.Struct, forbid_unknown_fields=True):
+    sequence_numbers: Annotated[list[int], Meta(min_length=1, max_length=1000)]
+
+
+@route("POST", "/messages", Permission.SEND, success=201)
+async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
+    """Send a message, or an array of messages in one commit, to a queue or a topic.
+
+    The body of a message is "body", a text or any JSON, which is sent as it is spelled; or "body_base64".
+    """
+    numbers = await call.broker.sender(query.queue).send(_messages_of(bytes(body)))
+    return Sent([numbers] if isinstance(numbers, int) else list(numbers))
+
+
+def _messages_of(given: bytes) -> list[Message]:
+    rows = [given]
+    if given.lstrip()[:1] == b"[":
+        rows = [bytes(row) for row in msgspec.json.decode(given, type=list[msgspec.Raw])]
+    found = []
+    for place, row in enumerate(rows):
+        try:
+            found.append(message_of(row, _LIKE))
+        except ValueError as error:
+            raise InvalidMessage(f"message {place}: {error}") from None
+    return found
+
+
+_LIKE = Message(b"")
+
+
+@route("GET", "/messages", Permission.READ_BODIES)
+async def peek(call: Call, query: PeekQuery) -> list[PeekedMessage]:
+    """Look at messages in the order of their numbers, without a lock."""
+    return await call.broker.peek(query.queue, query.limit, query.start, subqueue=query.subqueue)
+
+
+@route("POST", "/messages/receive", Permission.RECEIVE)
+async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
+    """Receive messages in order, each with the token of its lock; wait for the first one.
+
+    `mode=receive_and_delete` deletes them at once.
+    """
+    async with call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode) as receiver:
+        return await receiver.receive(query.limit, query.wait)
+
+
+@route("POST", "/messages/receive-deferred", Permission.RECEIVE)
+async def receive_deferred(call: Call, query: SettleQuery, body: Numbers) -> list[ReceivedMessage]:
+    """Receive deferred messages by their numbers: all of them, or none."""
+    receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
+    return await receiver.receive_deferred(body.sequence_numbers)
+
+
+@route("POST", "/messages/cancel", Permission.SEND, success=204)
+async def cancel_scheduled(call: Call, query: OfQueue, body: Numbers) -> None:
+    """Cancel scheduled messages by their numbers: all of them, or none."""
+    await call.broker.sender(query.queue).cancel(body.sequence_numbers)
+
+
+@route("POST", "/messages/settle", Permission.RECEIVE, success=204)
+async def settle(call: Call, query: SettleQuery, body: Settlement) -> None:
+    """Settle messages that are held under lock tokens: all of them, or none."""
+    receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
+    held = await receiver.messages_held(body.lock_tokens)
+    properties = None
+    if body.properties is not None:
+        properties = {name: _property(name, value) for name, value in body.properties.items()}
+    match body.verb:
+        case Verb.COMPLETE:
+            await receiver.complete(held)
+        case Verb.ABANDON:
+            await receiver.abandon(held, error=body.error, delay=body.delay, properties=properties)
+        case Verb.DEAD_LETTER:
+            await receiver.dead_letter(
+                held,
+                reason=body.reason,
+                description=body.description,
+                error=body.error,
+                properties=properties,
+            )
+        case Verb.DEFER:
+            await receiver.defer(held, properties=properties)
+        case Verb.INVALID:
+            await receiver.invalid(held, error=body.error)
+        case Verb.RELEASE:
+            await receiver.release(held)
+
+
+def _property(name: str, value: Any) -> Any:
+    try:
+        return property_value(value)
+    except ValueError as error:
+        raise InvalidMessage(f"property {name!r}: {error}") from None
+
+
+@route("POST", "/messages/renew", Permission.RECEIVE)
+async def renew(call: Call, query: SettleQuery, body: Renewal) -> Renewed:
+    """Renew the locks of messages for their queue's lock duration from now."""
+    receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
+    until = await receiver.renew_lock(await receiver.messages_held(body.lock_tokens))
+    return Renewed(iso(until))

@@ -1,0 +1,49 @@
+"""Repairs: how they stand, and what became of their letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from lazaretto.model.repairs import RepairedLetter, RepairStatus
+from lazaretto.web.access import Permission
+from lazaretto.web.routes import Call, Query, route
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class RepairsQuery(Query):
+    queue: str | None = None
+    limit: Limit = 100
+
+
+class LettersQuery(Query):
+    """`skipped`: only those that were not sent back."""
+
+    skipped: bool = False
+    limit: Limit = 100
+
+
+@route("GET", "/repairs", Permission.SEE)
+async def list_repairs(call: Call, query: RepairsQuery) -> list[RepairStatus]:
+    """List repairs, the newest first."""
+    return await call.broker.repairs(query.queue, limit=query.limit)
+
+
+@route("GET", "/repairs/{name}", Permission.SEE)
+async def show_repair(call: Call, name: str) -> RepairStatus:
+    """Show how a repair stands."""
+    return await (await call.broker.repair(name)).status()
+
+
+@route("GET", "/repairs/{name}/letters", Permission.SEE)
+async def list_repaired(call: Call, name: str, query: LettersQuery) -> list[RepairedLetter]:
+    """List what became of a repair's letters."""
+    found: list[RepairedLetter] = []
+    repair = await call.broker.repair(name)
+    async for letter in repair.letters(skipped=query.skipped):
+        found.append(letter)
+        if len(found) == query.limit:
+            break
+    return found

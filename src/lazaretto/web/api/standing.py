@@ -1,0 +1,69 @@
+"""How the store stands: queues in trouble first, workers, claims, sessions, breakers, the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from lazaretto.engine.entities.overview import Status
+from lazaretto.engine.log import AuditEntry
+from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
+from lazaretto.web.access import Permission
+from lazaretto.web.routes import Call, OfQueue, Query, route
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class OverviewQuery(Query):
+    limit: Limit = 50
+    name_contains: str | None = None
+
+
+class AuditQuery(Query):
+    queue: str | None = None
+    limit: Limit = 100
+
+
+class SessionQuery(OfQueue):
+    session: str
+
+
+class HeldQuery(OfQueue):
+    limit: Limit = 100
+
+
+@route("GET", "/overview", Permission.SEE)
+async def overview(call: Call, query: OverviewQuery) -> Status:
+    """Tell how queues and subscriptions stand, those in trouble first."""
+    return await call.broker.status(limit=query.limit, name_contains=query.name_contains)
+
+
+@route("GET", "/sessions", Permission.SEE)
+async def list_sessions(call: Call, query: OfQueue) -> list[str]:
+    """List the sessions of a queue that have messages or a state."""
+    return await call.broker.sessions(query.queue)
+
+
+@route("GET", "/session", Permission.SEE)
+async def show_session(call: Call, query: SessionQuery) -> SessionDescription:
+    """Show how a session stands."""
+    return await call.broker.session(query.queue, query.session)
+
+
+@route("GET", "/held-sessions", Permission.SEE)
+async def list_held_sessions(call: Call, query: HeldQuery) -> list[HeldSession]:
+    """List the sessions of a queue that a poison message holds."""
+    return await call.broker.held_sessions(query.queue, limit=query.limit)
+
+
+@route("GET", "/breaker", Permission.SEE)
+async def show_breaker(call: Call, query: OfQueue) -> BreakerDescription:
+    """Show how a queue's breaker stands."""
+    return await call.broker.breaker(query.queue)
+
+
+@route("GET", "/audit", Permission.SEE)
+async def list_audit(call: Call, query: AuditQuery) -> list[AuditEntry]:
+    """List what operators did, the latest first."""
+    return await call.broker.audit(queue=query.queue, limit=query.limit)

@@ -1,0 +1,136 @@
+"""The ASGI application: checks each request, hands it to its route, and tells errors as problems."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Mapping
+from starlette.types import ASGIApp
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.web import api
+from lazaretto.web.access import Access, Identity, Permission
+from lazaretto.web.json import json_of
+from lazaretto.web.openapi import document
+from lazaretto.web.origin import check_host, check_origin
+from lazaretto.web.problems import problem_of
+from lazaretto.web.refusals import HttpError
+from lazaretto.web.routes import ROUTES, Call, Route, answer_of
+
+_log = logging.getLogger("lazaretto.web")
+
+PREFIX = "/api/v1"
+_NOBODY = Identity("-", ())
+
+#: What every answer says to browsers.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def web_app(
+    broker: AsyncBroker, access: Access, *, host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]")
+) -> ASGIApp:
+    """Return the HTTP API of a broker as an ASGI application, to be served or mounted in another one.
+
+    `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
+    site reaches a server on the same machine.
+    """
+    names = frozenset(name.lower() for name in host_names)
+
+    def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await _answered(request, route, broker, access, names)
+
+        return answer
+
+    async def describe(request: Request) -> Response:
+        check_host(request.headers.get("host"), names)
+        return Response(json_of(document(PREFIX)), media_type="application/json")
+
+    async def live(request: Request) -> Response:
+        return Response(b"ok\n", media_type="text/plain")
+
+    async def ready(request: Request) -> Response:
+        await broker.last_event()
+        return Response(b"ready\n", media_type="text/plain")
+
+    assert api.MODULES
+    mappings = [Mapping(PREFIX + one.path, endpoint(one), methods=[one.method]) for one in ROUTES]
+    mappings += [
+        Mapping("/openapi.json", describe),
+        Mapping("/healthz", live),
+        Mapping("/readyz", ready),
+    ]
+    return Starlette(
+        routes=mappings,
+        exception_handlers={
+            LazarettoError: _told,
+            HTTPException: _told_of_http,
+            Exception: _told_of_fault,
+        },
+    )
+
+
+async def _answered(
+    request: Request, route: Route, broker: AsyncBroker, access: Access, names: frozenset[str]
+) -> Response:
+    began, number = time.perf_counter(), secrets.token_hex(8)
+    identity = _NOBODY
+    try:
+        check_host(request.headers.get("host"), names)
+        check_origin(request.method, request.headers)
+        identity = access.identify(request.headers.get("authorization"))
+        found = await answer_of(route, Call(broker, identity, request))
+        response = found if isinstance(found, Response) else _as_json(found, route)
+        who = identity.name
+    except LazarettoError as error:
+        if isinstance(error, EntityNotFound) and not identity.may(Permission.SEE, None):
+            # The error names entities that are there, for whoever may see them all.
+            error = EntityNotFound()
+        response, who = problem_of(error), identity.name
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers["X-Request-Id"] = number
+    _log.debug(
+        "%s %s %s %s: %d in %.1f ms", number, who, route.method, route.path, response.status_code,
+        (time.perf_counter() - began) * 1000,
+    )  # fmt: skip
+    return response
+
+
+def _as_json(found: object, route: Route) -> Response:
+    if found is None:
+        return Response(status_code=204)
+    return Response(json_of(found), route.success, media_type="application/json")
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LazarettoError)
+    return problem_of(error)
+
+
+async def _told_of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        told = problem_of(HttpError("method_not_allowed", f"expected another method than {request.method}"))
+        told.headers.update(error.headers or {})
+        return told
+    return problem_of(HttpError("route_not_found", "expected a path of this API, which /openapi.json lists"))
+
+
+async def _told_of_fault(request: Request, error: Exception) -> Response:
+    return problem_of(HttpError("internal_error", "the server met a fault; its log tells more"))

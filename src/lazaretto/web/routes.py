@@ -1,0 +1,199 @@
+"""The table of routes: method, path, permission, and what goes in and out, by each handler's types."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import suggestion
+from lazaretto.web.access import Identity, Permission
+from lazaretto.web.refusals import HttpError
+
+#: Bytes of a request's body, beside what a message may have.
+MOST_BYTES: Final = 512 * 1024 * 1024
+
+
+class Query(msgspec.Struct, kw_only=True):
+    """The parameters of a request's query. Subclasses name them; an unknown one is refused."""
+
+
+class OfQueue(Query, kw_only=True):
+    """The parameters of a request about one queue. `queue`: its path."""
+
+    queue: str
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """One request: the broker, who asks, and the request itself."""
+
+    broker: AsyncBroker
+    identity: Identity
+    request: Request
+
+    def require(self, permission: Permission, path: str | None) -> None:
+        """Raise NotPermitted unless the caller may do so on another entity too."""
+        self.identity.require(permission, path)
+
+    @property
+    def actor(self) -> str:
+        return self.identity.name
+
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """A route. `query`, `body` and `answer`: types; None: there is none. `entity`: where the path names one.
+
+    `success`: the status of an answer.
+    """
+
+    method: str
+    path: str
+    permission: Permission
+    handler: Handler
+    query: type[Query] | None
+    body: Any
+    answer: Any
+    path_names: tuple[str, ...]
+    success: int
+    media_types: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the handler's docstring."""
+        return (self.handler.__doc__ or self.name).strip().partition("\n")[0]
+
+
+#: All routes, in the order of their modules.
+ROUTES: Final[list[Route]] = []
+
+
+def route(
+    method: str,
+    path: str,
+    permission: Permission,
+    *,
+    success: int = 200,
+    media_types: tuple[str, ...] = ("application/json",),
+) -> Callable[[Handler], Handler]:
+    """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
+
+    Other parameters are parts of the path, texts or numbers.
+    """
+
+    def add(handler: Handler) -> Handler:
+        hints = typing.get_type_hints(handler, include_extras=True)
+        names = [name for name in inspect.signature(handler).parameters if name != "call"]
+        ROUTES.append(
+            Route(
+                method=method,
+                path=path,
+                permission=permission,
+                handler=handler,
+                query=hints.get("query"),
+                body=hints.get("body"),
+                answer=hints.get("return"),
+                path_names=tuple(name for name in names if name not in ("query", "body")),
+                success=success,
+                media_types=media_types,
+            )
+        )
+        return handler
+
+    return add
+
+
+def query_of(kind: type[Query], request: Request) -> Query:
+    """Return the parameters of a request. Raises InvalidOption."""
+    known = kind.__struct_fields__
+    given: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise InvalidOption(f"unknown parameter {name!r}{suggestion(name, known)}")
+        if name in given:
+            raise InvalidOption(f"expected the parameter {name!r} once, got it twice")
+        given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidOption(f"parameters: {_told(error)}") from None
+
+
+def body_of(kind: Any, content: bytes) -> Any:
+    """Return the JSON of a request's body as a type. Raises HttpError, InvalidOption."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidOption(f"body: {_told(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError("bad_request", f"expected JSON: {error}") from None
+
+
+def _told(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+async def content_of(request: Request, most: int) -> bytes:
+    """Return a request's body. Raises HttpError as soon as it is known to be over `most` bytes."""
+    too_large = HttpError("request_too_large", f"expected at most {most} bytes, got more")
+    length = request.headers.get("content-length")
+    if length is not None and (not length.isdigit() or int(length) > most):
+        raise too_large
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def answer_of(route: Route, call: Call) -> Response | Any:
+    """Do what a request asks for, and return its answer. Raises LazarettoError."""
+    request = call.request
+    given: dict[str, Any] = {}
+    types = typing.get_type_hints(route.handler) if route.path_names else {}
+    for name in route.path_names:
+        text = request.path_params[name]
+        try:
+            given[name] = msgspec.convert(text, types[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidOption(f"{name}: {_told(error)}") from None
+    if route.query is not None:
+        given["query"] = query_of(route.query, request)
+    elif request.query_params:
+        raise InvalidOption(f"unknown parameter {next(iter(request.query_params))!r}; there are none")
+    call.require(route.permission, _entity(given))
+    if route.body is not None:
+        content = await content_of(request, MOST_BYTES)
+        given["body"] = content if route.body is bytes else body_of(route.body, content)
+    return await route.handler(call, **given)
+
+
+def _entity(given: dict[str, Any]) -> str | None:
+    """Return the entity that a request is about; None: about all of them."""
+    if "path" in given:
+        return str(given["path"])
+    query = given.get("query")
+    for name in ("queue", "topic"):
+        value = getattr(query, name, None)
+        if value is not None:
+            return str(value)
+    return None

@@ -1,0 +1,79 @@
+"""The server of the HTTP API: one event loop, on this machine unless it has tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+import uvicorn
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.errors import InvalidOption
+from lazaretto.web.access import Access
+from lazaretto.web.app import web_app
+
+#: Seconds that clients have to take their answers when the server ends.
+_GRACE: Final = 1
+
+
+class WebServer:
+    """A running server. `port`: where clients connect."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+@contextlib.asynccontextmanager
+async def open_web(
+    broker: AsyncBroker,
+    access: Access,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    host_names: Iterable[str] = (),
+) -> AsyncIterator[WebServer]:
+    """Serve the HTTP API while the context lasts.
+
+    `port`: 0 for a free one, which is in `WebServer.port` then. `host_names`: names in `Host` beside those of
+    this machine. Raises InvalidOption for an address beyond this machine, because nothing is encrypted.
+    """  # fmt: skip
+    if not _is_loopback(host):
+        raise InvalidOption(
+            f"expected an address of this machine, such as 127.0.0.1, got {host!r}; "
+            "put a proxy that speaks TLS in front of it"
+        )
+    app = web_app(broker, access, host_names=("localhost", "127.0.0.1", "[::1]", *host_names))
+    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", server_header=False,
+        timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    serving = asyncio.ensure_future(_serve(server, listening))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        yield WebServer(listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    # Signals are the command's, which ends this context.
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[listening])
+    await server.main_loop()
+    await server.shutdown(sockets=[listening])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

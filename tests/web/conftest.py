@@ -1,0 +1,77 @@
+"""The HTTP API of a store, on a free port, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+from door.conftest import broker, pytest_generate_tests, url
+
+from lazaretto import aio
+from lazaretto.web import Access, Grant, Identity, Role, open_web
+
+__all__ = ["broker", "pytest_generate_tests", "url"]
+
+TOKENS = {
+    "admin": (Grant(Role.ADMIN),),
+    "viewer": (Grant(Role.VIEWER),),
+    "operator": (Grant(Role.OPERATOR),),
+    "client": (Grant(Role.CLIENT),),
+    "shop": (Grant(Role.ADMIN, "shop/*"),),
+}
+
+
+class Served(NamedTuple):
+    """A server, and what makes a client of somebody: of nobody for None."""
+
+    port: int
+    client: Callable[[str | None], httpx.Client]
+
+
+@pytest.fixture
+def served(url: str) -> Iterator[Served]:
+    """The API, served by a thread."""
+    started, ports, ended, loops = threading.Event(), [], asyncio.Event(), []
+    access = Access((f"token-of-{name}", Identity(name, grants)) for name, grants in TOKENS.items())
+
+    async def serve() -> None:
+        async with await aio.connect(url) as one, open_web(one, access, port=0) as server:
+            ports.append(server.port)
+            loops.append(asyncio.get_running_loop())
+            started.set()
+            await ended.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(20)
+    clients: list[httpx.Client] = []
+
+    def client(name: str | None) -> httpx.Client:
+        headers = {} if name is None else {"Authorization": f"Bearer token-of-{name}"}
+        clients.append(
+            httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}/api/v1", headers=headers, timeout=30)
+        )
+        return clients[-1]
+
+    yield Served(ports[0], client)
+    for one in clients:
+        one.close()
+    loops[0].call_soon_threadsafe(ended.set)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def api(served: Served) -> httpx.Client:
+    """A client that may do everything."""
+    return served.client("admin")

@@ -1,0 +1,255 @@
+"""The HTTP API, as a program in any language uses it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+
+from .conftest import Served
+
+
+def send(api: httpx.Client, *bodies: Any, queue: str = "q") -> list[int]:
+    answer = api.post("/messages", params={"queue": queue}, json=[{"body": body} for body in bodies])
+    assert answer.status_code == 201, answer.text
+    numbers: list[int] = answer.json()["sequence_numbers"]
+    return numbers
+
+
+def receive(api: httpx.Client, queue: str = "q", **parameters: Any) -> list[dict[str, Any]]:
+    answer = api.post("/messages/receive", params={"queue": queue, **parameters})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()
+    return found
+
+
+def settle(
+    api: httpx.Client, verb: str, *messages: dict[str, Any], queue: str = "q", **how: Any
+) -> httpx.Response:
+    tokens = [message["lock_token"] for message in messages]
+    return api.post(
+        "/messages/settle", params={"queue": queue}, json={"verb": verb, "lock_tokens": tokens, **how}
+    )
+
+
+class TestMessages:
+    """Sent, received, settled."""
+
+    def test_there_and_back(self, broker: Broker, api: httpx.Client) -> None:
+        message = {
+            "body_base64": base64.b64encode(b"\xff\0").decode(), "message_id": "m", "subject": "s",
+            "properties": {"text": "t", "number": 5, "raw": {"base64": "AAE="}},
+        }  # fmt: skip
+        assert api.post("/messages", params={"queue": "q"}, json=message).json() == {"sequence_numbers": [1]}
+        (found,) = broker.peek("q")
+        assert (found.body, found.message_id, found.subject) == (b"\xff\0", "m", "s")
+        assert found.properties == {"text": "t", "number": 5, "raw": b"\0\1"}
+        (taken,) = receive(api)
+        for name, value in message.items():
+            assert taken[name] == value
+        assert settle(api, "complete", taken).status_code == 204
+        assert broker.peek("q") == []
+
+    def test_a_body_of_json_is_sent_as_it_is_spelled(self, broker: Broker, api: httpx.Client) -> None:
+        content = b'{"body": {"price": 1.10, "big": 12345678901234567890123}}'
+        assert api.post("/messages", params={"queue": "q"}, content=content).status_code == 201
+        assert broker.peek("q")[0].body == b'{"price": 1.10, "big": 12345678901234567890123}'
+
+    def test_every_verb(self, broker: Broker, api: httpx.Client) -> None:
+        send(api, "a", "b", "c", "d", "e")
+        a, b, c, d, e = receive(api, limit=5)
+        assert settle(api, "complete", a).status_code == 204
+        assert settle(api, "abandon", b, error="no", properties={"k": 1}).status_code == 204
+        assert settle(api, "dead_letter", c, reason="R", description="D").status_code == 204
+        assert settle(api, "defer", d).status_code == 204
+        assert settle(api, "release", e).status_code == 204
+        states = {m["body"]: m["state"] for m in api.get("/messages", params={"queue": "q"}).json()}
+        assert states == {"b": "active", "d": "deferred", "e": "active"}
+        letter = api.get(f"/dead-letters/{c['sequence_number']}", params={"queue": "q"}).json()
+        assert (letter["reason"], letter["description"]) == ("R", "D")
+        numbers = {"sequence_numbers": [d["sequence_number"]]}
+        (deferred,) = api.post("/messages/receive-deferred", params={"queue": "q"}, json=numbers).json()
+        assert settle(api, "invalid", deferred, error="bad").status_code == 204
+        assert api.get("/queues/q").json()["counts"]["dead_letter"] == 2
+
+    def test_a_lock_is_renewed_and_lost(self, broker: Broker, api: httpx.Client) -> None:
+        send(api, "a")
+        (taken,) = receive(api)
+        tokens = {"lock_tokens": [taken["lock_token"]]}
+        answer = api.post("/messages/renew", params={"queue": "q"}, json=tokens)
+        assert answer.json()["locked_until"] >= taken["locked_until"]
+        settle(api, "complete", taken)
+        lost = settle(api, "complete", taken)
+        assert lost.status_code == 409
+        assert lost.headers["content-type"] == "application/problem+json"
+        assert (lost.json()["code"], lost.json()["sequence_numbers"]) == ("message_lock_lost", [1])
+
+    def test_a_receive_waits(self, broker: Broker, api: httpx.Client) -> None:
+        found: list[Any] = []
+        waiting = threading.Thread(target=lambda: found.extend(receive(api, wait=20)))
+        waiting.start()
+        broker.sender("q").send(Message(b"late"))
+        waiting.join(20)
+        assert [m["body"] for m in found] == ["late"]
+
+    def test_received_and_deleted(self, broker: Broker, api: httpx.Client) -> None:
+        send(api, "a")
+        (taken,) = receive(api, mode="receive_and_delete")
+        assert "lock_token" not in taken
+        assert broker.peek("q") == []
+
+    def test_scheduled_and_cancelled(self, broker: Broker, api: httpx.Client) -> None:
+        message = {"body": "x", "scheduled_enqueue_time": "2999-01-01T00:00:00Z"}
+        numbers = api.post("/messages", params={"queue": "q"}, json=message).json()
+        assert api.get("/queues/q").json()["counts"]["scheduled"] == 1
+        assert api.post("/messages/cancel", params={"queue": "q"}, json=numbers).status_code == 204
+        assert api.get("/queues/q").json()["counts"]["scheduled"] == 0
+
+
+class TestEntities:
+    """Made, changed, listed, deleted; with slashes in their paths."""
+
+    def test_a_queue(self, broker: Broker, api: httpx.Client) -> None:
+        options = {"lock_duration": 30, "policy": {"receive_retry_count": 2, "on_poison": "drop"}}
+        assert api.put("/queues/shop/orders", json=options).status_code == 201
+        assert api.put("/queues/shop/orders", json=options).status_code == 200
+        assert api.put("/queues/shop/orders", json={}).json()["code"] == "entity_exists"
+        made = broker.queue("shop/orders").options
+        assert (made.lock_duration, made.policy.receive_retry_count) == (30, 2)
+        assert api.patch("/queues/shop/orders", json={"policy": {"max_retry_cycles": 1}}).status_code == 200
+        policy = broker.queue("shop/orders").options.policy
+        assert (policy.receive_retry_count, policy.max_retry_cycles) == (2, 1)
+        assert api.get("/queues/shop%2Forders").json()["path"] == "shop/orders"
+        assert api.delete("/queues/shop/orders").status_code == 204
+        assert api.get("/queues/shop/orders").status_code == 404
+
+    def test_pages_of_queues(self, broker: Broker, api: httpx.Client) -> None:
+        for number in range(5):
+            broker.create_queue(f"a{number}")
+        seen, after = [], None
+        while True:
+            page = api.get(
+                "/queues", params={"limit": 2} | ({} if after is None else {"after": after})
+            ).json()
+            seen += [queue["path"] for queue in page["items"]]
+            after = page["next"]
+            if after is None:
+                break
+        assert seen == [queue.path for queue in broker.queues()]
+
+    def test_a_topic(self, broker: Broker, api: httpx.Client) -> None:
+        assert api.put("/topics/t", json={}).status_code == 201
+        rules = [{"name": "big", "filter": {"kind": "sql", "expression": "size > 5"}}]
+        made = api.put("/subscriptions/s", params={"topic": "t"}, json={"rules": rules})
+        assert made.status_code == 201, made.text
+        where = {"topic": "t", "subscription": "s"}
+        rule = {"filter": {"kind": "correlation", "subject": "x"}, "action": {"expression": "SET a = 1"}}
+        assert api.put("/rules/mine", params=where, json=rule).status_code == 201
+        assert send(api, "x", queue="t") == [1]
+        assert api.get("/subscriptions/s", params={"topic": "t"}).json()["queue"]["counts"]["active"] == 0
+        assert api.delete("/rules/big", params=where).status_code == 200
+        assert [rule.name for rule in broker.subscription("t", "s").rules] == ["mine"]
+        assert api.get("/topics").json()[0]["path"] == "t"
+        assert api.delete("/subscriptions/s", params={"topic": "t"}).status_code == 204
+        assert api.delete("/topics/t").status_code == 204
+
+
+class TestDeadLetters:
+    """Pages, searches, causes, exports."""
+
+    @pytest.fixture(autouse=True)
+    def letters(self, broker: Broker) -> None:
+        broker.create_queue("d", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+        sender, receiver = broker.sender("d"), broker.receiver("d")
+        sender.send([Message(json.dumps({"n": n}).encode(), message_id=f"=m{n}") for n in range(25)])
+        for message in receiver.receive(25):
+            receiver.dead_letter(message, reason="Odd" if message.sequence_number % 2 else "Even")
+
+    def test_pages(self, api: httpx.Client) -> None:
+        first = api.get("/dead-letters", params={"queue": "d", "limit": 10}).json()
+        assert [letter["sequence_number"] for letter in first["letters"]] == list(range(25, 15, -1))
+        cursor = {"queue": "d", "limit": 10, "cursor": first["next"]}
+        second = api.get("/dead-letters", params=cursor).json()
+        assert [letter["sequence_number"] for letter in second["letters"]] == list(range(15, 5, -1))
+        other = api.get("/dead-letters", params={**cursor, "reason": "Odd"})
+        assert other.json()["code"] == "invalid_option"
+
+    def test_filters(self, api: httpx.Client) -> None:
+        for given, count in ({"reason": "Odd"}, 13), ({"where": "body.n < 3"}, 3), ({"numbers": "3,4"}, 2):
+            found = api.get("/dead-letters", params={"queue": "d", **given}).json()
+            assert len(found["letters"]) == count
+        assert api.get("/dead-letters", params={"queue": "d", "where": "body.n <"}).status_code == 422
+        assert api.get("/dead-letters", params={"queue": "d", "numbers": "x"}).status_code == 422
+
+    def test_causes(self, api: httpx.Client) -> None:
+        found = api.get("/causes", params={"queue": "d"}).json()
+        assert sorted((c["reason"], c["letters"]) for c in found["causes"]) == [("Even", 12), ("Odd", 13)]
+        number = found["causes"][0]["number"]
+        assert api.get(f"/causes/{number}", params={"queue": "d"}).json()["letters"] == 13
+
+    def test_exports(self, broker: Broker, api: httpx.Client) -> None:
+        lines = api.get("/dead-letters/export", params={"queue": "d"}).text.splitlines()
+        assert [json.loads(line)["message"]["body"] for line in lines] == [f'{{"n": {n}}}' for n in range(25)]
+        table = api.get("/dead-letters/export", params={"queue": "d", "format": "csv", "reason": "Odd"})
+        rows = table.text.splitlines()
+        assert len(rows) == 14
+        # No spreadsheet takes an id for a formula.
+        assert rows[1].startswith("1,'=m0,Odd")
+        assert "attachment" in table.headers["content-disposition"]
+        assert api.get("/dead-letters/export", params={"queue": "none"}).status_code == 404
+
+
+class TestEvents:
+    """Listed, and streamed without a gap."""
+
+    def test_a_stream_goes_on_where_it_was(self, broker: Broker, api: httpx.Client) -> None:
+        start = broker.last_event()
+        names = [f"e{n}" for n in range(6)]
+        for name in names[:3]:
+            broker.create_queue(name)
+        first = self._read(api, 3, {"Last-Event-ID": str(start)})
+        for name in names[3:]:
+            broker.create_queue(name)
+        second = self._read(api, 3, {"Last-Event-ID": first[-1][0]})
+        assert [event["queue"] for _, event in first + second] == names
+
+    def _read(
+        self, api: httpx.Client, number: int, headers: dict[str, str]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        found, position = [], ""
+        with api.stream("GET", "/events/stream", headers=headers) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in answer.iter_lines():
+                if line.startswith("id: "):
+                    position = line[4:]
+                elif line.startswith("data: "):
+                    found.append((position, json.loads(line[6:])))
+                    if len(found) == number:
+                        break
+        return found
+
+    def test_a_page(self, broker: Broker, api: httpx.Client) -> None:
+        found = api.get("/events", params={"kind": "queue_created"}).json()
+        assert "q" in [event["queue"] for event in found]
+
+
+def test_how_the_store_stands(broker: Broker, api: httpx.Client) -> None:
+    assert api.get("/overview").json()["total"] == len(broker.queues())
+    assert api.get("/audit").json() is not None
+    assert api.get("/breaker", params={"queue": "q"}).json()["status"] == "closed"
+    for path in ("/sessions", "/held-sessions"):
+        assert api.get(path, params={"queue": "q"}).json() == []
+    assert api.get("/repairs").json() == []
+    assert api.get("/repairs/none").json()["code"] == "repair_not_found"
+
+
+def test_health(served: Served) -> None:
+    base = f"http://127.0.0.1:{served.port}"
+    assert httpx.get(f"{base}/healthz").status_code == 200
+    assert httpx.get(f"{base}/readyz").status_code == 200

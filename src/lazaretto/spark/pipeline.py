@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +24,7 @@ from lazaretto.spark.results import ParquetResults, ResultOwner, ResultSink, own
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TOLD, TaskSettings
-from lazaretto.spark.sink import SETTLING, settling_into
+from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
@@ -33,7 +32,6 @@ from lazaretto.store.addresses import absolute, is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
-_starting = threading.Lock()
 ISOLATIONS = ("process", "inline", "vectorised")
 
 
@@ -114,14 +112,11 @@ def process(
         functions.max("claim").alias("claim"),
         *(functions.sum(name).alias(name) for name in METRICS),
     )
-    writer = told.writeStream.format(SETTLING).options(**said).option("checkpointLocation", checkpoint)
+    writer = told.writeStream.foreachBatch(SettlingSink(given, sink)).option("checkpointLocation", checkpoint)
     if name is not None:
         writer = writer.queryName(name)
     writer = writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True}))
-    with _starting:
-        # The name stands for the sink that was registered last: it is looked up at the start.
-        stream.sparkSession.dataSource.register(settling_into(sink))
-        return writer.start()
+    return writer.start()
 
 
 def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: dict[str, Any]) -> DataFrame:

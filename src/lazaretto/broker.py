@@ -35,8 +35,8 @@ from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, Subqueue
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
-from lazaretto.model.messages import Attempt, PeekedMessage
-from lazaretto.receiver import MOST_MESSAGES, Mode, NextSession, Receiver
+from lazaretto.model.messages import MOST_MESSAGES, Attempt, PeekedMessage
+from lazaretto.receiver import Mode, NextSession, Receiver
 from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps

@@ -43,7 +43,7 @@ from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, wh
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import lower_bound
-from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
 from lazaretto.steps import Do, Look, Steps, Wait, run_steps
 from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
@@ -53,7 +53,6 @@ T = TypeVar("T")
 
 Mode = Literal["peek_lock", "receive_and_delete"]
 
-MOST_MESSAGES = 100_000
 #: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
 _ASK_AGAIN = 60.0
 

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, overload
+from typing import overload
 
 import msgspec
 
-from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
 from lazaretto.engine.messages.send import CancelScheduled, Send
 from lazaretto.engine.outcome.dead_letter_operations import check_numbers
-from lazaretto.errors import BrokerClosed, InvalidMessage, InvalidOption, NotAllowed
+from lazaretto.errors import BrokerClosed, InvalidOption, NotAllowed
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.messages import Message, StoredMessage, as_message
+from lazaretto.model.messages import Message, as_message
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Store
 from lazaretto.tools.closing import Closing
-
-#: What can be sent: a message, or a copy of one that was received or peeked at.
-Sendable = Message | StoredMessage
-
-
-def prepare_all(messages: object) -> list[NewMessage]:
-    """Return one message or several, checked and encoded. Raises InvalidMessage."""
-    if isinstance(messages, Sendable):
-        return [prepare(messages)]
-    return [prepare(message) for message in several(messages)]
-
-
-def several(messages: object) -> Iterable[Any]:
-    """Return the messages if they are a collection, else raise InvalidMessage."""
-    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
-        return messages
-    raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
 
 
 def _later(message: Sendable, at: datetime) -> Message:

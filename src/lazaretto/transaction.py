@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, overload
 
+from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.model.checks import GivenDuration
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.receiver import Receiver
-from lazaretto.sender import Sendable, prepare_all, send_operation, sendable
+from lazaretto.sender import send_operation, sendable
 from lazaretto.settling import Messages, MessageVerbs
 from lazaretto.steps import Steps, run_steps
 from lazaretto.store.contract.transaction_contract import Store

@@ -26,6 +26,7 @@ from lazaretto.engine.entities.topics import SubscriptionDescription
 from lazaretto.engine.entities.topics import TopicDescription
 from lazaretto.engine.log import AuditEntry
 from lazaretto.engine.log import Event
+from lazaretto.engine.messages.prepare import Sendable
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.causes import Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
@@ -70,7 +71,6 @@ from lazaretto.model.repairs import RepairStatus
 from lazaretto.model.repairs import RepairedLetter
 from lazaretto.receiver import Mode
 from lazaretto.receiver import NextSession
-from lazaretto.sender import Sendable
 from lazaretto.settling import Messages
 from lazaretto.triage.answers import Explanation
 from lazaretto.work import Parameters

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.messages import Message
 from lazaretto.records.messages import message_of
-from lazaretto.sender import Sender, prepare_all
+from lazaretto.sender import Sender
 
 #: Messages of one commit.
 BATCH = 1000

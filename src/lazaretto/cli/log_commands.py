@@ -17,7 +17,7 @@ from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number, past
 from lazaretto.cli.tables import Table
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
-from lazaretto.receiver import MOST_MESSAGES
+from lazaretto.model.messages import MOST_MESSAGES
 
 commands = Group()
 

@@ -16,8 +16,8 @@ from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import duration, number
 from lazaretto.cli.tables import Table
 from lazaretto.errors import LazarettoError
-from lazaretto.model.messages import PeekedMessage, ReceivedMessage
-from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, NextSession, Receiver
+from lazaretto.model.messages import MOST_MESSAGES, PeekedMessage, ReceivedMessage
+from lazaretto.receiver import NEXT_SESSION, NextSession, Receiver
 
 commands = Group()
 

@@ -40,8 +40,8 @@ from lazaretto.model.conversations import (
 )
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.messages import Lock
-from lazaretto.receiver import MOST_MESSAGES, outcome_of, waiting_for
+from lazaretto.model.messages import MOST_MESSAGES, Lock
+from lazaretto.receiver import outcome_of, waiting_for
 from lazaretto.settling import SettleVerbs
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.transaction_contract import Store

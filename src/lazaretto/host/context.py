@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.workers.leases import Past
+from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, failure_of, kept
-from lazaretto.model.messages import ReceivedMessage
-from lazaretto.sender import Sendable, prepare_all
+from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.store.contract.records import NewMessage
 
 

@@ -12,13 +12,12 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.model.failure import failure_of
-from lazaretto.model.messages import ReceivedMessage, StoredMessage
+from lazaretto.model.messages import Past, ReceivedMessage, StoredMessage
 from lazaretto.tools.schemas import compile_schema
 
 _pack = msgspec.msgpack.Encoder().encode

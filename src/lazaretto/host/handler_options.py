@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lazaretto.errors import InvalidOption
 from lazaretto.isolation import SandboxOptions
 from lazaretto.model.checks import shown
+from lazaretto.model.messages import MOST_MESSAGES
 from lazaretto.model.options import (
     Converted,
     Duration,
@@ -26,7 +27,6 @@ from lazaretto.model.options import (
     special,
 )
 from lazaretto.model.policy import PoisonPolicy
-from lazaretto.receiver import MOST_MESSAGES
 
 
 class Isolation(enum.Enum):

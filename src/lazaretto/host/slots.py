@@ -20,7 +20,8 @@ from lazaretto.host.runners import Runner
 from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared
 from lazaretto.model.entities import EntityPath, PoisonSession
-from lazaretto.receiver import MOST_MESSAGES, NEXT_SESSION, Receiver
+from lazaretto.model.messages import MOST_MESSAGES
+from lazaretto.receiver import NEXT_SESSION, Receiver
 
 _log = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ from lazaretto.model.headers import (
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Counters, Outcome
 
+#: Messages of one call, at most.
+MOST_MESSAGES = 100_000
+
 
 class Message(msgspec.Struct):
     """A message to send.
@@ -293,3 +296,11 @@ class DeadLetter:
     attempts: tuple[Attempt, ...] = ()
     moved_to: str | None = None
     fingerprint: str | None = None
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """Facts about a message's earlier attempts: its moves and its latest error."""
+
+    moves: int
+    error_type: str | None = None
+    error_message: str | None = None

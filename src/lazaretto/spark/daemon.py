@@ -1,7 +1,7 @@
 """Starts Spark's Python workers like Spark's own daemon, with everything they need already imported.
 
 Spark has a daemon for the workers of its tasks, and one for each kind of question about a source or a sink.
-A task has three workers: one reads, one runs handlers, one tells the sink. Each is forked from here.
+A task has two workers: one reads, one runs handlers. Each is forked from here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _FOR_TASKS = (
     "pyspark.sql.pandas.serializers",
     "lazaretto.spark.pipeline",
     "lazaretto.spark.source",
+    "pyspark.worker",
 )
 #: What answers Spark's questions needs less.
 _FOR_QUESTIONS = ("lazaretto.spark.datasource",)

@@ -18,7 +18,7 @@ from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import shown
 from lazaretto.spark.carried import Carried
-from lazaretto.spark.columns import STREAM
+from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.results import ParquetResults, ResultOwner, ResultSink, owned
 from lazaretto.spark.run_task import run_task
@@ -134,7 +134,9 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
     register(source)
     options_of_stream = {**said, **own, "shards_only": "true"}
     parse(options_of_stream)
-    return source.readStream.format(FORMAT).options(**options_of_stream).load()
+    # Told here, the schema need not be found in a process that would import Arrow for it.
+    reader = source.readStream.format(FORMAT).schema(from_arrow_schema(SHARDS))
+    return reader.options(**options_of_stream).load()
 
 
 def _owner(options: SparkOptions) -> ResultOwner:

@@ -7,11 +7,10 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lazaretto.engine.workers.leases import Past
 from lazaretto.errors import TransactionError
 from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
-from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.messages import Past, ReceivedMessage
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
 MOST_HELD = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The settling sink: it runs the tasks of a micro-batch, and settles what they staged in one commit of the store."""
+"""The settling sink: it has a micro-batch's tasks run, and settles what they staged in one commit."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,21 +17,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-import lazaretto
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
 
+if TYPE_CHECKING:
+    from lazaretto import Broker
+    from lazaretto.claims import ClaimConsumer
+
 _log = logging.getLogger(__name__)
 
 #: What an offset says: the number of a claim, and whose.
 _CLAIM, _WHOSE = "claim", "consumer"
 Offset = dict[str, int]
+#: Above the number of every claim.
+_SAID = 1 << 62
 
 
 class ShardPartition(InputPartition):
@@ -64,10 +66,12 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _attached(self) -> ClaimConsumer:
         """Return the consumer, as its one driver: the first thing that a query does is to attach."""
         if self._consumer is None:
+            import lazaretto
+
             options = self._options
             # For as long as the process lives: it is ended with the query, by a signal.
             broker = lazaretto.connect(options.url(), create=False)
-            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, lease=options.lease)
+            consumer = _consumer(broker, options, lease=options.lease)
             self._settled = consumer.attach()
             self._consumer = consumer
             threading.Thread(
@@ -135,7 +139,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._attached()
         if any(summary.state == OPEN for summary in consumer.summaries(claim - 1, claim)):
             # Said once.
-            self._seen = LAST_CLAIM
+            self._seen = _SAID
             _log.warning(
                 "nobody has settled claim %d of consumer %r of %r: this query only reads. Its messages stay "
                 "locked while it runs; then they are released without counting an attempt. To settle them "
@@ -203,9 +207,17 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         options = self._options
         with broker_at(options.url()) as broker:
-            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=partition.epoch)
+            consumer = _consumer(broker, options, epoch=partition.epoch)
             # Whether anybody works on what is read, is not known here.
             return consumer.start(partition.shard.token, "a task", begun=False)
+
+
+def _consumer(broker: Broker, options: SparkOptions, **more: Any) -> ClaimConsumer:
+    # Imported where it is used: the process that plans a read does not.
+    from lazaretto.broker import store_of
+    from lazaretto.claims import ClaimConsumer
+
+    return ClaimConsumer(store_of(broker), options.queue, options.consumer, **more)
 
 
 def _row(values: dict[str, int | None], schema: pa.Schema) -> pa.RecordBatch:

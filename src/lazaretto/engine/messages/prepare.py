@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.model.checks import is_aware, shown
@@ -19,6 +21,9 @@ from lazaretto.model.headers import (
 )
 from lazaretto.model.messages import Message, StoredMessage, as_message
 from lazaretto.store.contract.records import NewMessage
+
+#: What can be sent: a message, or a copy of one that was received or peeked at.
+Sendable = Message | StoredMessage
 
 #: A longer time to live means forever.
 _FOREVER_MICROS = 1 << 60
@@ -135,3 +140,17 @@ def encode_bounded(headers: Headers) -> bytes | None:
     if len(encoded) > MAX_HEADERS_SIZE:
         raise MessageTooLarge(f"expected at most {MAX_HEADERS_SIZE} bytes of headers, got {len(encoded)}")
     return encoded
+
+
+def prepare_all(messages: object) -> list[NewMessage]:
+    """Return one message or several, checked and encoded. Raises InvalidMessage."""
+    if isinstance(messages, Sendable):
+        return [prepare(messages)]
+    return [prepare(message) for message in several(messages)]
+
+
+def several(messages: object) -> Iterable[Any]:
+    """Return the messages if they are a collection, else raise InvalidMessage."""
+    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
+        return messages
+    raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")

@@ -16,20 +16,12 @@ from lazaretto.errors import EntityError, SessionLockLost
 from lazaretto.model.breaker import BreakerStatus, probing
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import main_key
-from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.messages import Lock, Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import LeaseRecord, QueueRecord
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 _ANY_SIZE = 1 << 62
-
-
-class Past(msgspec.Struct, frozen=True, array_like=True):
-    """Facts about a message's earlier attempts: its moves and its latest error."""
-
-    moves: int
-    error_type: str | None = None
-    error_message: str | None = None
 
 
 class Handover(msgspec.Struct, frozen=True):

@@ -10,18 +10,15 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from lazaretto.edits.edit import Changed, Edit, EditKind, Refused
-from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.messages.prepare import message_of, prepare
 from lazaretto.errors import HandlerError, InvalidMessage, LazarettoError
 from lazaretto.model.checks import shown
-from lazaretto.model.clock import to_datetime
-from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import DeadLetter, Message, as_message
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.tools.loading import load
@@ -29,6 +26,8 @@ from lazaretto.tools.loading import load
 if TYPE_CHECKING:
     from lazaretto.isolation import Sandbox, Verdict
 
+#: Seconds that a function may take for one letter.
+LONGEST_CALL = 10.0
 #: What an edit makes of a letter: a message, None if it leaves it as it is, or why it refuses it.
 Edited = NewMessage | str | None
 
@@ -43,8 +42,31 @@ def as_edit(given: object) -> Edit:
         return edit
     source = _hash_of_source(edit.text.strip())
     if edit.source not in (None, source):
-        raise HandlerError(f"the source of {edit.text.strip()} has changed since the edit was made")
+        raise HandlerError(_changed(edit.text.strip()))
     return dataclasses.replace(edit, source=source)
+
+
+def refuse_changed_source(edit: Edit | None) -> None:
+    """Raise HandlerError if the source of a function is here, and not what it was.
+
+    Another process may have it where this one has not.
+    """
+    if edit is None or edit.source is None:
+        return
+    try:
+        source = _hash_of_source(edit.text.strip())
+    except HandlerError:
+        return
+    if source != edit.source:
+        raise HandlerError(_changed(edit.text.strip()))
+
+
+def _changed(reference: str) -> str:
+    module = reference.partition(":")[0]
+    return (
+        f"expected the source of {module!r} as it was when the edit {reference} was made, "
+        "and it has changed: restore it, or make the edit (or plan the repair) anew"
+    )
 
 
 def _hash_of_source(reference: str) -> str:
@@ -65,11 +87,12 @@ def _hash_of_source(reference: str) -> str:
 
 
 class Editor:
-    """Applies an edit to dead letters. A context manager; one thread."""
+    """Applies an edit to dead letters. A context manager; one thread, but any can call `stop`."""
 
     def __init__(self, edit: Edit | str) -> None:
         self.edit = as_edit(edit)
         self._sandbox: Sandbox | None = None
+        self._stopped = False
 
     def __call__(self, letters: Sequence[DeadLetter]) -> list[Edited]:
         """Return what becomes of each letter, in order. It changes nothing.
@@ -90,17 +113,41 @@ class Editor:
             return f"already {letter.resolution or 'gone'}"
         found = self.edit.apply(letter.message)
         if isinstance(found, Refused):
-            return f"the edit refused it: {found.why}"
+            return f"the edit refuses it: {found.why}"
         return prepare_edited(found.message) if isinstance(found, Changed) else None
 
     def _call(self, letters: Sequence[DeadLetter]) -> list[Edited]:
-        if self._sandbox is None:
-            from lazaretto.isolation import Sandbox
-
-            self._sandbox = Sandbox(_Function(self.edit.text.strip()))
         items = [pickle.dumps(letter) for letter in letters]
-        verdicts = self._sandbox.run(items)
+        verdicts = self.prepared().run(items)
         return [_edited_by(letter, verdict) for letter, verdict in zip(letters, verdicts, strict=True)]
+
+    def prepared(self) -> Sandbox:
+        """Return the sandbox of a function, which is loaded there. Raises SandboxError."""
+        if self._sandbox is None:
+            from lazaretto.isolation import Sandbox, SandboxOptions
+
+            self._sandbox = Sandbox(
+                _Function(self.edit.text.strip(), self.edit.source),
+                SandboxOptions(deadline=LONGEST_CALL),
+                stopping=lambda: self._stopped,
+            )
+        return self._sandbox
+
+    def check(self) -> None:
+        """Find out whether it can be applied at all. Raises SandboxSetupError: there is no such function."""
+        if self.edit.kind is EditKind.FUNCTION:
+            self.prepared()
+
+    def stop(self) -> None:
+        """Let the call that is at work end at once; what it did not come to is refused."""
+        self._stopped = True
+        if self._sandbox is not None:
+            self._sandbox.stop()
+
+    def close(self) -> None:
+        """End the sandbox of a function."""
+        if self._sandbox is not None:
+            self._sandbox.close()
 
     def __enter__(self) -> Self:
         return self
@@ -108,8 +155,7 @@ class Editor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        if self._sandbox is not None:
-            self._sandbox.close()
+        self.close()
 
 
 def prepare_edited(message: Message) -> Edited:
@@ -118,17 +164,6 @@ def prepare_edited(message: Message) -> Edited:
         return prepare(message)
     except LazarettoError as error:
         return str(error)
-
-
-def message_of(new: NewMessage) -> Message:
-    """Return a message that is ready to be sent as users hold it."""
-    headers = decode_headers(new.headers)
-    names = Message.__struct_fields__
-    fields = {name: getattr(headers, name) for name in names if name not in ("body", "message_id")}
-    ttl, scheduled = headers.time_to_live, headers.scheduled_enqueue_time
-    fields["time_to_live"] = None if ttl is None else timedelta(microseconds=ttl)
-    fields["scheduled_enqueue_time"] = None if scheduled is None else to_datetime(scheduled)
-    return Message(body=new.body, message_id=new.message_id, **fields)
 
 
 def _edited_by(letter: DeadLetter, verdict: Verdict) -> Edited:
@@ -147,13 +182,17 @@ def _edited_by(letter: DeadLetter, verdict: Verdict) -> Edited:
 class _Function:
     """Made here, called in the sandbox: returns the function of bytes that calls the user's own."""
 
-    def __init__(self, reference: str) -> None:
+    def __init__(self, reference: str, source: str | None) -> None:
         self._reference = reference
+        self._source = source
         self._folder = os.getcwd()  # noqa: PTH109
 
     def __call__(self) -> Callable[[bytes], bytes | None]:
         with contextlib.suppress(OSError):
             os.chdir(self._folder)
+        # Read before it is run: later changes are found when this is called again.
+        if self._source not in (None, _hash_of_source(self._reference)):
+            raise HandlerError(_changed(self._reference))
         function = load(self._reference)
         if not callable(function):
             raise HandlerError(f"expected {self._reference} to be a function, got {shown(function)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import EllipsisType
 
+from lazaretto.editing import Editor, as_edit, refuse_changed_source
+from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
@@ -19,7 +22,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     holder,
 )
 from lazaretto.engine.repairs.course import find_repair, plan_of
-from lazaretto.engine.repairs.editing import edit_of, parse_edit
+from lazaretto.engine.repairs.editing import edit_of
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
     DirectRepair,
@@ -101,11 +104,13 @@ class Repair:
         """
         wanted = None if letters is None else whole("letters", letters, 1, _MOST_IN_FLIGHT)
 
-        def look_at(tx: Transaction) -> RepairPreview:
-            record = find_repair(tx, self._name)
-            return preview(tx, record, edit_of(plan_of(record)), wanted)
+        edit = self._edit()
+        with Editor(edit) if edit is not None else contextlib.nullcontext() as editor:
+            return preview(functools.partial(look, self._store), self._name, editor, wanted)
 
-        return look(self._store, look_at)
+    def _edit(self) -> Edit | None:
+        """Return the edit as it was planned."""
+        return edit_of(plan_of(look(self._store, lambda tx: find_repair(tx, self._name))))
 
     def progress(self) -> tuple[int, int]:
         """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
@@ -164,6 +169,8 @@ class Repair:
     def _direct(
         self, event: RepairEvent, actor: str | None, limits: tuple[int | None, float | None] | None = None
     ) -> None:
+        if event in (RepairEvent.TRY_FEW, RepairEvent.APPLY, RepairEvent.RESUME):
+            refuse_changed_source(self._edit())
         self._store.run(DirectRepair(self._name, event, acting(actor), limits))
 
     def letters(self, *, skipped: bool = False) -> Iterator[RepairedLetter]:
@@ -191,7 +198,7 @@ class Repair:
         """
         function("until", until)
         number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
-        runner = Runner(self._store, number)
+        runner = Runner(self._store, Editor, number)
         with _asking(runner, until):
             runner.run(lambda: self._is_over())
         return self.status()
@@ -240,7 +247,7 @@ class RepairDesk:
         name: str | None = None,
         limit: int | None = None,
         to: str | None = None,
-        edit: str | None = None,
+        edit: Edit | str | None = None,
         order: str | None = None,
         canary: int = 10,
         canary_failures: int = 0,
@@ -253,9 +260,10 @@ class RepairDesk:
 
         The set is what a filter selects now, or the given sequence numbers; an empty filter is refused
         unless `everything` is True. `limit`: only the first so many. `to`: another queue to send them to.
-        `edit`: what to change of each: a JSON merge patch, a JSON Patch, or an action such as
-        "SET body.region = 'eu'". `order`: "number", or "session" to send each session's letters together,
-        which is the default where sessions are required.
+        `edit`: what to change of each: a JSON merge patch, a JSON Patch, an action such as
+        "SET body.region = 'eu'", or "module:function", which a sandbox calls with each DeadLetter and which
+        returns the Message to send, or None to leave it as it is. `order`: "number", or "session" to send
+        each session's letters together, which is the default where sessions are required.
         `canary`: how many letters `Repair.canary` sends first, of which `canary_failures` may fail again,
         and for which it waits `canary_wait` seconds. `in_flight`, `rate`: see `Repair.apply`.
         """
@@ -278,7 +286,7 @@ class RepairDesk:
         wait = seconds("canary_wait", canary_wait)
         pace = Pace(in_flight=_check_in_flight(in_flight), rate=_check_rate(rate))
         target = None if to is None else str(EntityPath.parse(to))
-        change = None if edit is None else parse_edit(edit)
+        change = None if edit is None else _checked_edit(edit)
         who = acting(actor)
         sessions = look(self._store, lambda tx: holder(tx, parsed)).options.requires_session
         kept = order or (BY_SESSION if sessions else BY_NUMBER)
@@ -296,6 +304,7 @@ class RepairDesk:
             to=target,
             edit=None if change is None else change.text,
             edit_digest=None if change is None else change.digest,
+            edit_source=None if change is None else change.source,
             canary=frozen.canary,
             canary_failures=canary_failures,
             canary_wait=wait,
@@ -323,9 +332,16 @@ class RepairDesk:
     def run_repairs(self, *, until: Callable[[], bool] | None = None) -> None:
         """Run repairs in this thread, those of other processes too, until `until` returns True."""
         function("until", until)
-        runner = Runner(self._store)
+        runner = Runner(self._store, Editor)
         with _asking(runner, until):
             runner.run()
+
+
+def _checked_edit(given: object) -> Edit:
+    """Return an edit that can be applied here. Raises InvalidOption, FilterSyntaxError, HandlerError."""
+    with Editor(as_edit(given)) as editor:
+        editor.check()
+        return editor.edit
 
 
 def _told(which: DeadLetterFilter) -> dict[str, object]:

@@ -572,7 +572,7 @@ class TestEdit:
         edits = ('{"a": 1}', '{"a": 2}', None)
         assert len({plan(broker, edit=edit).status().digest for edit in edits}) == 3
 
-    @pytest.mark.parametrize("edit", ["SET", "{", "os:getcwd", 5])
+    @pytest.mark.parametrize("edit", ["SET", "{", "nowhere_at_all:mend", 5])
     def test_what_is_no_edit(self, broker: Broker, edit: Any) -> None:
         with pytest.raises(LazarettoError):
             plan(broker, edit=edit)

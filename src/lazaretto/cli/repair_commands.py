@@ -12,6 +12,7 @@ from lazaretto.cli.call import Call, CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions
+from lazaretto.cli.edit_option import read_edit
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
@@ -42,8 +43,11 @@ RateOption = Annotated[
 ]
 EditOption = Annotated[
     str | None,
-    typer.Option("--edit", metavar="EDIT", help="What to change: a JSON patch, or SET body.region = 'eu'."),
-]
+    typer.Option(
+        "--edit", metavar="EDIT",
+        help="What to change: a JSON patch, SET body.region = 'eu', module:function, or @FILE with one.",
+    ),
+]  # fmt: skip
 
 _COLUMNS = ("repair", "queue", "phase", "letters", "sent", "processed", "failed", "skipped", "undone", "by")
 _LETTER_COLUMNS = ("sequence", "outcome", "sent as", "queue", "why")
@@ -106,9 +110,10 @@ def plan(
 ) -> None:
     """Freeze a set of dead letters to be sent back later."""
     which = selection.chosen()
+    change = None if edit is None else read_edit(edit)
     with call.broker() as broker:
         made = broker.plan_repair(
-            queue, which, everything=selection.everything, name=name, limit=limit, to=to, edit=edit,
+            queue, which, everything=selection.everything, name=name, limit=limit, to=to, edit=change,
             order=order, canary=canary, canary_failures=canary_failures, canary_wait=canary_wait,
             in_flight=_limit(in_flight), rate=_limit(rate),
         )  # fmt: skip

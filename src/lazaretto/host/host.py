@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from lazaretto.broker import Broker, store_of
+from lazaretto.editing import Editor
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.engine.workers.leases import RenewLease
@@ -94,7 +95,7 @@ class ServiceHost:
         self._ended = threading.Event()
         self._renewal: threading.Thread | None = None
         self._renew_at = 0.0
-        self._repairs = Runner(self._store)
+        self._repairs = Runner(self._store, Editor)
         self._repairing: threading.Thread | None = None
 
     # -- starting -------------------------------------------------------------------------------

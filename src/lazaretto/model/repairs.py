@@ -22,8 +22,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `which`: the filter's parts, as text. `members`: a hash of the frozen set in its order. `frozen_at`:
     letters that were set aside later are not in it. `first`, `last`: its lowest and highest sequence number.
-    `fingerprints`: letters by fingerprint. `sessions`: how many, where they matter. `canary`: how many
-    letters are sent first. `canary_failures`: how many of them may fail again. `canary_wait`: seconds.
+    `fingerprints`: letters by fingerprint. `sessions`: how many, where they matter. `edit_source`: of a
+    function, a hash of its module. `canary`: how many letters are sent first. `canary_failures`: how many of
+    them may fail again. `canary_wait`: seconds.
     """
 
     which: dict[str, Any]
@@ -37,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None
     edit: str | None = None
     edit_digest: str | None = None
+    edit_source: str | None = None
     canary: int = 0
     canary_failures: int = 0
     canary_wait: float = 600.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.model.checks import is_aware, shown
-from lazaretto.model.clock import to_micros
+from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.model.headers import (
     IDS,
@@ -17,6 +17,7 @@ from lazaretto.model.headers import (
     Headers,
     check_properties,
     check_text,
+    decode_headers,
     encode_headers,
 )
 from lazaretto.model.messages import Message, StoredMessage, as_message
@@ -154,3 +155,14 @@ def several(messages: object) -> Iterable[Any]:
     if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
         return messages
     raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
+
+
+def message_of(new: NewMessage) -> Message:
+    """Return a message that is ready to be sent as users hold it."""
+    headers = decode_headers(new.headers)
+    names = Message.__struct_fields__
+    fields = {name: getattr(headers, name) for name in names if name not in ("body", "message_id")}
+    ttl, scheduled = headers.time_to_live, headers.scheduled_enqueue_time
+    fields["time_to_live"] = None if ttl is None else timedelta(microseconds=ttl)
+    fields["scheduled_enqueue_time"] = None if scheduled is None else to_datetime(scheduled)
+    return Message(body=new.body, message_id=new.message_id, **fields)

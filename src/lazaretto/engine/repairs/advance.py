@@ -101,7 +101,7 @@ class Advance(Operation[Step]):
 
     `limit`: the most letters to send or take back. `edits`: what the edit makes of the next letters, by key;
     letters that are not among them are not sent. None: there is no edit. `looks`: whether it looks at
-    outcomes.
+    outcomes. `trouble`: why nothing can be sent.
     """
 
     repair: int
@@ -109,6 +109,7 @@ class Advance(Operation[Step]):
     limit: int
     edits: Mapping[int, Edited] | None = None
     looks: bool = True
+    trouble: str | None = None
 
     def run(self, tx: Transaction) -> Step:
         began = time.perf_counter()
@@ -122,7 +123,7 @@ class Advance(Operation[Step]):
         letters = 0
         if course.phase is Phase.UNDOING:
             letters = self._take_back(course)
-        elif (why := obstacle(course)) is not None:
+        elif (why := self.trouble or obstacle(course)) is not None:
             course.go(RepairEvent.STOP, tx.worker, why)
         elif course.phase is Phase.CANARY:
             letters = self._canary(course)
@@ -223,7 +224,7 @@ def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
         return True
     open_ = tx.repairs.open(record.repair)
     if course.phase is Phase.CANARY:
-        return record.position < course.plan.canary or not open_
+        return limit > 0 if record.position < course.plan.canary else not open_
     return min(limit, course.pace.room(open_ if course.pace.in_flight is not None else 0)) > 0
 
 

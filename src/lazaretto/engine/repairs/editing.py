@@ -2,75 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Edit, EditKind, Refused
-from lazaretto.engine.messages.prepare import check_size, prepare
+from lazaretto.edits.edit import Edit, EditKind
+from lazaretto.engine.messages.prepare import check_size
+from lazaretto.engine.outcome.dead_letter_operations import letter_of, messages_of
 from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import Edited
-from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import dead_key, main_key, sequence_of, subqueue_at
-from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import EditedLetter, Plan
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.model.keys import place_of, subqueue_at
+from lazaretto.model.messages import DeadLetter
+from lazaretto.model.repairs import Plan
+from lazaretto.store.contract.records import NewMessage, QueueRecord
 from lazaretto.store.contract.repair_contract import RepairRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 
-def parse_edit(text: str) -> Edit:
-    """Return an edit that a repair can apply. Raises InvalidOption, FilterSyntaxError."""
-    edit = Edit.parse(text)
-    if edit.kind is EditKind.FUNCTION:
-        raise InvalidOption(
-            "expected a repair's edit to be an action, a JSON merge patch or a JSON Patch, got a function"
-        )
-    return edit
+class LetterEditor(Protocol):
+    """Applies an edit to dead letters; one thread calls it, any thread stops it."""
+
+    def __call__(self, letters: Sequence[DeadLetter]) -> list[Edited]:
+        """Return what becomes of each letter, in order. Raises HandlerError, SandboxError."""
+        ...
+
+    def stop(self) -> None:
+        """Let a call end soon."""
+        ...
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        ...
+
+
+#: Makes what applies an edit. Raises HandlerError.
+MakeEditor = Callable[[Edit], LetterEditor]
 
 
 def edit_of(plan: Plan) -> Edit | None:
-    """Return the edit of a planned repair."""
-    return None if plan.edit is None else parse_edit(plan.edit)
+    """Return the edit of a planned repair; a function as its source was when the repair was planned."""
+    if plan.edit is None:
+        return None
+    edit = Edit.parse(plan.edit)
+    return Edit(edit.kind, edit.text, plan.edit_source) if edit.kind is EditKind.FUNCTION else edit
 
 
-def next_edits(tx: Transaction, record: RepairRecord, edit: Edit, number: int) -> dict[int, Edited]:
-    """Return what an edit makes of the letters that are sent next."""
+def letters_at(
+    tx: Transaction, record: RepairRecord, first: int, last: int
+) -> tuple[QueueRecord | None, list[int], dict[int, DeadLetter]]:
+    """Return the queue of a repair, the keys at some places, and the letters that are there, by key."""
     course = Course.of(tx, record)
-    queue = course.queue
-    if queue is None:
-        return {}
-    end = course.plan.canary if course.phase is Phase.CANARY else record.letters
-    keys = course.members(record.position, min(record.position + number, end))
-    return edited_letters(tx, queue, keys, subqueue_at(record.subqueue), edit)[0]
+    queue, keys = course.queue, course.members(first, last)
+    return (
+        queue,
+        keys,
+        {} if queue is None else waiting_letters(tx, queue, keys, subqueue_at(record.subqueue)),
+    )
 
 
-def edited_letters(
-    tx: Transaction, queue: QueueRecord, keys: Sequence[int], subqueue: Subqueue, edit: Edit, shown: int = 0
-) -> tuple[dict[int, Edited], list[EditedLetter]]:
-    """Return what an edit makes of letters, by key, and how the first that it changes differ.
+def waiting_letters(
+    tx: Transaction, queue: QueueRecord, keys: Sequence[int], subqueue: Subqueue
+) -> dict[int, DeadLetter]:
+    """Return the letters that are still there, by key."""
+    known = tx.history.some_dead_letters(keys)
+    records = [known[key] for key in keys if key in known and known[key].subqueue == place_of(subqueue)]
+    found = messages_of(tx, records)
+    return {r.key: letter_of(queue, r, found[r.key]) for r in records if r.key in found}
+
+
+def edit_letters(
+    editor: LetterEditor, queue: QueueRecord, keys: Sequence[int], letters: Mapping[int, DeadLetter]
+) -> dict[int, Edited]:
+    """Return what an edit makes of letters, by key.
 
     A letter that is gone is left as it is: it is skipped when its turn comes.
     """
-    found: dict[int, Edited] = dict.fromkeys(keys)
-    examples: list[EditedLetter] = []
-    for message in tx.peek_keys([dead_key(key, subqueue) for key in keys]):
-        key = main_key(message.key)
-        outcome = edit.apply(message)
-        if isinstance(outcome, Refused):
-            found[key] = f"the edit refuses it: {outcome.why}"
-        elif isinstance(outcome, Changed):
-            found[key] = _prepared(queue, outcome)
-            if len(examples) < shown:
-                lines = differences(message, outcome.message)
-                examples.append(EditedLetter(sequence_of(key), tuple(lines)))
-    return found, examples
+    made = zip(letters, editor(list(letters.values())), strict=True)
+    edited = {key: _fitting(queue, new) for key, new in made}
+    return {key: edited.get(key) for key in keys}
 
 
-def _prepared(queue: QueueRecord, outcome: Changed) -> Edited:
-    try:
-        new = prepare(outcome.message)
-        check_size(new, queue.options.max_message_size)
-    except LazarettoError as error:
-        return f"the edited message cannot be sent: {error}"
+def _fitting(queue: QueueRecord, new: Edited) -> Edited:
+    if isinstance(new, NewMessage):
+        try:
+            check_size(new, queue.options.max_message_size)
+        except LazarettoError as error:
+            return f"the edited message cannot be sent: {error}"
     return new

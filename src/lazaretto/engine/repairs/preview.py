@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from lazaretto.edits.edit import Edit
+from lazaretto.edits.difference import differences
+from lazaretto.engine.messages.prepare import message_of
 from lazaretto.engine.outcome.dead_letter_operations import find_obstacle
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.outcome.send_back import Reviver
 from lazaretto.engine.repairs.advance import obstacle
-from lazaretto.engine.repairs.course import Course
-from lazaretto.engine.repairs.editing import edited_letters
-from lazaretto.engine.repairs.key_list import PART
+from lazaretto.engine.repairs.course import Course, find_repair
+from lazaretto.engine.repairs.editing import LetterEditor, edit_letters, letters_at
+from lazaretto.engine.repairs.letters import Edited
 from lazaretto.engine.routing.deliver import revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, subqueue_at
+from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import EditedLetter, RepairPreview
 from lazaretto.store.contract.records import MessageRow, NewMessage, QueueRecord
 from lazaretto.store.contract.repair_contract import RepairRecord
@@ -26,53 +30,92 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Letters whose changes are shown.
 _SHOWN = 5
+#: Letters that are looked at in one read.
+_AT_ONCE = 500
 
 
 def places(letters: int, wanted: int | None) -> list[tuple[int, int]]:
     """Return which members to look at: all, or as many as wanted in a few runs spread over the whole set."""
     if wanted is None or wanted >= letters:
-        return [(start, min(start + PART, letters)) for start in range(0, letters, PART)]
-    runs = min(10, wanted)
-    size = wanted // runs
-    return [(letters * run // runs, min(letters * run // runs + size, letters)) for run in range(runs)]
+        spread = [(0, letters)]
+    else:
+        runs = min(10, wanted)
+        size = wanted // runs
+        spread = [(letters * run // runs, min(letters * run // runs + size, letters)) for run in range(runs)]
+    return [
+        (first, min(first + _AT_ONCE, end)) for start, end in spread for first in range(start, end, _AT_ONCE)
+    ]
 
 
-def preview(tx: Transaction, record: RepairRecord, edit: Edit | None, wanted: int | None) -> RepairPreview:
-    """Return what would become of the letters, or of some of them, if they were sent now."""
-    look = _Look(Course.of(tx, record), edit)
+_R = TypeVar("_R")
+
+
+class Look(Protocol):
+    """Reads the store in one snapshot."""
+
+    def __call__(self, read: Callable[[Transaction], _R], /) -> _R:
+        """Return what a function reads."""
+        ...
+
+
+def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | None) -> RepairPreview:
+    """Return what would become of the letters of a repair, or of some of them, if they were sent now.
+
+    An edit is applied between two reads, because a function may take its time.
+    """
+    record = look(lambda tx: find_repair(tx, name))
+    found = _Look(record)
+    look(found.begin)
     for first, last in places(record.letters, wanted):
-        keys = look.course.members(first, last)
-        for start in range(0, len(keys), 500):
-            look.at(keys[start : start + 500])
-    return look.result()
+        queue, keys, letters = look(functools.partial(letters_at, record=record, first=first, last=last))
+        edits = None if editor is None or queue is None else edit_letters(editor, queue, keys, letters)
+        if edits is not None:
+            found.show(letters, edits)
+        look(functools.partial(found.at, keys=keys, edits=edits))
+    return found.result()
 
 
 class _Look:
     """Gathers what is found of letters."""
 
-    def __init__(self, course: Course, edit: Edit | None) -> None:
-        self.course = course
-        self._edit = edit
-        self._tx = course.tx
-        self._subqueue = subqueue_at(course.record.subqueue)
-        self._stops = obstacle(course)
-        self._queue = course.queue
-        self._target = self._find_target()
+    def __init__(self, record: RepairRecord) -> None:
+        self._record = record
+        self._subqueue = subqueue_at(record.subqueue)
+        self._stops: str | None = None
+        self._to = ""
         self._looked = self._bytes = self._unchanged = self._duplicates = self._placed = 0
         self._skipped: Counter[str] = Counter()
         self._sessions: set[str] = set()
         self._changed = 0
         self._shown: list[EditedLetter] = []
 
-    def _find_target(self) -> QueueRecord | None:
-        to, queue = self.course.plan.to, self._queue
+    def begin(self, tx: Transaction) -> None:
+        """Find out whether anything can be sent, and where it goes."""
+        course = Course.of(tx, self._record)
+        self._stops = obstacle(course)
+        target = self._target(course)
+        self._to = "" if target is None else target.path
+
+    def _target(self, course: Course) -> QueueRecord | None:
+        to, queue = course.plan.to, course.queue
         if to is None or queue is None or self._stops is not None:
             return queue
-        return check_target(self._tx, EntityPath(queue.path, self._subqueue), EntityPath.parse(to))
+        return check_target(course.tx, EntityPath(queue.path, self._subqueue), EntityPath.parse(to))
 
-    def at(self, keys: Sequence[int]) -> None:
+    def show(self, letters: Mapping[int, DeadLetter], edits: Mapping[int, Edited]) -> None:
+        """Keep how the edit changes the first letters."""
+        for key, letter in letters.items():
+            new = edits.get(key)
+            if len(self._shown) >= _SHOWN:
+                return
+            if isinstance(new, NewMessage) and letter.message is not None:
+                lines = differences(letter.message, message_of(new))
+                self._shown.append(EditedLetter(letter.sequence_number, tuple(lines)))
+
+    def at(self, tx: Transaction, keys: Sequence[int], edits: Mapping[int, Edited] | None) -> None:
         """Look at some letters."""
-        queue, target, tx = self._queue, self._target, self._tx
+        course = Course.of(tx, self._record)
+        queue, target = course.queue, self._target(course)
         self._looked += len(keys)
         if queue is None or target is None:
             return
@@ -80,33 +123,28 @@ class _Look:
         letters = tx.history.some_dead_letters(keys)
         held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
         self._placed += len(held)
-        edits, shown = (
-            ({}, [])
-            if self._edit is None
-            else edited_letters(tx, queue, keys, self._subqueue, self._edit, _SHOWN - len(self._shown))
-        )
-        self._shown += shown
         reviver, router = Reviver(tx, queue), Router(tx)
         for message in tx.peek_keys(list(rows)):
             self._bytes += len(message.body) + len(message.encoded_headers or b"")
         for key in keys:
             row = rows.get(dead_key(key, self._subqueue))
-            edited = edits.get(key)
-            why = find_obstacle(row, letters.get(key), self.course.plan.frozen_at)
+            edited = None if edits is None else edits.get(key)
+            why = find_obstacle(row, letters.get(key), course.plan.frozen_at)
             if why is None and isinstance(edited, str):
                 why = edited
             if why is None:
                 assert row is not None
                 assert not isinstance(edited, str)
-                why = self._why_not(row, edited, target, reviver, router)
+                why = self._why_not(course, row, edited, target, reviver, router)
             if why is not None:
                 self._skipped[why] += 1
-            elif self._edit is not None:
+            elif edits is not None:
                 self._changed += edited is not None
                 self._unchanged += edited is None
 
     def _why_not(
         self,
+        course: Course,
         row: MessageRow,
         edited: NewMessage | None,
         target: QueueRecord,
@@ -120,10 +158,10 @@ class _Look:
         if target.options.requires_duplicate_detection:
             partition = headers.partition_key or ""
             self._duplicates += (
-                self._tx.message_ids.find(target.queue_id, row.message_id, partition) is not None
+                course.tx.message_ids.find(target.queue_id, row.message_id, partition) is not None
             )
-        if self.course.plan.to is not None:
-            trouble = router.find_obstacle(target.path, revived(self._tx, row))
+        if course.plan.to is not None:
+            trouble = router.find_obstacle(target.path, revived(course.tx, row))
             return None if trouble is None else trouble.text
         try:
             reviver.live(row, edited)
@@ -135,9 +173,9 @@ class _Look:
         """Return what was found."""
         return RepairPreview(
             looked_at=self._looked,
-            letters=self.course.record.letters,
+            letters=self._record.letters,
             stops=self._stops,
-            to="" if self._target is None else self._target.path,
+            to=self._to,
             bytes=self._bytes,
             sessions=len(self._sessions),
             held_places=self._placed,

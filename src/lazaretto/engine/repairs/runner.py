@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lazaretto.edits.edit import Edit
 from lazaretto.engine.repairs.advance import (
     LEASE,
     Advance,
@@ -19,10 +18,11 @@ from lazaretto.engine.repairs.advance import (
     is_free,
     would_advance,
 )
+from lazaretto.engine.repairs.ahead import Ahead
 from lazaretto.engine.repairs.course import pace_of, plan_of
-from lazaretto.engine.repairs.editing import edit_of, next_edits
+from lazaretto.engine.repairs.editing import MakeEditor, edit_of
 from lazaretto.engine.repairs.letters import Edited
-from lazaretto.errors import BrokerClosed, LazarettoError
+from lazaretto.errors import BrokerClosed, HandlerError, LazarettoError, SandboxError
 from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
 from lazaretto.model.repair_phases import Phase
 from lazaretto.store.contract.repair_contract import RepairRecord
@@ -43,17 +43,17 @@ _FIRST_CHUNK = 200
 class Runner:
     """Runs the repairs of a store, one at a time, in the thread that calls `run`. `stop` ends it.
 
-    `only`: the number of the repair to run, if no others. Any number of runners can work on one store: each
-    repair has one at a time. What a killed one has left undone, another goes on with.
+    `make_editor`: makes what applies a repair's edit. `only`: the number of the repair to run, if no others.
+    Any number of runners can work on one store: each repair has one at a time. What a killed one has left
+    undone, another goes on with.
     """
 
-    def __init__(self, store: Store, only: int | None = None) -> None:
+    def __init__(self, store: Store, make_editor: MakeEditor, only: int | None = None) -> None:
         self._store = store
+        self._make_editor = make_editor
         self._only = only
         self._stopping = threading.Event()
         self._chunk = _FIRST_CHUNK
-        #: The edit of the repair that it runs, with the repair's number.
-        self._edit: tuple[int, Edit | None] = (0, None)
 
     def stop(self) -> None:
         """Let `run` end after the current commit."""
@@ -91,44 +91,48 @@ class Runner:
         )
 
     def _run_one(self, repair: int, token: int) -> None:
-        allowance, nap, renewed, looked = Allowance(), _NAP, time.monotonic(), 0.0
+        record = self._store.read(lambda tx: tx.repairs.find(repair))
+        if record is None:
+            return
+        edit = None if record.phase == Phase.UNDOING.value else edit_of(plan_of(record))
+        ahead = None if edit is None else Ahead(self._store, edit, self._make_editor)
         try:
-            while not self._stopping.is_set():
-                record = self._store.read(lambda tx: tx.repairs.find(repair))
-                if record is None or record.token != token:
-                    return
-                limit = self._limit(record, allowance)
-                idle = not self._store.read(functools.partial(would_advance, record=record, limit=limit))
-                if idle and time.monotonic() - renewed < LEASE / 3:
-                    self._stopping.wait(nap)
-                    nap = min(_LONGEST_NAP, 2 * nap)
-                    continue
-                # Without a window, outcomes do not decide what is sent next.
-                looks = _has_window(record) or time.monotonic() - looked > _LOOK
-                looked = time.monotonic() if looks else looked
-                step = self._store.run(Advance(repair, token, limit, self._edits(record, limit), looks))
-                renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
-                if record.phase == Phase.APPLYING.value:
-                    allowance.spend(step.letters)
-                self._adapt(step)
-                if not step.runs:
-                    return
+            self._go_on(repair, token, ahead)
         finally:
+            if ahead is not None:
+                ahead.close()
             if self._stopping.is_set():
                 with suppress(LazarettoError):
                     self._store.run(GiveUpRepair(repair, token))
 
-    def _edits(self, record: RepairRecord, limit: int) -> dict[int, Edited] | None:
-        """Return what the edit makes of the next letters: found before the commit, which others wait for."""
-        if record.phase == Phase.UNDOING.value:
-            return None
-        if self._edit[0] != record.repair:
-            self._edit = record.repair, edit_of(plan_of(record))
-        edit = self._edit[1]
-        if edit is None:
-            return None
-        number = record.letters if record.phase == Phase.CANARY.value else limit
-        return self._store.read(functools.partial(next_edits, record=record, edit=edit, number=number))
+    def _go_on(self, repair: int, token: int, ahead: Ahead | None) -> None:
+        allowance, nap, renewed, looked = Allowance(), _NAP, time.monotonic(), 0.0
+        while not self._stopping.is_set():
+            record = self._store.read(lambda tx: tx.repairs.find(repair))
+            if record is None or record.token != token:
+                return
+            limit, edits, trouble = self._limit(record, allowance), None, None
+            if ahead is not None:
+                edits, trouble = _edits(ahead, record, limit, nap)
+                # What is not edited yet cannot be sent.
+                limit = min(limit, len(edits))
+            idle = trouble is None and not self._store.read(
+                functools.partial(would_advance, record=record, limit=limit)
+            )
+            if idle and time.monotonic() - renewed < LEASE / 3:
+                self._stopping.wait(nap)
+                nap = min(_LONGEST_NAP, 2 * nap)
+                continue
+            # Without a window, outcomes do not decide what is sent next.
+            looks = _has_window(record) or time.monotonic() - looked > _LOOK
+            looked = time.monotonic() if looks else looked
+            step = self._store.run(Advance(repair, token, limit, edits, looks, trouble))
+            renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
+            if record.phase == Phase.APPLYING.value:
+                allowance.spend(step.letters)
+            self._adapt(step)
+            if not step.runs:
+                return
 
     def _limit(self, record: RepairRecord, allowance: Allowance) -> int:
         """Return how many letters the next commit may deal with."""
@@ -140,6 +144,16 @@ class Runner:
         # A short last commit says nothing of how long a full one takes.
         if step.letters * 2 >= self._chunk:
             self._chunk = min(MOST_CHUNK, next_chunk(step.letters, step.seconds))
+
+
+def _edits(
+    ahead: Ahead, record: RepairRecord, number: int, seconds: float
+) -> tuple[dict[int, Edited], str | None]:
+    """Return what the edit makes of the next letters, and why it cannot be applied to any."""
+    try:
+        return ahead.take(record, number, seconds), None
+    except (HandlerError, SandboxError) as error:
+        return {}, str(error)
 
 
 def _has_window(record: RepairRecord) -> bool:

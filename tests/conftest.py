@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from partitioned import partition_all
 from servers import Server, describe, find, new_store
 
 # What tests start imports the package again and again: compiling it once is enough.
@@ -32,6 +33,22 @@ def postgres() -> Iterator[Server]:
     server = find()
     yield server
     server.stop()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that use `queues` on partitioned ones, too: in the long form all, else those so marked."""
+    if "queues" in metafunc.fixturenames:
+        also = os.environ.get("LAZARETTO_SOAK") or metafunc.definition.get_closest_marker("partitioned")
+        metafunc.parametrize("queues", ["plain", "partitioned"] if also else ["plain"], indirect=True)
+
+
+@pytest.fixture
+def queues(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Say how the queues are that a test makes."""
+    kind: str = request.param
+    if kind == "partitioned":
+        partition_all(monkeypatch)
+    return kind
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -22,7 +22,7 @@ SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 
 
 @pytest.fixture
-def stage(place: str, tmp_path: Path) -> Iterator[Stage]:
+def stage(place: str, queues: str, tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path, place) as stage:
         yield stage
 
@@ -79,6 +79,7 @@ def test_consumer_of_sessions_killed_at_a_point(stage: Stage, point: str) -> Non
     stage.check_sessions()
 
 
+@pytest.mark.partitioned
 def test_killed_at_random(stage: Stage) -> None:
     """A writer and two consumers at the same time, one of them killed every few moments."""
     draw = random.Random(7)

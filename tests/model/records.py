@@ -186,7 +186,8 @@ class Queue:
     graves: dict[int, Grave] = dataclasses.field(default_factory=dict)
     sessions: dict[str, Session] = dataclasses.field(default_factory=dict)
     sent_ids: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    last: int = 0
+    #: The last number of each partition.
+    last: dict[int, int] = dataclasses.field(default_factory=dict)
     disabled: bool = False
     culprit: Culprit | None = None
     dead_culprit: Culprit | None = None

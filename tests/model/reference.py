@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
+from lazaretto.model.partitions import partition_of
 from lazaretto.model.policy import Backoff, Disposition, Growth, Outcome, PoisonPolicy
 
 from .records import (
@@ -60,6 +62,10 @@ class Model:
         self.rows: list[str] = []
         self.rotation: dict[str, str] = {}
         self._tokens = 0
+        #: What the broker handed out just now: from which partition it takes is its choice.
+        self.taken: list[int] = []
+        #: Finds the number above another one that the broker gave in a partition, which may leave some out.
+        self.given: Callable[[str, int], int] | None = None
         #: One topic: what each subscription wants, and how many messages were sent to it.
         self.subscriptions = subscriptions
         self.topic = topic
@@ -120,7 +126,8 @@ class Model:
             number, until = queue.sent_ids[draft.message_id]
             if until > self.now:
                 return number
-        new = self._enter(queue, draft)
+        by_id = draft.message_id if detects and draft.session_id is None else None
+        new = self._enter(queue, draft, by_id)
         if draft.at is not None and draft.at > self.now:
             new.state, new.wake = SCHEDULED, draft.at
         if detects and draft.message_id is not None:
@@ -128,15 +135,29 @@ class Model:
             queue.sent_ids[draft.message_id] = (new.number, self.now + window)
         return new.number
 
-    def _enter(self, queue: Queue, draft: Draft) -> Copy:
-        """Put a message at a queue's end."""
-        queue.last += 1
+    def _enter(self, queue: Queue, draft: Draft, key: str | None = None) -> Copy:
+        """Put a message at the end of a queue, or of the partition of its session or of another key."""
         above = self.topic.default_time_to_live if queue.path in self.subscriptions else None
         lives = [t for t in (draft.ttl, queue.options.default_time_to_live, above) if t is not None]
         expires = self.now + int(min(lives)) if lives else None
-        new = Copy(queue.last, draft, draft.message_id, self.now, expires, sender_queue=draft.sender_queue)
+        number = self._next_number(queue, draft.session_id if key is None else key)
+        new = Copy(number, draft, draft.message_id, self.now, expires, sender_queue=draft.sender_queue)
         queue.copies[False, new.number] = new
         return new
+
+    def _next_number(self, queue: Queue, key: str | None) -> int:
+        """Return the number of a new message; without a key it goes to the first partition."""
+        partition = partition_of(key, queue.options.partitions) if key is not None else 0
+        return self._number_in(queue, partition)
+
+    def _number_in(self, queue: Queue, partition: int) -> int:
+        first = partition << PARTITION_SEQUENCE_BITS
+        last = queue.last.get(partition, first)
+        if queue.options.partitions == 1 or self.given is None:
+            queue.last[partition] = last + 1
+        else:
+            queue.last[partition] = self.given(queue.path, last)
+        return queue.last[partition]
 
     def cancel(self, path: str, numbers: Sequence[int]) -> None:
         """Delete scheduled messages: all, or none."""
@@ -161,7 +182,7 @@ class Model:
         if session is not None and queue.units:
             return self._hand_over(queue, self._unit(queue, session.name, limit), session)
         found: list[Copy] = []
-        for one in queue.of_session(session.name) if session else queue.part(dead):
+        for one in queue.of_session(session.name) if session else self._offered(queue, dead):
             if session is not None and one.state is DELAYED:
                 break
             if one.state is not ACTIVE:
@@ -177,6 +198,14 @@ class Model:
             if len(found) == limit:
                 break
         return self._hand_over(queue, found, session)
+
+    def _offered(self, queue: Queue, dead: bool) -> list[Copy]:
+        """Return what is next in a queue, or in the partition from which the broker took."""
+        copies = queue.part(dead)
+        if dead or queue.options.partitions == 1 or not self.taken:
+            return copies
+        partitions = {number >> PARTITION_SEQUENCE_BITS for number in self.taken}
+        return [one for one in copies if one.number >> PARTITION_SEQUENCE_BITS in partitions]
 
     def _unit(self, queue: Queue, name: str, limit: int) -> list[Copy]:
         """Return all of a session that is one unit, once none of it waits or is held."""
@@ -499,9 +528,8 @@ class Model:
             grave = queue.graves[one.number]
             grave.resolution, grave.past = "rejected", Past([], one.past.before)
         self._event("rejected", queue, one.number)
-        target.last += 1
         one.came_from, one.returned_by = one.number, (queue.path, one.number)
-        one.number, one.dead, one.deferred = target.last, False, False
+        one.number, one.dead, one.deferred = self._next_number(target, one.draft.session_id), False, False
         one.sender_queue = None if target.path == SYSTEM else SYSTEM
         one.enqueued, one.expires = self.now, None
         one.counts.delivery_count = one.counts.tries = one.counts.cycle = 0
@@ -567,8 +595,8 @@ class Model:
                 queue.expired += 1
         elif one.state is SCHEDULED:
             del queue.copies[False, one.number]
-            queue.last += 1
-            one.came_from, one.number, one.enqueued = one.number, queue.last, self.now
+            partition = one.number >> PARTITION_SEQUENCE_BITS
+            one.came_from, one.number, one.enqueued = one.number, self._number_in(queue, partition), self.now
             one.state, one.wake = ACTIVE, None
             queue.copies[False, one.number] = one
         else:

@@ -56,6 +56,18 @@ def test_broker_and_model_agree() -> None:
     assert BrokerMachine.steps >= wanted
 
 
+def test_so_do_they_on_partitioned_queues() -> None:
+    machine = type("PartitionedMachine", (BrokerMachine,), {"partitions": 3})
+    profile = settings.get_profile("soak" if soaking() else "gate")
+    run_state_machine_as_test(machine, settings=settings(profile, max_examples=400 if soaking() else 25))
+
+
+def test_so_do_they_on_partitioned_queues_on_a_server(postgres: Server) -> None:
+    machine = type("ServedPartitionedMachine", (BrokerMachine,), {"partitions": 3, "server": postgres.url})
+    profile = settings.get_profile("soak" if soaking() else "gate")
+    run_state_machine_as_test(machine, settings=settings(profile, max_examples=200 if soaking() else 4))
+
+
 def test_so_does_one_on_a_server(postgres: Server) -> None:
     """The same on PostgreSQL, for fewer steps."""
     machine = type("ServedMachine", (BrokerMachine,), {"server": postgres.url})

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 
@@ -18,7 +20,8 @@ PROCESSES = 4
 TOKENS = 60
 
 
-def test_opposite_orders(place: str) -> None:
+@pytest.mark.partitioned
+def test_opposite_orders(place: str, queues: str) -> None:
     with lazaretto.connect(place, timeout=60) as broker:
         policy = PoisonPolicy(receive_retry_count=1_000_000)
         broker.create_queue("a", QueueOptions(policy=policy))

@@ -302,3 +302,20 @@ def test_a_killed_door_loses_nothing(serve: Callable[..., Served], broker: Broke
     with connected(serve()) as client:
         send(client, "q", "last")
     assert broker.queue("q").counts.total == 61
+
+
+def test_two_doors_on_one_store(serve: Callable[..., Served], broker: Broker) -> None:
+    """What was received through one server is renewed and settled through another one."""
+    broker.update_queue("q", lock_duration=10)
+    with connected(serve()) as first, connected(serve()) as second:
+        send(first, "q", "a", "b")
+        with first.get_queue_receiver("q") as here, second.get_queue_receiver("q") as there:
+            (taken,) = here.receive_messages(1, WAIT)
+            before = taken.locked_until_utc
+            assert before is not None
+            assert there.renew_message_lock(taken) >= before
+            here.defer_message(taken)
+            assert taken.sequence_number is not None
+            (deferred,) = here.receive_deferred_messages(taken.sequence_number)
+            there.complete_message(deferred)
+        assert [message.body for message in broker.peek("q", 5)] == [b"b"]

@@ -20,7 +20,6 @@ from lazaretto.door.answers import (
     settlement_of,
 )
 from lazaretto.door.conversions import encode_message
-from lazaretto.door.held import Held
 from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
 from lazaretto.model.messages import ReceivedMessage
 
@@ -128,7 +127,6 @@ class Consumer:
             link.session.transfer(link, encode_message(message, deleted=True), b"", settled=True)
             return
         payload = encode_message(message, token=token, locked_until=message.locked_until)
-        self._peer.door.held[token] = Held(self.path, message, self)
         # Service Bus's clients read the tag as a lock token in the byte order of Windows.
         link.session.transfer(link, payload, token.bytes_le, context=message)
 

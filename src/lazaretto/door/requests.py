@@ -12,7 +12,6 @@ from lazaretto.amqp.conditions import DECODE_ERROR, NOT_IMPLEMENTED
 from lazaretto.amqp.values import Array, Int, Timestamp
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.conversions import encode_message, message_of, properties_of
-from lazaretto.door.held import Held
 from lazaretto.door.signatures import Right
 from lazaretto.errors import SessionLockLost
 from lazaretto.model.messages import ReceivedMessage
@@ -62,9 +61,9 @@ class Request(NamedTuple):
             raise AmqpError(DECODE_ERROR, "expected lock-tokens to be UUIDs, got other values")
         return found
 
-    def held(self) -> list[Held]:
-        """Return the messages that the lock tokens stand for. Raises MessageLockLost."""
-        return [self.peer.door.held.find(token) for token in self.tokens()]
+    async def held(self) -> list[ReceivedMessage]:
+        """Return the messages that the lock tokens stand for, whoever has them. Raises MessageLockLost."""
+        return await self.peer.door.settler(self.path).messages_held(self.tokens())
 
     def session(self) -> AsyncReceiver:
         """Return the receiver that holds the session. Raises SessionLockLost."""
@@ -105,9 +104,9 @@ async def _peek(request: Request) -> Answer:
 
 
 async def _renew_locks(request: Request) -> Answer:
-    held = request.held()
-    await request.peer.door.settler(request.path).renew_lock([one.message for one in held])
-    untils = [_milliseconds(one.message.locked_until) for one in held]
+    held = await request.held()
+    await request.peer.door.settler(request.path).renew_lock(held)
+    untils = [_milliseconds(one.locked_until) for one in held]
     return Answer(200, "OK", {"expirations": Array(0x83, untils)})
 
 
@@ -134,16 +133,15 @@ async def _receive_deferred(request: Request) -> Answer:
     deletes = request.body.get("receiver-settle-mode") == 0
     if deletes:
         await receiver.complete(found)
-    messages = [_handed_over(request, one, deletes) for one in found]
+    messages = [_handed_over(one, deletes) for one in found]
     return Answer(200, "OK", {"messages": messages})
 
 
-def _handed_over(request: Request, message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
+def _handed_over(message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
     token = message.lock_token
     assert token is not None
     if deletes:
         return {"lock-token": token, "message": encode_message(message, deleted=True)}
-    request.peer.door.held[token] = Held(request.path, message, None)
     return {
         "lock-token": token,
         "message": encode_message(message, token=token, locked_until=message.locked_until),
@@ -164,7 +162,7 @@ async def _settle(request: Request) -> Answer:
     verb = _VERBS.get(str(request.body.get("disposition-status")))
     if verb is None:
         raise AmqpError(DECODE_ERROR, f"expected disposition-status to be one of {', '.join(_VERBS)}")
-    held = request.held()
+    held = await request.held()
     given = request.body.get("properties-to-modify")
     settlement = Settlement(
         verb,
@@ -172,7 +170,7 @@ async def _settle(request: Request) -> Answer:
         _text(request.body.get("deadletter-reason")),
         _text(request.body.get("deadletter-description")),
     )
-    await request.peer.door.settle(request.path, [one.message for one in held], settlement)
+    await request.peer.door.settle(request.path, held, settlement)
     return Answer(200, "OK")
 
 

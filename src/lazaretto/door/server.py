@@ -7,13 +7,11 @@ import contextlib
 import ipaddress
 import time
 from collections.abc import AsyncIterator, Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.amqp import ConnectionLimits
 from lazaretto.door.answers import Settlement, Verb
-from lazaretto.door.held import HeldMessages
 from lazaretto.door.peer import Peer
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
@@ -25,12 +23,10 @@ MOST_CONNECTIONS: Final = 5_000
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
-#: Seconds between two looks at messages whose locks ran out.
-_SWEEP: Final = 60.0
 
 
 class Door:
-    """What all connections share: the broker, access policies, and the messages that clients hold."""
+    """What all connections share: the broker and access policies."""
 
     def __init__(
         self,
@@ -44,7 +40,6 @@ class Door:
         self.policies = {policy.name: policy for policy in policies}
         self.limits = limits or ConnectionLimits()
         self.peers: set[Peer] = set()
-        self.held = HeldMessages()
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0
         self._settlers: dict[str, AsyncReceiver] = {}
@@ -71,7 +66,6 @@ class Door:
             await receiver.dead_letter(
                 messages, reason=wanted.reason, description=wanted.description, properties=properties
             )
-        self.held.forget(messages)
 
     async def size_of_messages(self, path: str) -> int:
         """Return how large a message an entity takes, in bytes. Raises EntityNotFound, InvalidPath."""
@@ -92,8 +86,7 @@ class Door:
             raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
 
     async def keep(self) -> None:
-        """Tell silent clients that the server is there, and forget locks that ran out."""
-        swept = time.monotonic()
+        """Tell silent clients that the server is there, and end links whose tokens ran out."""
         while True:
             await asyncio.sleep(_SILENCE)
             now = time.monotonic()
@@ -101,9 +94,6 @@ class Door:
                 peer.check_access()
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()
-            if now - swept >= _SWEEP:
-                swept = now
-                self.held.sweep(datetime.now(UTC))
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 
-from lazaretto.errors import BrokerClosed, CommitUnknown, LazarettoError, StoreError, StoreUnavailable
+from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.model.partitions import SLOTS
 from lazaretto.store.contract.records import Notice
@@ -27,8 +27,10 @@ from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.lanes import SLOT, lock_of
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
+from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
+from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.tables import PgTables
@@ -39,16 +41,13 @@ from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
+from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_store import Closable, Connection, SqlStore
+from lazaretto.store.sql.sql_store import Connection, SqlStore
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 
-#: How long it waits before it connects again, in seconds: the first and the longest time.
-_FIRST_NAP = 0.05
-_LONGEST_NAP = 2.0
-_MOST_IDLE = 8
 #: After how many commits in a row a process assumes that it is the only one that writes.
 _LONE_COMMITS = 50
 #: How often a commit is planned before it takes the store's lock, if what it is planned by always changes.
@@ -70,6 +69,7 @@ class PostgresStore(SqlStore):
     errors = psycopg.Error
     _starts = True
     _connection: PgConnection
+    _readers: Readers
 
     def __init__(
         self,
@@ -85,12 +85,11 @@ class PostgresStore(SqlStore):
         self.schema = check_name(schema)
         self.dialect = dialect(schema)
         self._conninfo = conninfo
-        self._busy = busy
-        self._patience = round(busy * 1000) or 1
+        self._lock_timeout = round(busy * 1000) or 1
         where = shown_place(conninfo, schema)
         self._server_clock = ServerClock() if clock is None else None
         with translating(where):
-            connection = PgConnection(conninfo, self._patience, commits=True)
+            connection = PgConnection(conninfo, self._lock_timeout, commits=True)
             try:
                 now = (clock or SystemClock()).now()
                 found = prepare(connection, schema, where, create=create, copying=copying, now=now)
@@ -118,12 +117,12 @@ class PostgresStore(SqlStore):
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
-        self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._borrow, self._give_back)
+        self._readers = Readers(conninfo, self._lock_timeout, self._closed)
+        self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._readers)
+        self._patience = Patience(busy, where, self._closed, self._upkeep)
         self._listener: Listener | None = None
         #: Whether something that was written comes due soon.
         self._comes_due = False
-        self._readers: list[PgConnection] = []
-        self._lent: set[PgConnection] = set()
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own = cast(PgConnection, connection)
@@ -277,7 +276,7 @@ class PostgresStore(SqlStore):
         # While several processes write, none waits for its disk with the lock in its hands.
         self._opening = None
         self._flushes = durable and not self._alone
-        version, now = self._patiently(lambda: self._begin_writing(durable and not self._flushes))
+        version, now = self._patience.begin(lambda: self._begin_writing(durable and not self._flushes))
         self._begun_at = self._connection.total_changes
         others = version != self._version
         self._lone_commits = 0 if others else self._lone_commits + 1
@@ -304,26 +303,6 @@ class PostgresStore(SqlStore):
             self._connection.roll_back()
             raise
 
-    def _patiently(self, begin: Callable[[], T]) -> T:
-        """Begin a transaction, again and again while the server is away, for as long as a caller waits.
-
-        Nothing has been done yet, so that nothing is done twice.
-        """
-        end = time.monotonic() + self._busy
-        nap = _FIRST_NAP
-        while True:
-            try:
-                return begin()
-            except psycopg.Error as error:
-                if isinstance(error, psycopg.errors.LockNotAvailable) and self._upkeep.end_silent_writers():
-                    continue
-                away = isinstance(translated(error, self._where), StoreUnavailable)
-                if not away or time.monotonic() + nap > end:
-                    raise
-                if self._closed.wait(nap):
-                    raise BrokerClosed("the broker was closed during the call") from error
-                nap = min(2 * nap, _LONGEST_NAP)
-
     def _save(self) -> None:
         tells = bool(self._tx.context.woken)
         version = self._commits.finish(self._connection, self._begun_at, tells=tells, flush=self._flushes)
@@ -343,46 +322,17 @@ class PostgresStore(SqlStore):
 
     # -- reading --------------------------------------------------------------------------------
 
-    def _borrow(self) -> PgConnection:
-        found = None
-        # Other threads take some, too.
-        with suppress(IndexError):
-            while found is None or found.broken:
-                found = self._readers.pop()
-        if found is None or found.broken:
-            found = PgConnection(self._conninfo, self._patience)
-        self._lent.add(found)
-        return found
-
-    def _give_back(self, connection: PgConnection) -> None:
-        self._lent.discard(connection)
-        full = len(self._readers) >= _MOST_IDLE
-        if full or connection.broken or connection.in_transaction:
-            connection.close()
-        else:
-            self._keep_reader(connection)
-
     def _read(self, query: Callable[[Transaction], T]) -> T:
         with translating(self._where):
-            connection, _ = self._patiently(lambda: self._borrow_with(_begin_reading))
+            connection, _ = self._patience.begin(lambda: self._readers.borrow_with(_begin_reading))
             try:
                 tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
                 found = query(tx)
                 connection.script("COMMIT")
             finally:
-                self._give_back(connection)
+                self._readers.give_back(connection)
             return found
-
-    def _borrow_with(self, begin: Callable[[PgConnection], T]) -> tuple[PgConnection, T]:
-        """Return a connection on which a transaction has begun, and what that gave."""
-        connection = self._borrow()
-        try:
-            return connection, begin(connection)
-        except BaseException:
-            self._lent.discard(connection)
-            connection.close()
-            raise
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
@@ -391,7 +341,7 @@ class PostgresStore(SqlStore):
             return self._begin_user_sql(connection, pauses=pauses)
 
         with translating(self._where):
-            connection, now = self._patiently(lambda: self._borrow_with(begin))
+            connection, now = self._patience.begin(lambda: self._readers.borrow_with(begin))
         tx = self._transaction(connection, memory)
         tx.begin(now)
         # Less than there are: whatever the user's own statements do counts as a change.
@@ -419,7 +369,7 @@ class PostgresStore(SqlStore):
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
-            self._give_back(connection)
+            self._readers.give_back(connection)
         finally:
             self._end_exclusive(woken, notices)
 
@@ -468,7 +418,7 @@ class PostgresStore(SqlStore):
     @contextmanager
     def tables(self) -> Iterator[Tables]:
         with translating(self._where):
-            connection = PgConnection(self._conninfo, self._patience)
+            connection = PgConnection(self._conninfo, self._lock_timeout)
             try:
                 self._commits.begin(connection, durable=True)
                 # Copies know no ranges.
@@ -488,9 +438,8 @@ class PostgresStore(SqlStore):
         return self._upkeep.facts()
 
     def _connections(self) -> Sequence[Closable]:
-        for lent in tuple(self._lent):
-            lent.let_go()
-        return [*self._take_readers(), self._connection, self._bell]
+        self._readers.close_lent()
+        return [*self._readers.take_idle(), self._connection, self._bell]
 
 
 def _begin_reading(connection: PgConnection) -> None:

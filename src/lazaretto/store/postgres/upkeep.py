@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
 from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.connection import PgConnection, translated, translating
+from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.schema import migrations
 from lazaretto.store.sql.statements import Dialect
 
@@ -38,15 +38,13 @@ class Upkeep:
         schema: str,
         number: int,
         where: str,
-        borrow: Callable[[], PgConnection],
-        give_back: Callable[[PgConnection], None],
+        readers: Readers,
     ) -> None:
         self._dialect = dialect
         self._schema = schema
         self._number = number
         self._where = where
-        self._borrow = borrow
-        self._give_back = give_back
+        self._readers = readers
         self._tidy_at = time.monotonic() + _TIDY_EVERY
 
     def tidy(self) -> None:
@@ -59,7 +57,7 @@ class Upkeep:
 
     def _tidy(self) -> None:
         try:
-            connection = self._borrow()
+            connection = self._readers.borrow()
         except psycopg.Error as error:
             _log.debug("tidying failed: %s", translated(error, self._where))
             return
@@ -74,7 +72,7 @@ class Upkeep:
             connection.close()
             _log.debug("tidying failed: %s", translated(error, self._where))
         finally:
-            self._give_back(connection)
+            self._readers.give_back(connection)
 
     def _vacuum(self, connection: PgConnection) -> bool:
         """Vacuum the tables that hold much that is gone; return whether there were any."""
@@ -91,7 +89,7 @@ class Upkeep:
         A process that is frozen, or behind a network that is, may hold the store's lock for as long.
         """
         try:
-            connection = self._borrow()
+            connection = self._readers.borrow()
         except psycopg.Error:
             return 0
         try:
@@ -101,7 +99,7 @@ class Upkeep:
             _log.debug("%s", translated(error, self._where))
             return 0
         finally:
-            self._give_back(connection)
+            self._readers.give_back(connection)
         if ended:
             _log.warning("%s: %d writers were not heard of for %d s, and ended", self._where, ended, SILENCE)
         return ended
@@ -109,23 +107,23 @@ class Upkeep:
     def check(self) -> list[str]:
         """Return what is wrong with the store: nothing, if all is well."""
         with translating(self._where):
-            connection = self._borrow()
+            connection = self._readers.borrow()
             try:
                 found = connection.execute(self._dialect.text("select_problems")).fetchall()
             finally:
-                self._give_back(connection)
+                self._readers.give_back(connection)
         return [f"{what}: {count}" for what, count in found]
 
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for people who look after it."""
         with translating(self._where):
-            connection = self._borrow()
+            connection = self._readers.borrow()
             try:
                 meta = dict(connection.execute(self._dialect.text("select_meta")).fetchall())
                 found = connection.execute(self._dialect.text("select_facts"), (self._schema,)).fetchone()
                 server, size, commit = found
             finally:
-                self._give_back(connection)
+                self._readers.give_back(connection)
         return {
             "schema_name": self._schema,
             "schema": int(meta["schema"]),

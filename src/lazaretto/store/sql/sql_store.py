@@ -9,8 +9,8 @@ import socket
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
@@ -29,6 +29,7 @@ from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
+from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.statements import Dialect
@@ -55,14 +56,6 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Close it; uncommitted changes are undone."""
-        ...
-
-
-class Closable(Protocol):
-    """A connection, or an object that has one."""
-
-    def close(self) -> None:
-        """Close it."""
         ...
 
 
@@ -93,12 +86,12 @@ class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
+    #: The connections that no query uses.
+    _readers: Sized
     #: How often other processes' commits are looked for while somebody waits, in seconds.
     poll = 0.01
     #: Whether operations are started, their answers read after the commit.
     _starts = False
-    #: Connections that no query uses.
-    _readers: list[Any]
     #: How its SQL names parameters, in DB-API's words.
     paramstyle: ClassVar[str]
     #: The database's errors.
@@ -164,22 +157,6 @@ class SqlStore(ABC):
     @abstractmethod
     def _connections(self) -> Sequence[Closable]:
         """Return all connections that are open, of which the writer's is one."""
-
-    def _keep_reader(self, connection: Closable) -> None:
-        """Keep a connection for the next query, unless the store is closed."""
-        self._readers.append(connection)
-        # Looked at last: whoever closes says so first, and then takes what is kept.
-        if self._closed.is_set():
-            for left in self._take_readers():
-                left.close()
-
-    def _take_readers(self) -> Sequence[Closable]:
-        """Take the connections that no query uses: nobody begins one on what is closed next."""
-        found = []
-        with suppress(IndexError):
-            while True:
-                found.append(self._readers.pop())
-        return found
 
     # -- writing --------------------------------------------------------------------------------
 

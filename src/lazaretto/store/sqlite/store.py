@@ -16,8 +16,9 @@ from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.sql.copy_store import Tables
+from lazaretto.store.sql.idle_connections import Closable, IdleConnections
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.sql_store import Closable, SqlStore
+from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.news import News
@@ -83,7 +84,7 @@ class SqliteStore(SqlStore):
         super().__init__(where, connection, clock, durable_attempts=durable_attempts)
         self._synced: bool | None = True
         self._open_wake_file()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: IdleConnections[sqlite3.Connection] = IdleConnections(self._closed)
 
     def _open_wake_file(self) -> None:
         self._line: WritersLine | None = None
@@ -187,9 +188,8 @@ class SqliteStore(SqlStore):
     def _read(self, query: Callable[[Transaction], T]) -> T:
         self._file.refuse_gone()
         with translating(self._where):
-            try:
-                connection = self._readers.pop()
-            except IndexError:
+            connection = self._readers.take()
+            if connection is None:
                 connection = self._connect(read_only=True)
             try:
                 connection.execute("BEGIN")
@@ -200,7 +200,7 @@ class SqliteStore(SqlStore):
             except BaseException:
                 connection.close()
                 raise
-            self._keep_reader(connection)
+            self._readers.keep(connection)
             return found
 
     # -- waiting --------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class SqliteStore(SqlStore):
         }
 
     def _connections(self) -> Sequence[Closable]:
-        others: list[Closable] = [*self._take_readers(), self._log, self._file]
+        others: list[Closable] = [*self._readers.take_all(), self._log, self._file]
         if self._wake_file is not None:
             others.append(self._wake_file)
         if self._file.gone:

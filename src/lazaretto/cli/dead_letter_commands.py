@@ -26,6 +26,7 @@ from lazaretto.cli.dead_letter_selection import (
     print_selection,
     refuse_skipped,
 )
+from lazaretto.cli.dead_letter_text import first_line, print_attempt, print_block
 from lazaretto.cli.edit_option import EDITOR, EditOption, edit_in_editor, preview, read_edit
 from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
@@ -35,7 +36,7 @@ from lazaretto.edits.edit import EditKind
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import RepublishReport
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.messages import Attempt, DeadLetter, Message, as_message
+from lazaretto.model.messages import DeadLetter, Message, as_message
 
 if TYPE_CHECKING:
     from lazaretto.host.dry_run import DryRun
@@ -84,66 +85,15 @@ def show(
 
     def facts() -> None:
         output.line(f"dead letter {letter.sequence_number} of {letter.queue}")
-        output.fields(_facts(letter), "  ")
+        output.fields(facts(letter), "  ")
         output.line("attempts" if letter.attempts else "no attempts")
         for attempt in letter.attempts:
-            _print_attempt(attempt)
+            print_attempt(attempt)
         if letter.message is not None:
             output.line(f"body ({output.plural(len(letter.message.body), 'byte')})")
-            _print_block(output.body_text(letter.message.body))
+            print_block(output.body_text(letter.message.body))
 
     call.print(letter, facts)
-
-
-def _facts(letter: DeadLetter) -> list[tuple[str, object]]:
-    counters, message = letter.counters, letter.message
-    facts: list[tuple[str, object]] = [
-        ("reason", letter.reason),
-        ("description", _first_line(letter.description)),
-        ("error type", letter.error_type),
-        ("error", _first_line(letter.error_message)),
-        ("message id", letter.message_id),
-        ("enqueued", output.shown_time(letter.enqueued)),
-        ("dead-lettered", output.shown_time(letter.dead_lettered)),
-        ("deliveries", counters.deliveries),
-        ("failures", counters.failures),
-        ("worker deaths", counters.worker_deaths),
-        ("lock expiries", counters.lock_expiries),
-        ("generation", letter.generation),
-        ("became", letter.resolution),
-        ("at", letter.resolved and output.shown_time(letter.resolved)),
-        ("as message", letter.resubmitted_as),
-        ("in", letter.moved_to),
-    ]
-    if message is not None:
-        names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
-        facts += [(name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")]
-        facts += [(f"property {name}", value) for name, value in message.properties.items()]
-    return facts
-
-
-def _first_line(text: str | None) -> str | None:
-    if text is None:
-        return None
-    first, _, rest = text.strip().partition("\n")
-    return f"{first} …" if rest else first
-
-
-def _print_attempt(attempt: Attempt) -> None:
-    took = (
-        "" if attempt.started is None else f" after {(attempt.ended - attempt.started).total_seconds():.3f} s"
-    )
-    by = f" by {attempt.worker}" if attempt.worker else ""
-    output.line(f"  {attempt.number}. {output.shown_time(attempt.ended)} {attempt.outcome.value}{took}{by}")
-    if attempt.error_type is not None or attempt.error_message is not None:
-        _print_block(f"{attempt.error_type or 'Error'}: {attempt.error_message or ''}", "     ")
-    if attempt.stack:
-        _print_block(attempt.stack, "       ")
-
-
-def _print_block(text: str, indent: str = "  ") -> None:
-    for row in output.safe_lines(text).rstrip("\n").split("\n"):
-        output.line(f"{indent}{row}".rstrip())
 
 
 @letters.command("groups")
@@ -309,7 +259,7 @@ def _say_tried(found: DryRun) -> None:
         output.line(f"  {cause.error_type or 'no error'} ({cause.letters}): {gone}")
     for failure in found.failures:
         output.line(
-            f"  would fail: {failure.count} {failure.error_type}: {_first_line(failure.error_message)}"
+            f"  would fail: {failure.count} {failure.error_type}: {first_line(failure.error_message)}"
         )
     for number_, why in itertools.islice(found.refused.items(), 5):
         output.line(f"  would not be sent: {number_} ({why})")

@@ -48,7 +48,8 @@ from lazaretto.model.entities import (
     subscription_path,
 )
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 
 
 class Administration:

@@ -41,7 +41,7 @@ from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.tools.closing import Closing
 from lazaretto.transaction import BrokerTransaction

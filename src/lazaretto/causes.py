@@ -33,7 +33,8 @@ from lazaretto.model.checks import flag, function, seconds, shown, text, whole
 from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, StoredMessage
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.triage.answers import Explanation
 
 T = TypeVar("T")

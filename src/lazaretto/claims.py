@@ -39,7 +39,8 @@ from lazaretto.store.contract.claim_contract import (
     ClaimRecord,
     ShardRecord,
 )
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 
 
 class Claim(msgspec.Struct, frozen=True):

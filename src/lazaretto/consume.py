@@ -14,7 +14,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver
 from lazaretto.settling import settle
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 Handler = Callable[[ReceivedMessage], object]
 

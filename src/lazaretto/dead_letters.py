@@ -36,7 +36,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
 from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500

@@ -9,7 +9,7 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, de
 from lazaretto.engine.outcome.dead_letter_pages import ORDERS, DeadLetterPage, read_page
 from lazaretto.model.checks import GivenDuration, member, seconds, text, whole
 from lazaretto.model.entities import LONGEST_PATH, EntityPath
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 #: The most dead letters of a page.
 _MOST_OF_PAGE = 1_000

@@ -46,7 +46,8 @@ from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
 from lazaretto.steps import Do, Look, Steps, Wait, run_steps
-from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.tools.closing import Closing
 
 T = TypeVar("T")

@@ -47,7 +47,8 @@ from lazaretto.model.repairs import (
     RepairPreview,
     RepairStatus,
 )
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 #: Dead letters that are read at once.

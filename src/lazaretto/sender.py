@@ -17,7 +17,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Message, as_message
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 from lazaretto.tools.closing import Closing
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 T = TypeVar("T")
 

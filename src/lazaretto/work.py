@@ -13,7 +13,8 @@ from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.settling import Messages, settlements
-from lazaretto.store.contract.transaction_contract import Exclusive, Operation, Savepoint, Store
+from lazaretto.store.contract.store_contract import Exclusive, Savepoint, Store
+from lazaretto.store.contract.transaction_contract import Operation
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 

@@ -17,7 +17,8 @@ from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.model.conversations import priority_bounds
 from lazaretto.model.dialog_contracts import Service
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.transaction_contract import Operation, Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _log = logging.getLogger("lazaretto.dialogs")
 

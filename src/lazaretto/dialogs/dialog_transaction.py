@@ -44,7 +44,7 @@ from lazaretto.model.messages import MOST_MESSAGES, Lock
 from lazaretto.receiver import outcome_of, waiting_for
 from lazaretto.settling import SettleVerbs
 from lazaretto.steps import Do, Steps, run_steps
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
 

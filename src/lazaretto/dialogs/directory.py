@@ -10,7 +10,7 @@ from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import place_of_path
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 #: How old definitions may be that are checked against, in seconds.
 _STALE = 1.0

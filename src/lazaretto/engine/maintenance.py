@@ -13,7 +13,8 @@ from lazaretto.engine.timers import CleanUp, Sweep
 from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.runtime.notifier import Notifier
 
 T = TypeVar("T")

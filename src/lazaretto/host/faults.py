@@ -16,7 +16,7 @@ from lazaretto.errors import (
     StoreOutdated,
     StoreTooNew,
 )
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 #: Faults that do not pass: the file is no longer a store, or the queue was replaced after the host started.
 #: All others may pass: an unreachable or read-only server, a full disk, too few file descriptors, a module

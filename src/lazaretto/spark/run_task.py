@@ -15,7 +15,7 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.shard_task import TOLD, Outage, ShardTask, TaskSettings
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 
 def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,8 @@ from lazaretto.errors import BrokerClosed, HandlerError, LazarettoError, Sandbox
 from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
 from lazaretto.model.repair_phases import Phase
 from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Store, Transaction
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _log = logging.getLogger(__name__)
 

@@ -17,13 +17,8 @@ from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.records import Notice
-from lazaretto.store.contract.transaction_contract import (
-    ELSEWHERE,
-    Again,
-    Exclusive,
-    Operation,
-    Transaction,
-)
+from lazaretto.store.contract.store_contract import Exclusive
+from lazaretto.store.contract.transaction_contract import ELSEWHERE, Again, Operation, Transaction
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier

@@ -26,7 +26,7 @@ from lazaretto.cli.dead_letter_selection import (
     print_selection,
     refuse_skipped,
 )
-from lazaretto.cli.dead_letter_text import first_line, print_attempt, print_block
+from lazaretto.cli.dead_letter_text import facts_of, first_line, print_attempt, print_block
 from lazaretto.cli.edit_option import EDITOR, EditOption, edit_in_editor, preview, read_edit
 from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
@@ -85,7 +85,7 @@ def show(
 
     def facts() -> None:
         output.line(f"dead letter {letter.sequence_number} of {letter.queue}")
-        output.fields(facts(letter), "  ")
+        output.fields(facts_of(letter), "  ")
         output.line("attempts" if letter.attempts else "no attempts")
         for attempt in letter.attempts:
             print_attempt(attempt)

@@ -13,7 +13,7 @@ from lazaretto.engine.repairs.editing import LetterEditor, MakeEditor, edit_lett
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.model.repair_phases import Phase
 from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Store
+from lazaretto.store.contract.store_contract import Store
 
 #: Letters that are edited at once: by a function, which may hang, and by anything else.
 _CALLED, _APPLIED = 50, 500

@@ -35,7 +35,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class End:
-    """One end of a dialog as it should be. Its lanes hold what waits: type and body."""
+    """One end of a dialog as it should be. Its streams hold what waits: type and body."""
 
     handle: str
     state: str
@@ -44,16 +44,16 @@ class End:
     timers: list[tuple[str, bytes]] = dataclasses.field(default_factory=list)
     errors: list[tuple[str, bytes]] = dataclasses.field(default_factory=list)
     messages: list[tuple[str, bytes]] = dataclasses.field(default_factory=list)
-    #: How often the first of a lane has failed, and which lanes are held.
+    #: How often the first of a stream has failed, and which streams are held.
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
     held: set[str] = dataclasses.field(default_factory=set)
 
     def waiting(self) -> list[tuple[str, str, bytes]]:
-        """Return what can be received now, in order: lane, type, body."""
-        lanes = {"timers": self.timers, "errors": self.errors, "messages": self.messages}
-        return [(lane, *one) for lane, ones in lanes.items() if lane not in self.held for one in ones]
+        """Return what can be received now, in order: stream, type, body."""
+        streams = {"timers": self.timers, "errors": self.errors, "messages": self.messages}
+        return [(stream, *one) for stream, ones in streams.items() if stream not in self.held for one in ones]
 
-    def lane(self, name: str) -> list[tuple[str, bytes]]:
+    def stream(self, name: str) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = getattr(self, name)
         return found
 
@@ -98,9 +98,9 @@ class Model:
 
     def completed(self, handle: str, received: list[tuple[str, str, bytes]]) -> None:
         end = self.ends[handle]
-        for lane, *_ in received:
-            end.lane(lane).pop(0)
-            end.failures.pop(lane, None)
+        for stream, *_ in received:
+            end.stream(stream).pop(0)
+            end.failures.pop(stream, None)
         for _, type_, _ in received:
             self.heard(handle, type_)
 
@@ -120,27 +120,27 @@ class Model:
     def failed(self, handle: str) -> None:
         """The first message that could be received of an end has failed."""
         end = self.ends[handle]
-        lane, type_, _ = end.waiting()[0]
-        end.failures[lane] = end.failures.get(lane, 0) + 1
-        if end.failures[lane] < FAILURES:
+        stream, type_, _ = end.waiting()[0]
+        end.failures[stream] = end.failures.get(stream, 0) + 1
+        if end.failures[stream] < FAILURES:
             return
         if handle.endswith("t"):
-            end.held.add(lane)
+            end.held.add(stream)
             return
-        end.lane(lane).pop(0)
-        del end.failures[lane]
+        end.stream(stream).pop(0)
+        del end.failures[stream]
         self.dead += 1
         self.end(handle, error=True, aside=True)
         assert type_
 
-    def resumed(self, handle: str, lane: str, verdict: str) -> None:
-        """An operator has decided on what holds a lane."""
+    def resumed(self, handle: str, stream: str, verdict: str) -> None:
+        """An operator has decided on what holds a stream."""
         end = self.ends[handle]
-        end.held.discard(lane)
-        end.failures.pop(lane, None)
+        end.held.discard(stream)
+        end.failures.pop(stream, None)
         if verdict == "move":
             self.dead += 1
-            type_, _ = end.lane(lane).pop(0)
+            type_, _ = end.stream(stream).pop(0)
             self.heard(handle, type_)
 
 
@@ -300,12 +300,12 @@ class DialogMachine(RuleBasedStateMachine):
         type(self).steps += 1
         handle = data.draw(st.sampled_from(sorted(h for h, e in self.model.ends.items() if e.held)))
         end = self.model.ends[handle]
-        lanes = [name for name in ("timers", "errors", "messages") if name in end.held]
+        streams = [name for name in ("timers", "errors", "messages") if name in end.held]
         self.broker.dialogs.resume(handle, verdict)
         if verdict == "end":
             self.model.end(handle, error=True, aside=True)
             return
-        for name in lanes:
+        for name in streams:
             if handle in self.model.ends:
                 self.model.resumed(handle, name, verdict)
 

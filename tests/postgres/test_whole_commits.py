@@ -28,7 +28,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
-from lazaretto.store.postgres.lanes import Lane, lock_of
+from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 from lazaretto.store.postgres.store import PostgresStore
 
 #: What the server says last when it waits for a client that has no transaction open, and so no lock.
@@ -308,7 +308,7 @@ def test_what_others_do_on_other_queues_is_not_waited_for(
     assert queue is not None
     with psycopg.connect(postgres.url) as connection:
         # As a commit on another queue, that is not done yet.
-        lanes = [lock_of(store._number, queue.queue_id, lane) for lane in Lane]
+        lanes = [lock_of(store._number, queue.queue_id, lane) for lane in QueueLock]
         connection.execute(
             "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(lane) "
             "FROM unnest(%s::bigint[]) AS lane",
@@ -362,7 +362,7 @@ def test_a_new_id_waits_for_no_other_partition(
     with psycopg.connect(postgres.url) as connection:
         # As commits on all other partitions, that are not done yet.
         lanes = [
-            lock_of(store._number, other, lane) for other in queue.lanes for lane in Lane if other != own
+            lock_of(store._number, other, lane) for other in queue.lanes for lane in QueueLock if other != own
         ]
         connection.execute(
             "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(lane) "

@@ -200,7 +200,7 @@ def test_readers_of_one_commit_have_a_group_each(broker: Broker) -> None:
         begin(broker, b"%d" % number)
     found = store_of(broker).run(_ReadTogether())
     assert len({one.group for one in found}) == 5
-    assert [bool(one.lane) for one in found] == [True, False, False, False, False]
+    assert [bool(one.stream) for one in found] == [True, False, False, False, False]
 
 
 def test_one_message_wakes_one_of_the_readers_that_wait(broker: Broker) -> None:

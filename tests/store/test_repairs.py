@@ -776,7 +776,7 @@ def test_two_brokers(broker: Broker, connect: Connect) -> None:
 
 
 def test_dialogs(broker: Broker) -> None:
-    """A letter of a dialog goes back into its lane; one whose dialog is over is skipped."""
+    """A letter of a dialog goes back into its stream; one whose dialog is over is skipped."""
     talk.services(broker, poison="set_aside", failures=1)
     handles = [talk.begin(broker, b"1"), talk.begin(broker, b"2")]
     for _ in handles:

@@ -1,4 +1,4 @@
-"""The table of a conversation's states, and the names of its lanes."""
+"""The table of a conversation's states, and the names of its streams."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lazaretto.model.conversations import (
     TRANSITIONS,
     ConversationEvent,
     ConversationState,
-    Lane,
+    Stream,
     after,
     at_time,
     check_group,
     diagram,
     far_end,
-    lane_of,
     new_group,
     new_handle,
-    place_of_lane,
+    place_of_stream,
     priority_bounds,
+    stream_of,
 )
 
 DOCS = Path(__file__).parents[2] / "docs" / "dialogs.md"
@@ -57,13 +57,13 @@ def test_a_lifetime_ends_what_is_open() -> None:
 
 
 @pytest.mark.parametrize("priority", range(1, 11))
-def test_lanes_of_a_priority_stand_together(priority: int) -> None:
+def test_streams_of_a_priority_stand_together(priority: int) -> None:
     handle = new_handle()
     low, high = priority_bounds(priority)
-    for lane in Lane:
-        name = lane_of(priority, handle, lane)
+    for stream in Stream:
+        name = stream_of(priority, handle, stream)
         assert low < name < high
-        assert place_of_lane(name) == (priority, handle, lane)
+        assert place_of_stream(name) == (priority, handle, stream)
         assert len(name) == 36
 
 

@@ -12,15 +12,15 @@ from lazaretto.engine.outcome.dead_letter_operations import history
 from lazaretto.engine.outcome.held_sessions import held_session
 from lazaretto.model.clock import to_datetime, to_ending
 from lazaretto.model.conversations import (
-    RECEIVED_LANES,
+    RECEIVED_STREAMS,
     ConversationState,
     at_time,
     dialog_of,
     far_end,
     group_session,
     is_initiator,
-    lane_of,
     number_of,
+    stream_of,
 )
 from lazaretto.model.descriptions import HeldSession
 from lazaretto.model.entities import QueueStatus, Subqueue
@@ -87,8 +87,8 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
     states: Counter[str] = Counter()
     held: HeldSession | None = None
     delayed: datetime | None = None
-    for lane in RECEIVED_LANES:
-        session_id = lane_of(record.priority, record.handle, lane)
+    for stream in RECEIVED_STREAMS:
+        session_id = stream_of(record.priority, record.handle, stream)
         for message in tx.sessions.messages(record.queue_id, session_id):
             name = STATES[message.state].value
             states[name] += 1
@@ -202,8 +202,10 @@ def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
 
 def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
     found = []
-    for lane in RECEIVED_LANES:
-        for message in tx.sessions.messages(record.queue_id, lane_of(record.priority, record.handle, lane)):
+    for stream in RECEIVED_STREAMS:
+        for message in tx.sessions.messages(
+            record.queue_id, stream_of(record.priority, record.handle, stream)
+        ):
             row = tx.row(message.key)
             if row is None:
                 continue

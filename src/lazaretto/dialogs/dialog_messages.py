@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.engine.dialogs.conversation_ends import ErrorBody
 from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.dialog_contract import OpenLane
+from lazaretto.store.contract.dialog_contract import OpenStream
 
 
 class DialogMessage(msgspec.Struct, frozen=True):
@@ -29,10 +29,12 @@ class DialogMessage(msgspec.Struct, frozen=True):
     received: ReceivedMessage
 
     @classmethod
-    def of(cls, message: ReceivedMessage, lane: OpenLane) -> DialogMessage:
-        """Return a message that was taken from a lane."""
+    def of(cls, message: ReceivedMessage, stream: OpenStream) -> DialogMessage:
+        """Return a message that was taken from a stream."""
         type_ = message.headers.subject or ""
-        return cls(type_, message.body, lane.handle, lane.group_id, lane.service, lane.contract, message)
+        return cls(
+            type_, message.body, stream.handle, stream.group_id, stream.service, stream.contract, message
+        )
 
     @property
     def number(self) -> int | None:

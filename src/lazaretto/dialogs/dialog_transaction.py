@@ -116,7 +116,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
         found = yield from self._taking(queue, max_messages, max_wait, conversation, group)
         if found is None:
             return []
-        messages = [DialogMessage.of(message, lane) for message, lane in found.messages]
+        messages = [DialogMessage.of(message, stream) for message, stream in found.messages]
         for message in messages:
             self._directory.remember(message.conversation, Terms(message.service, message.contract))
             if message.is_last:
@@ -208,8 +208,8 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
             return None
         if not named:
             rotation.turn += 1
-        if found.lane:
-            rotation.after = found.lane
+        if found.stream:
+            rotation.after = found.stream
         new = (path.key, found.group) not in self._locks
         self._locks[path.key, found.group] = found.lock
         release = ReleaseGroup(found.lock) if new else None

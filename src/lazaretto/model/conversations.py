@@ -166,10 +166,10 @@ def number_of(message_id: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-# -- lanes ---------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
-class Lane(enum.Enum):
+class Stream(enum.Enum):
     """The kinds of messages that wait for a conversation, each kind in a session of its own.
 
     So a message that waits for its retry, or holds the conversation, holds back only what is of its kind; and
@@ -183,34 +183,34 @@ class Lane(enum.Enum):
     RETAINED = "r"
 
 
-LANES: Final = tuple(Lane)
+STREAMS: Final = tuple(Stream)
 #: Those that are received from, in this order.
-RECEIVED_LANES: Final = (Lane.TIMER, Lane.ERROR, Lane.MESSAGE)
+RECEIVED_STREAMS: Final = (Stream.TIMER, Stream.ERROR, Stream.MESSAGE)
 
 
 class Place(NamedTuple):
-    """Where a message of a dialog stands: what the session id of its lane says."""
+    """Where a message of a dialog stands: what the session id of its stream says."""
 
     priority: int
     handle: str
-    lane: Lane
+    stream: Stream
 
 
-def lane_of(priority: int, handle: str, lane: Lane) -> str:
+def stream_of(priority: int, handle: str, stream: Stream) -> str:
     """Return the session that a conversation's messages of one kind stand in.
 
     Sorted by name they stand by priority, so that those of one priority can be looked through by themselves.
     """
-    return f"{priority:x}{handle}{lane.value}"
+    return f"{priority:x}{handle}{stream.value}"
 
 
-def place_of_lane(session_id: str) -> Place:
-    """Return what the session id of a lane says."""
-    return Place(int(session_id[0], 16), session_id[1:35], Lane(session_id[35]))
+def place_of_stream(session_id: str) -> Place:
+    """Return what the session id of a stream says."""
+    return Place(int(session_id[0], 16), session_id[1:35], Stream(session_id[35]))
 
 
 def priority_bounds(priority: int) -> tuple[str, str]:
-    """Return between which session ids the lanes of a priority stand."""
+    """Return between which session ids the streams of a priority stand."""
     return f"{priority:x}", f"{priority + 1:x}"
 
 

@@ -15,21 +15,21 @@ from lazaretto.model.conversations import (
     END_DIALOG,
     ERROR,
     INVALID_CODE,
-    LANES,
     POISON_CODE,
     POISON_TEXT,
+    STREAMS,
     SYSTEM_TYPES,
     ConversationEvent,
     ConversationState,
-    Lane,
+    Stream,
     after,
     at_time,
     dialog_of,
     far_end,
     group_session,
-    lane_of,
     number_of,
-    place_of_lane,
+    place_of_stream,
+    stream_of,
 )
 from lazaretto.model.failure import Failure
 from lazaretto.model.headers import Headers, decode_headers, encode_headers
@@ -82,14 +82,20 @@ def refused(tx: Transaction, handle: str, verb: str) -> ConversationError:
     return ConversationError(f"conversation {handle} is {state.value}{error}: it cannot {verb}")
 
 
-# -- messages in lanes ---------------------------------------------------------------------------
+# -- messages in streams ---------------------------------------------------------------------------
 
 
 def message(
-    priority: int, handle: str, lane: Lane, type_: str, body: bytes, name: str, scheduled: int | None = None
+    priority: int,
+    handle: str,
+    stream: Stream,
+    type_: str,
+    body: bytes,
+    name: str,
+    scheduled: int | None = None,
 ) -> NewMessage:
-    """Return a message for a lane of the conversation `handle`; `name` makes its id unique."""
-    session = lane_of(priority, handle, lane)
+    """Return a message for a stream of the conversation `handle`; `name` makes its id unique."""
+    session = stream_of(priority, handle, stream)
     headers = Headers(session_id=session, subject=type_, correlation_id=dialog_of(handle))
     return NewMessage(body, name, session, None, scheduled, None, encode_headers(headers))
 
@@ -97,30 +103,30 @@ def message(
 def post(
     tx: Transaction,
     record: ConversationRecord,
-    lane: Lane,
+    stream: Stream,
     type_: str,
     body: bytes = b"",
     scheduled: int | None = None,
 ) -> None:
-    """Put a system message into a lane, at once or later."""
+    """Put a system message into a stream, at once or later."""
     queue = tx.queues.by_id(record.queue_id)
     if queue is not None:
         name = f"{record.handle}.{type_.rpartition('/')[2]}"
         tx.insert_messages(
-            queue, [message(record.priority, record.handle, lane, type_, body, name, scheduled)]
+            queue, [message(record.priority, record.handle, stream, type_, body, name, scheduled)]
         )
 
 
 def post_error(
     tx: Transaction, record: ConversationRecord, error: DialogError, scheduled: int | None = None
 ) -> None:
-    """Put an Error message into a conversation's lane of errors."""
-    post(tx, record, Lane.ERROR, ERROR, msgspec.json.encode(ErrorBody(*error)), scheduled)
+    """Put an Error message into a conversation's stream of errors."""
+    post(tx, record, Stream.ERROR, ERROR, msgspec.json.encode(ErrorBody(*error)), scheduled)
 
 
-def cancel_scheduled(tx: Transaction, record: ConversationRecord, lane: Lane) -> None:
-    """Remove the scheduled messages of a lane."""
-    for message in tx.sessions.messages(record.queue_id, lane_of(record.priority, record.handle, lane)):
+def cancel_scheduled(tx: Transaction, record: ConversationRecord, stream: Stream) -> None:
+    """Remove the scheduled messages of a stream."""
+    for message in tx.sessions.messages(record.queue_id, stream_of(record.priority, record.handle, stream)):
         row = tx.row(message.key) if message.state == SCHEDULED else None
         if row is not None:
             remove(tx, row)
@@ -147,7 +153,7 @@ def end(
     if state is None:
         raise refused(tx, record.handle, "be ended again")
     queue = tx.queues.by_id(record.queue_id)
-    dropped = 0 if queue is None else clear_lanes(tx, queue, record, set_aside)
+    dropped = 0 if queue is None else clear_streams(tx, queue, record, set_aside)
     text = None if error is None else f"{error[0]}: {error[1]}"
     if far is None:
         forget(tx, record, text, dropped)
@@ -186,26 +192,28 @@ def _tell(tx: Transaction, far: ConversationRecord, error: DialogError | None) -
     if state is None or before is ConversationState.ERROR:
         # Its lifetime has expired: it already has its error.
         return
-    cancel_scheduled(tx, far, Lane.ERROR)
+    cancel_scheduled(tx, far, Stream.ERROR)
     if error is None:
         tx.dialogs.save_conversation(_replace(far, state=state))
-        post(tx, far, Lane.MESSAGE, END_DIALOG)
+        post(tx, far, Stream.MESSAGE, END_DIALOG)
     else:
         tx.dialogs.save_conversation(_replace(far, state=state, error_code=error[0], error_text=error[1]))
         post_error(tx, far, error)
 
 
-def clear_lanes(
+def clear_streams(
     tx: Transaction, queue: QueueRecord, record: ConversationRecord, set_aside: str | None = None
 ) -> int:
     """Remove or dead-letter a conversation's messages; return how many were unread."""
     unread = 0
-    for lane in LANES:
-        for message in tx.sessions.messages(queue.queue_id, lane_of(record.priority, record.handle, lane)):
+    for stream in STREAMS:
+        for message in tx.sessions.messages(
+            queue.queue_id, stream_of(record.priority, record.handle, stream)
+        ):
             row = tx.row(message.key)
             if row is None:
                 continue
-            sent = lane is Lane.MESSAGE and decode_headers(row.headers).subject not in SYSTEM_TYPES
+            sent = stream is Stream.MESSAGE and decode_headers(row.headers).subject not in SYSTEM_TYPES
             unread += sent
             if sent and set_aside is not None:
                 if message.state == LOCKED:
@@ -231,7 +239,7 @@ def completed(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
         headers = one.headers
         if headers.session_id is None or headers.subject is None:
             continue
-        handle = place_of_lane(headers.session_id).handle
+        handle = place_of_stream(headers.session_id).handle
         number = number_of(one.message_id)
         tx.dialogs.record_happening(handle, "received", headers.subject, number, sent=one.enqueued)
         if number and number % _TRIM_EVERY == 0:
@@ -243,7 +251,7 @@ def end_heard(tx: Transaction, queue: QueueRecord, messages: Iterable[ReceivedMe
     for one in messages:
         headers = one.headers
         if headers.subject in (END_DIALOG, ERROR) and headers.session_id is not None:
-            last_read(tx, queue, place_of_lane(headers.session_id).handle)
+            last_read(tx, queue, place_of_stream(headers.session_id).handle)
 
 
 def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
@@ -251,14 +259,14 @@ def last_read(tx: Transaction, queue: QueueRecord, handle: str) -> None:
     record = open_conversation(tx, handle)
     if record is None:
         return
-    waiting = tx.sessions.messages(queue.queue_id, lane_of(record.priority, handle, Lane.MESSAGE))
+    waiting = tx.sessions.messages(queue.queue_id, stream_of(record.priority, handle, Stream.MESSAGE))
     if not waiting:
         end(tx, record)
         return
     # It was an error, which goes first, or something before it is to be tried again: then this comes last.
     last = tx.row(waiting[-1].key)
     if last is not None and decode_headers(last.headers).subject != END_DIALOG:
-        post(tx, record, Lane.MESSAGE, END_DIALOG)
+        post(tx, record, Stream.MESSAGE, END_DIALOG)
 
 
 def retain(tx: Transaction, keys: Sequence[int]) -> None:
@@ -267,9 +275,9 @@ def retain(tx: Transaction, keys: Sequence[int]) -> None:
         row = tx.row(key)
         if row is None or row.session_id is None:
             continue
-        place = place_of_lane(row.session_id)
-        lane = lane_of(place.priority, place.handle, Lane.RETAINED)
-        tx.save_row(_replace(row, state=DEFERRED, due=None, session_id=lane))
+        place = place_of_stream(row.session_id)
+        stream = stream_of(place.priority, place.handle, Stream.RETAINED)
+        tx.save_row(_replace(row, state=DEFERRED, due=None, session_id=stream))
 
 
 def record_failure(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> None:
@@ -281,7 +289,7 @@ def record_failure(tx: Transaction, row: MessageRow, outcome: Outcome, failure: 
 
 def _about(tx: Transaction, row: MessageRow, kind: str, text: str | None, *, over: bool = True) -> str:
     assert row.session_id is not None
-    handle = place_of_lane(row.session_id).handle
+    handle = place_of_stream(row.session_id).handle
     number, sent = number_of(row.message_id), row.enqueued if over else None
     tx.dialogs.record_happening(handle, kind, decode_headers(row.headers).subject, number, text, sent)
     return handle

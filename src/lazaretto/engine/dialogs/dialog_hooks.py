@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.errors import NotAllowed
-from lazaretto.model.conversations import place_of_lane
+from lazaretto.model.conversations import place_of_stream
 from lazaretto.model.entities import PoisonSession
 from lazaretto.model.failure import Failure
 from lazaretto.model.headers import Headers, decode_headers
@@ -59,7 +59,7 @@ class DialogHooks:
         # Whatever else was edited, it belongs to its conversation.
         before = decode_headers(row.headers)
         assert before.session_id is not None
-        if conversation_ends.open_conversation(tx, place_of_lane(before.session_id).handle) is None:
+        if conversation_ends.open_conversation(tx, place_of_stream(before.session_id).handle) is None:
             raise NotAllowed("its conversation has ended")
         return msgspec.structs.replace(
             headers,

@@ -18,7 +18,7 @@ from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.conversations import group_session, priority_bounds
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Lock, ReceivedMessage
-from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
+from lazaretto.store.contract.dialog_contract import NextGroup, OpenStream
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
 
@@ -27,14 +27,14 @@ FAIR_SHARE = 8
 
 
 class GroupHandover(NamedTuple):
-    """A locked conversation group: its state and some of its messages, each with its lane."""
+    """A locked conversation group: its state and some of its messages, each with its stream."""
 
     group: str
     lock: Lock
-    messages: list[tuple[ReceivedMessage, OpenLane]]
+    messages: list[tuple[ReceivedMessage, OpenStream]]
     state: bytes | None
-    #: Behind which lane the next group is to be looked for; empty to leave that as it is.
-    lane: str
+    #: Behind which stream the next group is to be looked for; empty to leave that as it is.
+    stream: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,7 +113,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             first = None if named else self._next(tx, queue, asked, round_)
             if not named and first is None:
                 return None
-            group = self._named(tx, queue) if first is None else first.lane.group_id
+            group = self._named(tx, queue) if first is None else first.stream.group_id
             lock = Lock(self.path, self.token, until, group_session(group))
             found = self._take(tx, queue, group, lock, first, round_)
             if isinstance(found, EntityError):
@@ -143,7 +143,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         if asked is None or round_.stale:
             return self._look(tx, queue)()
         first = asked()
-        taken = first is not None and (queue.queue_id, first.lane.group_id) in round_.taken
+        taken = first is not None and (queue.queue_id, first.stream.group_id) in round_.taken
         return self._look(tx, queue)() if taken else first
 
     def _look(self, tx: Transaction, queue: QueueRecord) -> Callable[[], NextGroup | None]:
@@ -187,18 +187,18 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         lock: Lock,
         first: NextGroup | None,
         round_: _Round,
-    ) -> list[tuple[ReceivedMessage, OpenLane]] | EntityError:
-        taken: list[tuple[ReceivedMessage, OpenLane]] = []
+    ) -> list[tuple[ReceivedMessage, OpenStream]] | EntityError:
+        taken: list[tuple[ReceivedMessage, OpenStream]] = []
         while len(taken) < self.limit:
             left = self.limit - len(taken)
             if first is not None:
-                lane, rows = first.lane, first.rows
+                stream, rows = first.stream, first.rows
                 first = None
             else:
                 found = tx.dialogs.open_messages(queue.queue_id, group, self.handle, self.token, left)
                 if found is None:
                     break
-                lane, rows = found
+                stream, rows = found
             alone = bool(rows) and rows[0].alone
             if alone and taken:
                 break
@@ -211,7 +211,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             if not rows:
                 break
             tx.lock([row.key for row in rows], self.token, lock.until)
-            taken += [(message, lane) for message in hand_over(tx, rows, lock)]
+            taken += [(message, stream) for message in hand_over(tx, rows, lock)]
             if alone:
                 break
         return taken

@@ -10,7 +10,7 @@ from lazaretto.engine.dialogs.conversation_ends import (
     INVALID_REASON,
     DialogError,
     cancel_scheduled,
-    clear_lanes,
+    clear_streams,
     end,
     forget,
     last_read,
@@ -37,15 +37,15 @@ from lazaretto.model.conversations import (
     ERROR,
     INVALID_CODE,
     LIFETIME_CODE,
-    RECEIVED_LANES,
+    RECEIVED_STREAMS,
     ConversationState,
-    Lane,
+    Stream,
     dialog_of,
     far_end,
     group_session,
     is_initiator,
-    lane_of,
     message_name,
+    stream_of,
 )
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
@@ -136,7 +136,7 @@ class SendDialog(Operation[None]):
                 f"the other side of conversation {self.handle} was cleaned up; end the conversation"
             )
         name = message_name(self.handle, near.sent)
-        prepared = message(far.priority, far.handle, Lane.MESSAGE, self.type, self.body, name)
+        prepared = message(far.priority, far.handle, Stream.MESSAGE, self.type, self.body, name)
         check_size(prepared, queue.options.max_message_size)
         (key,) = tx.insert_messages(queue, [prepared])
         if self.invalid is not None:
@@ -177,7 +177,9 @@ class SendDialog(Operation[None]):
         queue = tx.queues.by_id(near.queue_id)
         if queue is None or not queue.options.retention:
             return
-        copy = message(near.priority, near.handle, Lane.RETAINED, self.type, self.body, f"{near.handle}.sent")
+        copy = message(
+            near.priority, near.handle, Stream.RETAINED, self.type, self.body, f"{near.handle}.sent"
+        )
         (key,) = tx.insert_messages(queue, [copy])
         row = tx.row(key)
         assert row is not None
@@ -223,7 +225,7 @@ class CleanUpConversation(Operation[int]):
     def run(self, tx: Transaction) -> int:
         record = require_conversation(tx, self.handle)
         queue = tx.queues.by_id(record.queue_id)
-        dropped = 0 if queue is None else clear_lanes(tx, queue, record)
+        dropped = 0 if queue is None else clear_streams(tx, queue, record)
         if open_conversation(tx, far_end(self.handle)) is None:
             # Nobody is left to end it.
             forget(tx, record, "cleaned up", dropped)
@@ -273,11 +275,11 @@ class SetTimer(Operation[None]):
         record = open_conversation(tx, self.handle)
         if record is None:
             raise refused(tx, self.handle, "have a timer")
-        cancel_scheduled(tx, record, Lane.TIMER)
+        cancel_scheduled(tx, record, Stream.TIMER)
         if self.delay is None:
             tx.dialogs.record_happening(self.handle, "timer_cancelled")
             return
-        post(tx, record, Lane.TIMER, DIALOG_TIMER, scheduled=tx.now + self.delay)
+        post(tx, record, Stream.TIMER, DIALOG_TIMER, scheduled=tx.now + self.delay)
         tx.dialogs.record_happening(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
 
 
@@ -298,8 +300,8 @@ class ResumeConversation(Operation[None]):
                 f"the queue of conversation {self.handle} was deleted; end the conversation"
             )
         held = False
-        for lane in RECEIVED_LANES:
-            session_id = lane_of(record.priority, self.handle, lane)
+        for stream in RECEIVED_STREAMS:
+            session_id = stream_of(record.priority, self.handle, stream)
             session = tx.sessions.find(queue.queue_id, session_id)
             if session is not None and session.held_by is not None:
                 if not held:

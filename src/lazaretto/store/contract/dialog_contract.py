@@ -1,4 +1,4 @@
-"""Dialogs in the store: definitions, conversations, their lanes in queues, and their history."""
+"""Dialogs in the store: definitions, conversations, their streams in queues, and their history."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ConversationRecord(msgspec.Struct, frozen=True):
     error_text: str | None = None
 
 
-class OpenLane(msgspec.Struct, frozen=True, array_like=True):
-    """A lane with a message that can be received now.
+class OpenStream(msgspec.Struct, frozen=True, array_like=True):
+    """A stream with a message that can be received now.
 
     `first`: the key of that message. `before`: the key of the message that blocks all later ones.
     """
@@ -50,11 +50,11 @@ class OpenLane(msgspec.Struct, frozen=True, array_like=True):
 class NextGroup(NamedTuple):
     """A group with a receivable message. `found`: the session id by which it was found.
 
-    `lane`: the lane to receive from first, with its next messages.
+    `stream`: the stream to receive from first, with its next messages.
     """
 
     found: str
-    lane: OpenLane
+    stream: OpenStream
     rows: list[ReceivedMessage]
 
 
@@ -149,8 +149,8 @@ class StoredDialogs(Protocol):
 
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
-    ) -> tuple[OpenLane, list[ReceivedMessage]] | None:
-        """Return the first lane of a group, or of one of its conversations, and its next messages.
+    ) -> tuple[OpenStream, list[ReceivedMessage]] | None:
+        """Return the first stream of a group, or of one of its conversations, and its next messages.
 
         Messages locked under `token` do not block others. A suspect is delivered alone.
         """

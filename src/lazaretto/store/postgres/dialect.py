@@ -50,11 +50,11 @@ def within(schema: str, sql: str) -> str:
 
 
 def _next_group(queries: dict[str, Query]) -> Query:
-    """Return the query of the next group, its first lane and its messages, made of those for each."""
-    lane = _given(queries["open_lane"].sql, group_id="g.group_id")
-    messages = _given(queries["lane_messages"].sql, session_id="l.lane", before="l.before")
-    lanes = f"({queries['next_lane'].sql}) g CROSS JOIN LATERAL ({lane}) l"
-    sql = f"SELECT g.lane, l.*, m.* FROM {lanes} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
+    """Return the query of the next group, its first stream and its messages, made of those for each."""
+    stream = _given(queries["open_stream"].sql, group_id="g.group_id")
+    messages = _given(queries["stream_messages"].sql, session_id="l.stream", before="l.before")
+    streams = f"({queries['next_stream'].sql}) g CROSS JOIN LATERAL ({stream}) l"
+    sql = f"SELECT g.stream, l.*, m.* FROM {streams} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
     return Query(sql, locks_first=False)
 
 

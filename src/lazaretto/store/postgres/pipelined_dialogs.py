@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from lazaretto.store.contract.dialog_contract import NextGroup, OpenLane
+from lazaretto.store.contract.dialog_contract import NextGroup, OpenStream
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.sql.dialog_tables import DialogTables, in_order
 
-#: Where the message begins in what next_group finds, behind its lane.
+#: Where the message begins in what next_group finds, behind its stream.
 _FIRST_OF_MESSAGE = 8
 
 
@@ -42,8 +42,8 @@ class PgDialogTables(DialogTables):
             )
             if found is None:
                 return None
-            found_by, *lane = found[0][:_FIRST_OF_MESSAGE]
+            found_by, *stream = found[0][:_FIRST_OF_MESSAGE]
             messages = (row[_FIRST_OF_MESSAGE:] for row in found if row[_FIRST_OF_MESSAGE] is not None)
-            return NextGroup(found_by, OpenLane(*lane), in_order(messages))
+            return NextGroup(found_by, OpenStream(*stream), in_order(messages))
 
         return look

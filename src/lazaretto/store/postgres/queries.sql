@@ -416,20 +416,20 @@ SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :
 SELECT slot FROM generate_series(0, :slots::bigint - 1) AS slot
 WHERE pg_try_advisory_lock(:first::bigint + slot * 4) LIMIT 1
 
--- name: open_lanes
+-- name: open_whole
 -- Wait until nobody else is at work on what this commit changes of queues, or on the store as a whole. The locks stand
 -- in one order for all commits; the lowest bit of each says whether it is shared. Fails if a timer that this commit
 -- sets has come by now. The answer is the server's time.
 -- Differs because the file has BEGIN IMMEDIATE.
 SELECT pg_advisory_xact_lock_shared(:writing, :store),
-       (SELECT count(CASE WHEN lane & 1 = 1 THEN pg_advisory_xact_lock_shared(lane >> 1)
-                     ELSE pg_advisory_xact_lock(lane >> 1) END::text)
-        FROM unnest(:lanes::bigint[]) AS lane),
+       (SELECT count(CASE WHEN wanted & 1 = 1 THEN pg_advisory_xact_lock_shared(wanted >> 1)
+                     ELSE pg_advisory_xact_lock(wanted >> 1) END::text)
+        FROM unnest(:locks::bigint[]) AS wanted),
        CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
        1 / (:due::bigint IS NULL OR :due > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::int,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- name: close_lanes
+-- name: close_whole
 -- Fails if queues are not set as they were known to be; else the next version of what is stored, if anything was
 -- changed, told to all who listen if there may be something to receive.
 -- Differs because the file has PRAGMA data_version.

@@ -25,11 +25,11 @@ from lazaretto.store.postgres.connection import (
 )
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.lanes import SLOT, lock_of
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
+from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.settings import Settings
@@ -182,7 +182,7 @@ class PostgresStore(SqlStore):
         if whole is None:
             return left, False
         # A commit that holds nothing alone keeps nobody waiting while it waits for its disk.
-        flush = durable and not self._alone and whole.lanes.alone
+        flush = durable and not self._alone and whole.locks.alone
         done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
         if not done:
             return group, whole.plan.guarded
@@ -199,7 +199,7 @@ class PostgresStore(SqlStore):
         if version == self._version + 1:
             self._lone_commits += 1
             memory.ranges = True
-            for queue_id in whole.lanes.queues:
+            for queue_id in whole.locks.queues:
                 memory.last_sequences.pop(queue_id, None)
         else:
             self._lone_commits = 0

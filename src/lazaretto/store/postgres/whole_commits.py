@@ -63,7 +63,7 @@ class WholeCommits:
         """Write the locks on ranges of some queues into their messages, in a commit that goes out whole."""
         whole = self._tx.whole
         whole.begin(self._commits.clock.now())
-        whole.lanes.hold_all(queues)
+        whole.locks.hold_all(queues)
         whole.write_range_locks()
         whole.finish()
         self.send(connection, whole, durable=False, flush=False)
@@ -93,7 +93,7 @@ class WholeCommits:
         opening = {
             "writing": WRITING,
             "store": commits.number,
-            "lanes": whole.lanes.locks(commits.number),
+            "locks": whole.locks.numbers(commits.number),
             "relaxed": flush or not durable,
             "due": None if clock is None else whole.first_due,
         }
@@ -104,9 +104,9 @@ class WholeCommits:
             "channel": commits.channel,
         }
         connection.send_ahead(whole=True)
-        opened = connection.execute(*self._statement("open_lanes", opening))
+        opened = connection.execute(*self._statement("open_whole", opening))
         whole.send(connection)
-        closed = commits.finish_with(connection, self._statement("close_lanes", closing), flush=flush)
+        closed = commits.finish_with(connection, self._statement("close_whole", closing), flush=flush)
         assert closed is not None
         commits.note_time(opened)
         version = closed.fetchone()[1]

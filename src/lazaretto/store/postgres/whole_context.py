@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from lazaretto.model.keys import LAST_QUEUE, lane_of, queue_of, queue_of_lane
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.lanes import Lanes
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.plan import Plan, Planned, Unforeseen, guard, reading
+from lazaretto.store.postgres.queue_locks import CommitLocks
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.sql.commit_context import Tally
 from lazaretto.store.sql.rows import Memory
@@ -61,7 +61,7 @@ class WholeContext(PgContext):
         #: No number up to this one is free, by queue: at least as many are taken.
         self.floors: dict[int, int] = {}
         #: What of queues is changed, and the queues whose settings were asked for.
-        self.lanes = Lanes()
+        self.locks = CommitLocks()
         self.asked: set[int] = set()
         #: Whether the commit needs the locks on its queues' ranges written into their messages.
         self._writes_ranges = False
@@ -82,7 +82,7 @@ class WholeContext(PgContext):
         if self.plan.guarded:
             self.forget()
         self.plan.begin()
-        self.lanes, self.asked, self.first_due = Lanes(), set(), None
+        self.locks, self.asked, self.first_due = CommitLocks(), set(), None
         self.gone_bodies, self.afterwards = [], []
         self._writes_ranges = False
 
@@ -114,11 +114,11 @@ class WholeContext(PgContext):
             for query in ("count_down_uses", "delete_unused_bodies", "delete_uses"):
                 self.run(query, {"body_ids": gone})
         if self.plan.guarded or self._writes_ranges:
-            self.lanes.hold_all(self._touched())
+            self.locks.hold_all(self._touched())
         if self._writes_ranges:
-            queues = sorted(set(map(queue_of_lane, self.lanes.queues)))
+            queues = sorted(set(map(queue_of_lane, self.locks.queues)))
             for queue_id in queues:
-                self.lanes.hold_all(self._lanes_of(queue_id))
+                self.locks.hold_all(self._lanes_of(queue_id))
             statement = self._statements["write_ranges_of"]
             first = Planned(self.plan, statement.sql, statement.pick({"queues": queues}))
             self.plan.statements.insert(0, first)

@@ -24,10 +24,10 @@ from lazaretto.store.contract.records import (
     SessionAddress,
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
-from lazaretto.store.postgres.lanes import Lane
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
+from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import LOG, WholeContext
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
@@ -157,7 +157,7 @@ class WholeHistory(HistoryTables):
         return ErrorRecord(*row) if row else None
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
-        self._whole.lanes.hold(LOG, Lane.END)
+        self._whole.locks.hold(LOG, QueueLock.END)
         super().insert_events(kind, events)
 
 
@@ -265,7 +265,7 @@ class WholeTransaction(PgTransaction):
     def _send(self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages at the end of a lane, wherever that is."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
-        whole.lanes.hold(lane, Lane.END)
+        whole.locks.hold(lane, QueueLock.END)
         now, longest = whole.now, options.default_time_to_live
         limit = None if longest is None else round(longest * 1_000_000)
         states: list[int | None] = []
@@ -317,7 +317,7 @@ class WholeTransaction(PgTransaction):
             },
         )
         if options.max_size is not None:
-            whole.lanes.hold(queue_id, Lane.HELD)
+            whole.locks.hold(queue_id, QueueLock.HELD)
             size = sum(len(m.body) + len(m.headers or b"") for m in messages)
             whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
         whole.wake(lower_bound(lane), count)
@@ -337,9 +337,9 @@ class WholeTransaction(PgTransaction):
     ) -> Callable[[int], list[ReceivedMessage] | None]:
         taking = super()._take(lane, limit, tokens, until, look=look)
         if tokens[0] & RANGED:
-            self.whole.lanes.hold(lane, Lane.HEAD)
+            self.whole.locks.hold(lane, QueueLock.HEAD)
         else:
-            self.whole.lanes.share(lane, Lane.HEAD)
+            self.whole.locks.share(lane, QueueLock.HEAD)
         self.whole.note_lock(until)
         return taking
 
@@ -354,17 +354,17 @@ class WholeTransaction(PgTransaction):
                 queue_id = queue_of_lane(lane)
                 sized = self.queues.sized(queue_id) is not None
                 if sized:
-                    self.whole.lanes.hold(queue_id, Lane.HELD)
+                    self.whole.locks.hold(queue_id, QueueLock.HELD)
                 if token & RANGED or sized:
-                    self.whole.lanes.hold(lane, Lane.HELD)
+                    self.whole.locks.hold(lane, QueueLock.HELD)
                 else:
-                    self.whole.lanes.share(lane, Lane.HELD)
+                    self.whole.locks.share(lane, QueueLock.HELD)
         return super().delete_held(held)
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:
             self.whole.write_range_locks()
-        self.whole.lanes.share(self.whole.lane_of(key), Lane.HELD)
+        self.whole.locks.share(self.whole.lane_of(key), QueueLock.HELD)
         self.whole.note_lock(until)
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}
         self.whole.run("prolong_lock", values)

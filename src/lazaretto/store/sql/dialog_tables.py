@@ -11,7 +11,7 @@ from lazaretto.model.conversations import ConversationEvent, ConversationState, 
 from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenLane
+from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenStream
 from lazaretto.store.contract.records import SUSPECT
 from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import Cursor
@@ -28,7 +28,7 @@ def _conversation(row: Sequence[Any]) -> ConversationRecord:
 
 
 def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
-    """Return the messages of a lane that go together: those before a suspect."""
+    """Return the messages of a stream that go together: those before a suspect."""
     found: list[ReceivedMessage] = []
     for *fields, state in rows:
         message = ReceivedMessage(*fields)
@@ -130,7 +130,7 @@ class DialogTables(Part):
             known[queue_id] = {int(level, 16) for (level,) in rows}
         return sorted(known[queue_id])
 
-    def note_lanes(self, queue_id: int, session_ids: Iterable[str | None]) -> None:
+    def note_streams(self, queue_id: int, session_ids: Iterable[str | None]) -> None:
         """Note the priorities of messages that come to a queue, if it is one of dialogs."""
         known = self._context.memory.levels.get(queue_id)
         if known is not None:
@@ -154,7 +154,7 @@ class DialogTables(Part):
                     "now": self._context.now,
                     "token": token,
                 }
-                row = self._context.run("next_lane", values).fetchone()
+                row = self._context.run("next_stream", values).fetchone()
                 if row:
                     found_by, _, group_id, *_ = row
                     found = self.open_messages(queue_id, group_id, None, token, limit)
@@ -165,20 +165,20 @@ class DialogTables(Part):
 
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
-    ) -> tuple[OpenLane, list[ReceivedMessage]] | None:
-        row = self._open_lane(queue_id, group_id, handle, token).fetchone()
+    ) -> tuple[OpenStream, list[ReceivedMessage]] | None:
+        row = self._open_stream(queue_id, group_id, handle, token).fetchone()
         if not row:
             return None
-        lane = OpenLane(*row)
-        return lane, in_order(self._lane_messages(queue_id, lane.session_id, lane.before, limit))
+        stream = OpenStream(*row)
+        return stream, in_order(self._stream_messages(queue_id, stream.session_id, stream.before, limit))
 
-    def _open_lane(self, queue_id: int, group_id: str, handle: str | None, token: int) -> Cursor:
+    def _open_stream(self, queue_id: int, group_id: str, handle: str | None, token: int) -> Cursor:
         values = {"queue_id": queue_id, "group_id": group_id, "handle": handle, "token": token}
-        return self._context.run("open_lane", values)
+        return self._context.run("open_stream", values)
 
-    def _lane_messages(self, queue_id: int, session_id: str, before: int, limit: int) -> Cursor:
+    def _stream_messages(self, queue_id: int, session_id: str, before: int, limit: int) -> Cursor:
         values = {"queue_id": queue_id, "session_id": session_id, "before": before, "limit": limit}
-        return self._context.run("lane_messages", values)
+        return self._context.run("stream_messages", values)
 
     def record_happening(
         self,

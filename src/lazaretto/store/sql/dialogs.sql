@@ -1,5 +1,5 @@
 -- Queries of dialogs, the same for every database.
--- The lanes of a conversation are sessions of its queue; see the module conversations for their names.
+-- The streams of a conversation are sessions of its queue; see the module conversations for their names.
 
 -- name: select_definitions
 -- Every message type, contract, service and priority, as JSON.
@@ -67,79 +67,79 @@ SELECT EXISTS (
 -- name: select_levels
 -- The priorities of which messages are in a queue: one step from each to the next.
 -- locks: not looked at
-SELECT substr(lane, 1, 1) FROM (
-    WITH RECURSIVE firsts (lane) AS (
+SELECT substr(stream, 1, 1) FROM (
+    WITH RECURSIVE firsts (stream) AS (
         SELECT (SELECT session_id FROM lazaretto_messages
                 WHERE [queue_of key] = :queue_id AND session_id > '' ORDER BY session_id LIMIT 1)
         UNION ALL
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE [queue_of key] = :queue_id AND session_id > substr(firsts.lane, 1, 1) || '~'
+                WHERE [queue_of key] = :queue_id AND session_id > substr(firsts.stream, 1, 1) || '~'
                 ORDER BY session_id LIMIT 1)
-        FROM firsts WHERE firsts.lane IS NOT NULL
+        FROM firsts WHERE firsts.stream IS NOT NULL
     )
-    SELECT lane FROM firsts WHERE lane IS NOT NULL
+    SELECT stream FROM firsts WHERE stream IS NOT NULL
 ) levels
 
--- part: first_of_lane
--- The key of the first message of `lane` that was not handed out, or can be again.
+-- part: first_of_stream
+-- The key of the first message of `stream` that was not handed out, or can be again.
 SELECT min(k) FROM (
     SELECT (SELECT key FROM lazaretto_messages
-            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {FRESH}
+            WHERE [queue_of key] = :queue_id AND session_id = stream AND state = {FRESH}
             ORDER BY key LIMIT 1) AS k
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {READY}
+            WHERE [queue_of key] = :queue_id AND session_id = stream AND state = {READY}
             ORDER BY key LIMIT 1)
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {SUSPECT}
+            WHERE [queue_of key] = :queue_id AND session_id = stream AND state = {SUSPECT}
             ORDER BY key LIMIT 1)) receivable
 
--- part: first_held_of_lane
--- The key of the first message of `lane` that holds back what is behind it. Few are locked; by their keys as they
+-- part: first_held_of_stream
+-- The key of the first message of `stream` that holds back what is behind it. Few are locked; by their keys as they
 -- are PostgreSQL would go through all messages there are.
 SELECT coalesce(min(k), 9223372036854775807) FROM (
     SELECT (SELECT key FROM lazaretto_messages
-            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {DELAYED}
+            WHERE [queue_of key] = :queue_id AND session_id = stream AND state = {DELAYED}
             ORDER BY key LIMIT 1) AS k
     UNION ALL SELECT (SELECT key FROM lazaretto_messages
-            WHERE [queue_of key] = :queue_id AND session_id = lane AND state = {LOCKED} AND lock_token <> :token
+            WHERE [queue_of key] = :queue_id AND session_id = stream AND state = {LOCKED} AND lock_token <> :token
             ORDER BY key + 0 LIMIT 1)) held
 
--- name: next_lane
--- The next lane with a message that nothing holds back, of a group that nobody else has locked: lane by lane, each
+-- name: next_stream
+-- The next stream with a message that nothing holds back, of a group that nobody else has locked: stream by stream, each
 -- looked at once, however many messages wait in it.
 -- locks: not looked at
-SELECT found.lane, c.handle, c.group_id, c.service, c.contract
+SELECT found.stream, c.handle, c.group_id, c.service, c.contract
 FROM (
-    WITH RECURSIVE lanes (lane) AS (
+    WITH RECURSIVE streams (stream) AS (
         SELECT (SELECT session_id FROM lazaretto_messages
                 WHERE [queue_of key] = :queue_id AND session_id > :after AND session_id < :end
                 ORDER BY session_id LIMIT 1)
         UNION ALL
         SELECT (SELECT session_id FROM lazaretto_messages
-                WHERE [queue_of key] = :queue_id AND session_id > lanes.lane AND session_id < :end
+                WHERE [queue_of key] = :queue_id AND session_id > streams.stream AND session_id < :end
                 ORDER BY session_id LIMIT 1)
-        FROM lanes WHERE lanes.lane IS NOT NULL AND NOT EXISTS (
+        FROM streams WHERE streams.stream IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM lazaretto_conversations c
             LEFT JOIN lazaretto_sessions g ON g.queue_id = :queue_id AND g.session_id = 'g' || c.group_id
-            LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = lanes.lane
-            WHERE c.handle = substr(lanes.lane, 2, 34)
+            LEFT JOIN lazaretto_sessions h ON h.queue_id = :queue_id AND h.session_id = streams.stream
+            WHERE c.handle = substr(streams.stream, 2, 34)
               AND (g.locked_until IS NULL OR g.locked_until <= :now OR g.lock_token = :token) AND h.held_key IS NULL
-              AND ([first_of_lane]) < ([first_held_of_lane]))
+              AND ([first_of_stream]) < ([first_held_of_stream]))
     )
-    SELECT CASE WHEN count(*) = count(lane) THEN max(lane) END AS lane FROM lanes
+    SELECT CASE WHEN count(*) = count(stream) THEN max(stream) END AS stream FROM streams
 ) found
-JOIN lazaretto_conversations c ON c.handle = substr(found.lane, 2, 34)
+JOIN lazaretto_conversations c ON c.handle = substr(found.stream, 2, 34)
 
--- name: open_lane
--- The lane of a group that is to be received from first: timers, then errors, then messages by priority. With it,
+-- name: open_stream
+-- The stream of a group that is to be received from first: timers, then errors, then messages by priority. With it,
 -- the first message that can be received, and the first one that holds back what is behind it. The LIMIT within makes
--- SQLite look at each lane once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
+-- SQLite look at each stream once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
 -- locks: not looked at
-SELECT lane, handle, group_id, service, contract, first, before FROM (
-    SELECT l.lane, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
-           ([first_of_lane]) AS first, ([first_held_of_lane]) AS before
+SELECT stream, handle, group_id, service, contract, first, before FROM (
+    SELECT l.stream, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
+           ([first_of_stream]) AS first, ([first_held_of_stream]) AS before
     FROM (
-        SELECT substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind AS lane,
+        SELECT substr('0123456789a', CAST(c.priority AS INTEGER) + 1, 1) || c.handle || kinds.kind AS stream,
                kinds.kind, c.priority, c.handle, c.group_id, c.service, c.contract
         FROM lazaretto_conversations c
         CROSS JOIN (SELECT 'a' AS kind UNION ALL SELECT 'b' UNION ALL SELECT 'm') kinds
@@ -147,13 +147,13 @@ SELECT lane, handle, group_id, service, contract, first, before FROM (
           AND (CAST(:handle AS TEXT) IS NULL OR c.handle = :handle)
     ) l
     LIMIT 1000000
-) lanes
+) streams
 WHERE first < before AND (
-    SELECT h.held_key FROM lazaretto_sessions h WHERE h.queue_id = :queue_id AND h.session_id = lane) IS NULL
+    SELECT h.held_key FROM lazaretto_sessions h WHERE h.queue_id = :queue_id AND h.session_id = stream) IS NULL
 ORDER BY kind, priority DESC, first LIMIT 1
 
--- name: lane_messages
--- A lane's next messages, as they are handed over, and the first one that must be handed over alone.
+-- name: stream_messages
+-- A stream's next messages, as they are handed over, and the first one that must be handed over alone.
 -- locks: not looked at
 SELECT m.key, [body] AS body,
        message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,

@@ -164,7 +164,7 @@ class SqlTransaction:
             )  # fmt: skip
             key += 1
         if sessions:
-            self.dialogs.note_lanes(queue.queue_id, (message.session_id for message in messages))
+            self.dialogs.note_streams(queue.queue_id, (message.session_id for message in messages))
         self.context.insert("insert_messages", values, count)
         sized = self.queues.sized(queue.queue_id)
         if sized is not None:
@@ -182,7 +182,7 @@ class SqlTransaction:
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
             values["body_id"] = self.bodies.insert_one(body)
             body = None
-        self.dialogs.note_lanes(queue_of(row.key), (row.session_id,))
+        self.dialogs.note_streams(queue_of(row.key), (row.session_id,))
         self.context.run("insert_full_message", {**values, "body": body})
         self.queues.count_bytes([row.key], 1)
         self.context.wake(row.key)
@@ -284,7 +284,7 @@ class SqlTransaction:
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
         self.queues.count_bytes([row.key], -1)
-        self.dialogs.note_lanes(queue_of(values["new_key"]), (row.session_id,))
+        self.dialogs.note_streams(queue_of(values["new_key"]), (row.session_id,))
         self.context.run("update_row", values)
         self.queues.count_bytes([values["new_key"]], 1)
         self._note_standing(values["new_key"], row)
@@ -294,7 +294,7 @@ class SqlTransaction:
         values: list[Any] = []
         for new_key, row in rows.items():
             values += (row.key, new_key, *_standing(row))
-            self.dialogs.note_lanes(queue_of(new_key), (row.session_id,))
+            self.dialogs.note_streams(queue_of(new_key), (row.session_id,))
             self._note_standing(new_key, row)
         self.context.insert("update_rows", values, len(rows))
         self.queues.count_bytes(list(rows), 1)

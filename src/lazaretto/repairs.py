@@ -22,7 +22,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     holder,
 )
 from lazaretto.engine.repairs.course import find_repair, plan_of
-from lazaretto.engine.repairs.editing import edit_of
+from lazaretto.engine.repairs.editing import edit_of, letters_at
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
     DirectRepair,
@@ -36,6 +36,7 @@ from lazaretto.engine.repairs.runner import Runner
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, seconds, shown, text, whole
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
 from lazaretto.model.repairs import (
@@ -105,13 +106,9 @@ class Repair:
         """
         wanted = None if letters is None else whole("letters", letters, 1, _MOST_IN_FLIGHT)
 
-        edit = self._edit()
+        edit = self.edit()
         with Editor(edit) if edit is not None else contextlib.nullcontext() as editor:
             return preview(functools.partial(look, self._store), self._name, editor, wanted)
-
-    def _edit(self) -> Edit | None:
-        """Return the edit as it was planned."""
-        return edit_of(plan_of(look(self._store, lambda tx: find_repair(tx, self._name))))
 
     def progress(self) -> tuple[int, int]:
         """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
@@ -171,7 +168,7 @@ class Repair:
         self, event: RepairEvent, actor: str | None, limits: tuple[int | None, float | None] | None = None
     ) -> None:
         if event in (RepairEvent.TRY_FEW, RepairEvent.APPLY, RepairEvent.RESUME):
-            refuse_changed_source(self._edit())
+            refuse_changed_source(self.edit())
         self._store.run(DirectRepair(self._name, event, acting(actor), limits))
 
     def letters(self, *, skipped: bool = False) -> Iterator[RepairedLetter]:
@@ -190,6 +187,22 @@ class Repair:
             yield from found
             if len(found) < _PAGE:
                 return
+
+    def left(self, *, messages: bool = False) -> Iterator[DeadLetter]:
+        """Yield the dead letters that are left to send, in their order, without those that are gone.
+
+        `messages`: with their messages, as they are before the edit.
+        """
+        flag("messages", messages)
+        record = look(self._store, lambda tx: find_repair(tx, self._name))
+        for first in range(record.position, record.letters, _PAGE):
+            last = min(first + _PAGE, record.letters)
+            read = functools.partial(letters_at, record=record, first=first, last=last, messages=messages)
+            yield from look(self._store, read)[2].values()
+
+    def edit(self) -> Edit | None:
+        """Return the edit of its letters, as it was planned."""
+        return edit_of(plan_of(look(self._store, lambda tx: find_repair(tx, self._name))))
 
     def run(self, *, until: Callable[[], bool] | None = None) -> RepairStatus:
         """Run this repair in this thread while it has something to do; return how it stands then.

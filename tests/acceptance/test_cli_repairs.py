@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -44,6 +46,26 @@ def test_apply_and_undo(cli: Program) -> None:
     ]  # fmt: skip
     actions = [entry["action"] for entry in cli.ok("audit", "--json").json]
     assert actions[:2] == ["repair: nothing left to take back", "repair: undo"]
+
+
+def test_try(cli: Program, tmp_path: Path) -> None:
+    (tmp_path / "trying.py").write_text(
+        "def handle(message):\n    assert b'good' in message.body\n"
+        "def mend(letter):\n"
+        "    from lazaretto import Message\n"
+        "    return Message(b'good') if b'1' in letter.message.body else None\n"
+    )
+    cli.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    edit = tmp_path / "edit.txt"
+    edit.write_text("trying:mend")
+    cli.ok("repair", "plan", "orders", "--all", "--name", "fix", "--edit", f"@{edit}")
+    tried = cli("repair", "try", "fix", "--handler", "trying:handle", "--json")
+    assert tried.code == 1
+    assert (tried.json["tried"], tried.json["succeeded"], tried.json["edited"]) == (6, 1, 1)
+    shown = cli("repair", "try", "fix", "--handler", "trying:handle", "--sample", "2").out
+    assert "tried 2 of 6 dead letters" in shown
+    assert cli("repair", "try", "fix").code == 2
+    assert "planned" in cli.ok("repair", "show", "fix").out
 
 
 def test_a_canary_that_fails(cli: Program) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lazaretto import Broker, DeadLetterFilter, HandlerError, InvalidOption, Message
+from lazaretto import Broker, DeadLetterFilter, HandlerError, InvalidOption, Message, RepairNotFound
 from lazaretto.host import Handler, HandlerContext
-from lazaretto.host.dry_run import choose, dry_run
+from lazaretto.host.dry_run import choose, dry_run, try_repair
 
 from .actions import create, fail, numbers, send
 
@@ -86,3 +86,23 @@ def test_wrong_values_are_refused(broker: Broker) -> None:
     with pytest.raises(HandlerError):
         dry_run(broker, "q", 1, Handler("q", handle), edit="nowhere_at_all:mend")
     assert numbers(broker.dead_letters("q")) == [1, 2, 3]
+
+
+def test_a_repair(broker: Broker) -> None:
+    repair = broker.plan_repair("q", DeadLetterFilter(), everything=True, edit='{"a": 1.10}', canary=0)
+    broker.purge("q", 1)
+    before, events = list(broker.dead_letters("q")), broker.last_event()
+    found = try_repair(broker, repair.name, Handler("q", handle))
+    assert (found.letters, found.tried, found.succeeded, found.edited) == (2, 1, 1, 1)
+    assert (list(found.refused), found.sends, found.statements) == ([3], {"out": 1}, 1)
+    assert [(cause.error_type, cause.is_gone) for cause in found.causes] == [
+        ("KeyError", True), ("OSError", False),
+    ]  # fmt: skip
+    assert (list(broker.dead_letters("q")), broker.last_event()) == (before, events)
+    assert [letter.sequence_number for letter in repair.left()] == [2, 3]
+    assert [letter.message is None for letter in repair.left(messages=True)] == [False, False]
+    repair.apply(in_flight=None)
+    repair.run()
+    assert try_repair(broker, repair.name, Handler("q", handle)).letters == 0
+    with pytest.raises(RepairNotFound):
+        try_repair(broker, "none", Handler("q", handle))

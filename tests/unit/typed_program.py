@@ -91,7 +91,7 @@ def administer(broker: lazaretto.Broker) -> None:
     repair.canary(actor="me")
     planned: lazaretto.RepairStatus = broker.repair(repair.name).status()
     broker.run_repairs(until=lambda: planned.phase is lazaretto.RepairPhase.DONE)
-    fates = [*broker.repairs("orders", limit=1), *repair.letters(skipped=True)]
+    fates = [*broker.repairs("orders", limit=1), *repair.letters(skipped=True), *repair.left(messages=True)]
     triage: lazaretto.Triage = broker.triage("orders", since=broker.queue("orders").created, over=True)
     broker.note_cause("orders", 1, "ask the shop")
     broker.acknowledge_cause("orders", 1, None)

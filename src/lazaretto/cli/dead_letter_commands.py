@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -26,20 +25,18 @@ from lazaretto.cli.dead_letter_selection import (
     print_selection,
     refuse_skipped,
 )
-from lazaretto.cli.dead_letter_text import facts_of, first_line, print_attempt, print_block
+from lazaretto.cli.dead_letter_text import facts_of, print_attempt, print_block
 from lazaretto.cli.edit_option import EDITOR, EditOption, edit_in_editor, preview, read_edit
-from lazaretto.cli.exits import Exit, usage
+from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
-from lazaretto.cli.parse import Nothing, number, optional_count
+from lazaretto.cli.parse import number
 from lazaretto.cli.repair_commands import RateOption, repair_at_once
+from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
 from lazaretto.edits.edit import EditKind
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import RepublishReport
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter, Message, as_message
-
-if TYPE_CHECKING:
-    from lazaretto.host.dry_run import DryRun
 
 commands = Group()
 letters = commands.group("dead-letter")
@@ -212,59 +209,23 @@ def try_(
     call: CallOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
-    handler: Annotated[
-        str, typer.Option("--handler", metavar="MODULE:FUNCTION", help="Handler to try.", show_default=False)
-    ] = "",
+    handler: HandlerOption = "",
     edit: EditOption = None,
-    sample: Annotated[
-        Any,
-        typer.Option(
-            "--sample",
-            metavar="N",
-            parser=optional_count,
-            help="How many at most, as many of each cause as possible; none: all.",
-        ),
-    ] = "200",
+    sample: SampleOption = "200",
 ) -> None:
     """Try a handler on dead letters, in a sandbox.
 
     With --edit it gets them as the edit leaves them. Nothing is settled and nothing is sent: the command says
     what would happen. The exit code is 1 if a letter would fail, or would not be sent.
     """
-    from lazaretto.host import Handler, load_function
     from lazaretto.host.dry_run import dry_run
 
     which = selection.chosen()
-    if not handler:
-        raise usage("give --handler MODULE:FUNCTION: the handler to try")
-    function = load_function(handler)
-    made = function if isinstance(function, Handler) else Handler(queue, function)
+    made = read_handler(handler, queue)
     change = None if edit is None else read_edit(edit)
-    most = None if isinstance(sample, Nothing) else sample
     with call.broker() as broker:
-        found = dry_run(broker, queue, which, made, edit=change, sample=most)
-    call.print(found, lambda: _say_tried(found))
-    if found.failed or found.refused:
-        raise typer.Exit(Exit.FAILED)
-
-
-def _say_tried(found: DryRun) -> None:
-    edited = f", {found.edited} edited" if found.edited else ""
-    output.line(
-        f"tried {found.tried} of {output.plural(found.letters, 'dead letter')} of {found.queue}{edited}: "
-        f"{found.succeeded} would succeed, {found.failed} would fail, {len(found.refused)} would not be sent"
-    )
-    for cause in found.causes:
-        gone = "gone" if cause.is_gone else f"{cause.again} again, {cause.other} in another way"
-        output.line(f"  {cause.error_type or 'no error'} ({cause.letters}): {gone}")
-    for failure in found.failures:
-        output.line(
-            f"  would fail: {failure.count} {failure.error_type}: {first_line(failure.error_message)}"
-        )
-    for number_, why in itertools.islice(found.refused.items(), 5):
-        output.line(f"  would not be sent: {number_} ({why})")
-    for target, count in sorted(found.sends.items()):
-        output.line(f"  would send {output.plural(count, 'message')} to {target}")
+        found = dry_run(broker, queue, which, made, edit=change, sample=read_sample(sample))
+    say_tried(call, found)
 
 
 @letters.command("purge")

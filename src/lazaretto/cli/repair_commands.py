@@ -16,6 +16,7 @@ from lazaretto.cli.edit_option import read_edit
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
+from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
 from lazaretto.errors import EntityNotFound
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairPreview, RepairStatus
@@ -155,6 +156,23 @@ def _print_preview(found: RepairPreview) -> None:
 def _limit(given: Any) -> Any:
     """Return a limit as the broker takes it."""
     return None if isinstance(given, Nothing) else given
+
+
+@repairs.command("try")
+def try_(
+    call: CallOptions, name: NameArgument, handler: HandlerOption = "", sample: SampleOption = "200"
+) -> None:
+    """Try a handler on what is left to send, as the edit leaves it, in a sandbox.
+
+    Nothing is settled and nothing is sent: the command says what would happen, and whether the old causes are
+    gone. The exit code is 1 if a letter would fail, or would not be sent.
+    """
+    from lazaretto.host.dry_run import try_repair
+
+    with call.broker() as broker:
+        made = read_handler(handler, broker.repair(name).status().queue)
+        found = try_repair(broker, name, made, sample=read_sample(sample))
+    say_tried(call, found)
 
 
 @repairs.command("canary")

@@ -18,6 +18,7 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import Ended, ended_of
 from lazaretto.isolation import Sandbox, Verdict
 from lazaretto.model.checks import whole
+from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.policy import Outcome
@@ -97,13 +98,41 @@ def dry_run(
     `sample`: how many at most, as many of each cause as possible; None: all. Raises EntityNotFound,
     HandlerError, SandboxSetupError.
     """
-    if sample is not None:
-        whole("sample", sample, 1, 1 << 40)
     given = which if isinstance(which, DeadLetterFilter) else None
     given = given or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
+    _check(sample)
+    return _try(broker, path, broker.dead_letters(path, given, messages=False), handler, edit, sample)
+
+
+def try_repair(broker: Broker, name: str, handler: Handler, *, sample: int | None = 200) -> DryRun:
+    """Run a handler on what a repair has left to send, as its edit leaves it; change nothing.
+
+    `sample`: how many at most, as many of each cause as possible; None: all. Raises RepairNotFound,
+    HandlerError, SandboxSetupError.
+    """
+    _check(sample)
+    repair = broker.repair(name)
+    status = repair.status()
+    path = str(EntityPath(EntityPath.parse(status.queue).queue, Subqueue(status.subqueue)))
+    return _try(broker, path, repair.left(), handler, repair.edit(), sample)
+
+
+def _check(sample: object) -> None:
+    if sample is not None:
+        whole("sample", sample, 1, 1 << 40)
+
+
+def _try(
+    broker: Broker,
+    path: str,
+    given: Iterable[DeadLetter],
+    handler: Handler,
+    edit: Edit | str | None,
+    sample: int | None,
+) -> DryRun:
     causes: dict[str | None, list[int]] = defaultdict(list)
     types: dict[str | None, str | None] = {}
-    for letter in broker.dead_letters(path, given, messages=False):
+    for letter in given:
         causes[letter.fingerprint].append(letter.sequence_number)
         types[letter.fingerprint] = letter.error_type
     count = _Count()

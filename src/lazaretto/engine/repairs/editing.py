@@ -11,11 +11,9 @@ from lazaretto.engine.outcome.dead_letter_operations import letter_of, messages_
 from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import LazarettoError
-from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import place_of, subqueue_at
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import Plan
-from lazaretto.store.contract.records import NewMessage, QueueRecord
+from lazaretto.store.contract.records import DeadLetterRecord, NewMessage, QueueRecord
 from lazaretto.store.contract.repair_contract import RepairRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -49,26 +47,24 @@ def edit_of(plan: Plan) -> Edit | None:
 
 
 def letters_at(
-    tx: Transaction, record: RepairRecord, first: int, last: int
+    tx: Transaction, record: RepairRecord, first: int, last: int, *, messages: bool = True
 ) -> tuple[QueueRecord | None, list[int], dict[int, DeadLetter]]:
-    """Return the queue of a repair, the keys at some places, and the letters that are there, by key."""
+    """Return the queue of a repair, the keys at some places, and the letters that wait there, by key."""
     course = Course.of(tx, record)
     queue, keys = course.queue, course.members(first, last)
-    return (
-        queue,
-        keys,
-        {} if queue is None else waiting_letters(tx, queue, keys, subqueue_at(record.subqueue)),
-    )
-
-
-def waiting_letters(
-    tx: Transaction, queue: QueueRecord, keys: Sequence[int], subqueue: Subqueue
-) -> dict[int, DeadLetter]:
-    """Return the letters that are still there, by key."""
+    if queue is None:
+        return None, keys, {}
     known = tx.history.some_dead_letters(keys)
-    records = [known[key] for key in keys if key in known and known[key].subqueue == place_of(subqueue)]
-    found = messages_of(tx, records)
-    return {r.key: letter_of(queue, r, found[r.key]) for r in records if r.key in found}
+    records = [known[key] for key in keys if key in known and _waits(known[key], record)]
+    found = messages_of(tx, records) if messages else {}
+    if messages:
+        records = [letter for letter in records if letter.key in found]
+    return queue, keys, {r.key: letter_of(queue, r, found.get(r.key)) for r in records}
+
+
+def _waits(letter: DeadLetterRecord, repair: RepairRecord) -> bool:
+    """Return whether a letter is still where a repair found it."""
+    return letter.resolution is None and letter.subqueue == repair.subqueue
 
 
 def edit_letters(

@@ -162,10 +162,10 @@ def _limit(given: Any) -> Any:
 def try_(
     call: CallOptions, name: NameArgument, handler: HandlerOption = "", sample: SampleOption = "200"
 ) -> None:
-    """Try a handler on what is left to send, as the edit leaves it, in a sandbox.
+    """Try a handler on what is left to send, in a sandbox.
 
-    Nothing is settled and nothing is sent: the command says what would happen, and whether the old causes are
-    gone. The exit code is 1 if a letter would fail, or would not be sent.
+    It gets the letters as the edit leaves them. Nothing is settled and nothing is sent: the command says what
+    would happen, and whether the old causes are gone. The exit code is 1 if a letter would fail, or would not be sent.
     """
     from lazaretto.host.dry_run import try_repair
 

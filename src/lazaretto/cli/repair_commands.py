@@ -165,7 +165,8 @@ def try_(
     """Try a handler on what is left to send, in a sandbox.
 
     It gets the letters as the edit leaves them. Nothing is settled and nothing is sent: the command says what
-    would happen, and whether the old causes are gone. The exit code is 1 if a letter would fail, or would not be sent.
+    would happen, and whether the old causes are gone. The exit code is 1 if a letter would fail, or would
+    not be sent.
     """
     from lazaretto.host.dry_run import try_repair
 

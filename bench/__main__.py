@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import hosts
+from bench import hosts, polling
 from bench.depth import room_for
 from bench.machine import Machine
 from bench.measure import Measurement, Result, Scale, take
@@ -49,10 +49,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "served", "depth", "hosts", "waiting"],
+        choices=["all", "served", "depth", "hosts", "polling", "waiting"],
         default="all",
         help="all: the workloads, side by side; served: the same on PostgreSQL; hosts: many processes on one "
         "PostgreSQL (its options: hosts --help); "
+        "polling: processes that wait on one PostgreSQL (its options: polling --help); "
         "waiting: blocked receivers, and several processes on one file; "
         "depth: receiving while very many messages wait (lazaretto, or lazaretto-postgres by --systems)",
     )
@@ -145,6 +146,8 @@ def main() -> int:
     """Run what the command line asks for."""
     if sys.argv[1:2] == ["hosts"]:
         return hosts.main(sys.argv[2:])
+    if sys.argv[1:2] == ["polling"]:
+        return polling.main(sys.argv[2:])
     arguments = _arguments()
     # Being told to end is like Ctrl-C: servers are stopped and folders removed first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

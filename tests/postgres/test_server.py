@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -35,10 +37,13 @@ from lazaretto import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.dialect import place
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Query
 from lazaretto.store.sql.statements import Statement
+
+T = TypeVar("T")
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 #: What a caller does about an error that says it may be tried again, or that nobody knows how it ended.
@@ -352,3 +357,32 @@ class TestOpening:
             receiver.dead_letter(message, reason="x\0y", error=ValueError("\0"))
             (letter,) = broker.dead_letters("work")
             assert (letter.reason, letter.error_message) == ("x\ufffdy", "\ufffd")
+
+
+def test_timers_are_not_looked_for_at_each_commit_of_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many hosts that wait, each would ask the server as often as all of them commit."""
+    with lazaretto.connect(url) as broker, lazaretto.connect(url) as other:
+        for path in ("work", "elsewhere"):
+            broker.create_queue(path)
+        reads, read = 0, other._store.read
+
+        def count(query: Callable[[Transaction], T]) -> T:
+            nonlocal reads
+            reads += 1
+            return read(query)
+
+        with other.receiver("work") as receiver:
+            waiting = threading.Thread(target=lambda: receiver.receive(1, 60.0))
+            waiting.start()
+            sender = broker.sender("elsewhere")
+            monkeypatch.setattr(other._store, "read", count)
+            begun, sent = time.monotonic(), 0
+            while time.monotonic() < begun + 1.0 or sent < 200:
+                sender.send(Message(b"x"))
+                sent += 1
+            # Ten times a second, and now and then for the dead.
+            assert reads < 40 + 20 * (time.monotonic() - begun)
+            broker.sender("work").send(Message(b"y"))
+            waiting.join()

@@ -136,8 +136,8 @@ class Maintenance:
         seen, before = version(), self._seen
         if before is None or seen[0] != before[0]:
             self._store.notifier.notify_all()
-        if seen != before:
-            self._seen = seen
+        self._seen = seen
+        if before is None or seen[1] != before[1]:
             self._next_due = self._store.read(lambda tx: tx.next_due())
         if self._clock.ticks:
             while self._next_due is not None and self._next_due <= self._clock.now() and not self._stopping:

@@ -231,7 +231,9 @@ class Slot:
     def _run(self, handover: Handover, ahead: Receiver | None) -> tuple[Handover | None, list[Ended]]:
         """Run the handlers of a hand-over; return the next hand-over, and how each attempt ended."""
         runner, following = self._runner, None
-        assert runner is not None
+        if runner is None:
+            # Closed while the store kept the slot waiting; what is held is given back.
+            raise BrokerClosed("the host is closed")
         with self._shared.gate.working(alone=handover.alone) if self._inline else contextlib.nullcontext():
             begun = time.monotonic()
             runner.start(handover)

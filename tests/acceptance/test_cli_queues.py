@@ -143,6 +143,7 @@ def test_list_and_show(cli: Program) -> None:
     shown = cli.ok("queue", "show", "ORDERS").out
     assert shown.startswith("queue orders\n")
     assert "receive retry count      9\n" in shown
+    assert "partitions                    1\n" in shown
     assert cli.ok("queue", "show", "orders", "--json").json["counts"]["active"] == 2
 
 

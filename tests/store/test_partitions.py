@@ -22,6 +22,7 @@ from lazaretto import (
 )
 from lazaretto.claims import ClaimConsumer
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.partitions import partition_of as partition_of_key
 
 from .conftest import Connect
 
@@ -320,3 +321,17 @@ def test_each_process_has_a_home_of_its_own(connect: Connect) -> None:
     brokers[3].close()
     # A server notices a little later that a process has gone.
     assert any(home(connect()) == left for _ in range(PARTITIONS))
+
+
+def test_status_tells_of_all_partitions(broker: Broker, clock: ManualClock) -> None:
+    # The oldest message is not in the first partition.
+    last = next(key for key in KEYS if partition_of_key(key, PARTITIONS) == PARTITIONS - 1)
+    sent = to_datetime(clock.now())
+    broker.sender("orders").send(Message(b"old", partition_key=last))
+    clock.advance(10)
+    send_keyed(broker)
+    (glance,) = (queue for queue in broker.status().queues if queue.path == "orders")
+    assert (glance.waiting, glance.exact, glance.oldest) == (1 + 3 * len(KEYS), True, sent)
+    send_keyed(broker, rounds=100)
+    (glance,) = (queue for queue in broker.status().queues if queue.path == "orders")
+    assert (glance.waiting, glance.exact, glance.oldest) == (1 + 103 * len(KEYS), False, sent)

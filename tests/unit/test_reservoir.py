@@ -35,6 +35,15 @@ def test_the_same_are_chosen_whatever_the_batches(start: int, sizes: list[int], 
     assert sorted(choose(some)) == sorted(alone & set(some))
 
 
+def test_as_many_are_chosen_of_each_partition_as_of_a_queue_without() -> None:
+    numbers = range(1, 5_000)
+    alone = {n for n in numbers if choose([(7 << 44) + n])}
+    parted = [(7 << 44) + (partition << 36) + n for n in numbers for partition in range(3)]
+    chosen = choose(parted)
+    assert sorted(chosen) == sorted((7 << 44) + (p << 36) + n for n in alone for p in range(3))
+    assert sorted(key for key in parted if choose([key])) == sorted(chosen)
+
+
 def test_one_of_each_block_is_chosen_without_bias_by_place() -> None:
     blocks = 65_536 if SOAK else 16_384
     level = 6

@@ -90,6 +90,7 @@ def _facts(queue: QueueDescription) -> Facts:
         ("lock duration", output.shown_duration(options.lock_duration)),
         ("default time to live", output.shown_duration(options.default_time_to_live)),
         ("dead-letter on expiration", _yes(options.dead_letter_on_expiration)),
+        ("partitions", options.partitions),
         ("requires session", _yes(options.requires_session)),
         ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),

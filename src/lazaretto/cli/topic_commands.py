@@ -60,6 +60,7 @@ def _topic_facts(topic: TopicDescription) -> Facts:
         ("created", output.shown_time(topic.created)),
         ("updated", output.shown_time(topic.updated)),
         ("default time to live", output.shown_duration(options.default_time_to_live)),
+        ("partitions", options.partitions),
         ("requires duplicate detection", "yes" if options.requires_duplicate_detection else "no"),
         ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
         ("max message size", options.max_message_size),

@@ -79,6 +79,11 @@ def sequence_of(key: int) -> int:
     return key & LAST_SEQUENCE
 
 
+def number_in_partition(key: int) -> int:
+    """Return the part of a sequence number that its partition counts with."""
+    return key & _LAST_IN_PARTITION
+
+
 def queue_of(key: int) -> int:
     """Return the queue id in a key."""
     return key >> QUEUE_BITS

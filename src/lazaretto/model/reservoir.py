@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lazaretto.model.keys import sequence_of
+from lazaretto.model.keys import number_in_partition
 
 #: One message of each block of 2^level sequence numbers is kept. The level is low for a queue's first
 #: messages, so that there soon are some, and grows so that a busy queue pays next to nothing.
@@ -46,13 +46,14 @@ def _is_chosen(number: int, level: int) -> bool:
 def choose(keys: Sequence[int]) -> list[int]:
     """Return those of the keys of one queue whose messages are kept."""
     if len(keys) == 1:
-        number = sequence_of(keys[0])
+        number = number_in_partition(keys[0])
         return [keys[0]] if _is_chosen(number, _level_of(number)) else []
     lowest, highest = min(keys), max(keys)
-    first, last = sequence_of(lowest), sequence_of(highest)
+    first, last = number_in_partition(lowest), number_in_partition(highest)
     level = _level_of(first)
-    if level != _level_of(last) or last - first >> level > len(keys):
-        return [key for key in keys if _is_chosen(n := sequence_of(key), _level_of(n))]
+    apart = highest - lowest != last - first
+    if apart or level != _level_of(last) or last - first >> level > len(keys):
+        return [key for key in keys if _is_chosen(n := number_in_partition(key), _level_of(n))]
     base = lowest - first
     candidates = [base + _chosen(block, level) for block in range(first >> level, (last >> level) + 1)]
     given = keys if len(candidates) < 4 else set(keys)
@@ -61,7 +62,7 @@ def choose(keys: Sequence[int]) -> list[int]:
 
 def is_time_to_look(chosen: Iterable[int]) -> bool:
     """Return whether what a queue keeps is to be looked at, now that it keeps these too."""
-    return any(_is_chosen(n := sequence_of(key), _level_of(n) + _LOOKS) for key in chosen)
+    return any(_is_chosen(n := number_in_partition(key), _level_of(n) + _LOOKS) for key in chosen)
 
 
 class Kept(NamedTuple):
@@ -83,7 +84,7 @@ def superfluous(kept: Sequence[Kept], most: int, now: int) -> list[int]:
         return []
 
     def worth(one: Kept) -> tuple[float, int]:
-        number = sequence_of(one.key)
+        number = number_in_partition(one.key)
         level = _LOWEST_LEVEL
         while level < 40 and _is_chosen(number, level + 1):
             level += 1

@@ -101,7 +101,7 @@ def _glances(
     dead: dict[int, tuple[int, int]],
 ) -> Iterator[QueueGlance]:
     hour = tx.now // _HOUR
-    waiting = tx.overview.waiting([queue.queue_id for queue, _ in shown])
+    waiting = tx.overview.waiting([queue for queue, _ in shown])
     died = tx.overview.died([queue.queue_id for queue, _ in shown if queue.queue_id in dead], hour - 1)
     for queue, troubles in shown:
         letters, since = dead.get(queue.queue_id, (0, None))

@@ -39,7 +39,7 @@ class StoredOverview(Protocol):
         """Return queues and subscriptions by path, those with a text in it, in lower case."""
         ...
 
-    def waiting(self, queue_ids: Sequence[int]) -> dict[int, Waiting]:
+    def waiting(self, queues: Sequence[QueueRecord]) -> dict[int, Waiting]:
         """Return how many messages stand in queues."""
         ...
 

@@ -41,6 +41,24 @@ SELECT q.queue_id,
      ORDER BY m.key LIMIT 1)
 FROM lazaretto_queues q WHERE q.queue_id [among ids]
 
+-- name: select_waiting_in_partitions
+-- The same of the partitions of queues, of which each has at most so many.
+-- locks: not looked at
+WITH RECURSIVE partitions (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM partitions WHERE n + 1 < :partitions)
+SELECT q.queue_id,
+    (SELECT min(m.key) FROM lazaretto_messages m
+     WHERE m.key > [partition_bound q.queue_id, n] AND m.key < [partition_bound q.queue_id, n + 1]),
+    (SELECT max(m.key) FROM lazaretto_messages m
+     WHERE m.key > [partition_bound q.queue_id, n] AND m.key < [partition_bound q.queue_id, n + 1]),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM lazaretto_messages m
+        WHERE m.key > [partition_bound q.queue_id, n] AND m.key < [partition_bound q.queue_id, n + 1]
+        LIMIT :few) AS counted),
+    (SELECT m.enqueued FROM lazaretto_messages m
+     WHERE m.key > [partition_bound q.queue_id, n] AND m.key < [partition_bound q.queue_id, n + 1]
+     ORDER BY m.key LIMIT 1)
+FROM lazaretto_queues q CROSS JOIN partitions WHERE q.queue_id [among ids]
+
 -- name: sum_hours
 -- How many dead letters came to places in each hour, from one on.
 SELECT place, hour, sum(letters) FROM lazaretto_cause_hours

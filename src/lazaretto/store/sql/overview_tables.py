@@ -41,12 +41,24 @@ class OverviewTables(Part):
         rows = self._context.run("select_holders", {"part": pattern_of(part), "limit": limit})
         return [queue_record(row) for row in rows]
 
-    def waiting(self, queue_ids: Sequence[int]) -> dict[int, Waiting]:
-        values = {"ids": self._context.ids(queue_ids), "few": _FEW + 1}
-        return {
-            queue_id: Waiting(few if few <= _FEW else last - first + 1, few <= _FEW, oldest)
-            for queue_id, first, last, few, oldest in self._context.run("select_waiting", values)
-        }
+    def waiting(self, queues: Sequence[QueueRecord]) -> dict[int, Waiting]:
+        plain = [queue.queue_id for queue in queues if queue.partitions == 1]
+        values = {"ids": self._context.ids(plain), "few": _FEW + 1}
+        rows = self._context.run("select_waiting", values).fetchall()
+        parted = [queue for queue in queues if queue.partitions > 1]
+        if parted:
+            values["ids"] = self._context.ids([queue.queue_id for queue in parted])
+            values["partitions"] = max(queue.partitions for queue in parted)
+            rows += self._context.run("select_waiting_in_partitions", values).fetchall()
+        found: dict[int, Waiting] = {}
+        for queue_id, first, last, few, oldest in rows:
+            before = found.get(queue_id, Waiting())
+            found[queue_id] = Waiting(
+                before.messages + (few if few <= _FEW else last - first + 1),
+                before.exact and few <= _FEW,
+                min((time for time in (before.oldest, oldest) if time is not None), default=None),
+            )
+        return found
 
     def died(self, queue_ids: Sequence[int], hour: int) -> dict[tuple[int, int], int]:
         places = [

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import (
     LAST_QUEUE,
+    PARTITION_SEQUENCE_BITS,
     QUEUE_BITS,
     QUEUE_ID_BITS,
     SEQUENCE_BITS,
@@ -40,6 +41,7 @@ _KEYS = {
     "main_key": f"{{0}} & ~(CAST({_SUBQUEUE_MASK} AS BIGINT) << {SEQUENCE_BITS})",
     "dead_key": f"{{0}} | ({{1}} << {SEQUENCE_BITS})",
     "lower_bound": f"({{0}} << {QUEUE_BITS})",
+    "partition_bound": f"(({{0}} << {QUEUE_BITS}) + (CAST({{1}} AS BIGINT) << {PARTITION_SEQUENCE_BITS}))",
     "subqueue_bound": f"(({{0}} << {SUBQUEUE_BITS} | {{1}}) << {SEQUENCE_BITS})",
 }
 

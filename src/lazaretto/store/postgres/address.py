@@ -1,6 +1,6 @@
 """Parses and checks a server's URL, so that no error can reveal its contents.
 
-libpq takes a password with an unescaped @ or / for a part of the host, and names it when that is not found.
+libpq reads a password with an unescaped @ or / as part of the host, and shows it in its error.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _USER = "write @ as %40, : as %3A, / as %2F, ? as %3F and % as %25 in the user's
 
 
 class Address(NamedTuple):
-    """Where a store is: a server's database as libpq takes it, and the schema."""
+    """The location of a store: the connection string for libpq, and the schema."""
 
     conninfo: str
     schema: str
 
 
 def parse_address(url: str) -> Address:
-    """Return what a URL names. Raises InvalidOption, which does not show it: it may hold a password."""
+    """Return the address in a URL. Raises InvalidOption, without the URL: it may contain a password."""
     if _CONTROL.search(url):
         raise _malformed("it has a control character")
     base, _, query = url.partition("://")[2].partition("?")
@@ -74,7 +74,7 @@ def _decoded(text: str, what: str) -> str:
 
 
 def _server(authority: str) -> dict[str, str]:
-    """Return the parameters that stand before the database: user, password, hosts and ports."""
+    """Return the parameters before the database name: user, password, hosts and ports."""
     found: dict[str, str] = {}
     user, at, hosts = authority.rpartition("@")
     if "@" in user:

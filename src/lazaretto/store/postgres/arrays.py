@@ -1,4 +1,4 @@
-"""Arrays as PostgreSQL takes them in binary: the columns of several rows, each as one parameter."""
+"""Encodes the columns of several rows as binary PostgreSQL arrays, one parameter for each column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Begins and finishes the commits of a store on the server, on whatever connection they are."""
+"""Begins and finishes commits on the server, on any connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITING = 0x4C5A0002
 
 
 class Commits:
-    """How commits of the store in `schema` begin and end; `where` names it in errors.
+    """Begins and ends commits of the store in `schema`; `where` names it in errors.
 
     Without a `server_clock`, time is `clock`'s.
     """
@@ -40,7 +40,7 @@ class Commits:
     def begin(self, connection: PgConnection, durable: bool, opening: str = "") -> tuple[int, int]:
         """Begin as the one writer, in one round trip; return the store's version and the time.
 
-        `opening`: statements to run before the lock is waited for.
+        `opening`: statements to run before it waits for the lock.
         """
         ((version, now),) = connection.script(
             # What the server is set to may be more than "on".
@@ -52,14 +52,14 @@ class Commits:
         return version, self.clock.now() if self.server_clock is None else now
 
     def begin_as_expected(self, connection: PgConnection, version: int, durable: bool) -> Cursor:
-        """Begin without waiting for an answer, on the understanding that this is still the version."""
+        """Begin without waiting for a reply, assuming that the store still has this version."""
         connection.send_ahead()
         connection.send("BEGIN")
         query = self.dialect.text("begin_as_expected")
         return connection.execute(query, (WRITING, self.number, version, not durable))
 
     def note_time(self, opening: Cursor) -> None:
-        """Note the server's time from what a commit was begun with."""
+        """Read the server's time from the reply that began a commit."""
         if self.server_clock is not None:
             self.server_clock.set(opening.fetchone()[-1])
 
@@ -81,7 +81,7 @@ class Commits:
     def finish_with(
         self, connection: PgConnection, move: tuple[str, Sequence[Any]] | None, *, flush: bool
     ) -> Cursor | None:
-        """Run what stands at the end of a commit that changes something, and commit."""
+        """Run the last statement of a commit that changes something, and commit."""
         committed: Sent | None = None
         try:
             moved = None if move is None else connection.execute(*move)

@@ -1,4 +1,4 @@
-"""Connects to PostgreSQL: settings, texts, and the server's errors as ours."""
+"""Connects to PostgreSQL: settings, text encoding, and translation of the server's errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CANCELED = "57014"
 
 
 def own_fault(error: psycopg.Error, where: str) -> StoreError | None:
-    """Return the server's error as one of ours if the server is to blame; None if the statement is."""
+    """Translate an error that the server caused; return None if the statement caused it."""
     code = error.sqlstate
     lost = not code and isinstance(error, errors.OperationalError | errors.InterfaceError)
     own = lost or (code is not None and code.startswith(_OWN_FAULTS) and code != _CANCELED)
@@ -55,7 +55,7 @@ def own_fault(error: psycopg.Error, where: str) -> StoreError | None:
 
 
 def translated(error: psycopg.Error, where: str) -> StoreError:
-    """Return the server's error as one of ours, which says where and what to do."""
+    """Translate a server's error to one that says where it happened and what to do."""
     code = error.sqlstate or ""
     known = max((k for k in _KINDS if code.startswith(k)), key=len, default=None)
     if known is not None:
@@ -69,7 +69,7 @@ def translated(error: psycopg.Error, where: str) -> StoreError:
 
 @contextlib.contextmanager
 def translating(where: str) -> Iterator[None]:
-    """Raise the server's errors as ours."""
+    """Raise the server's errors as Lazaretto's own."""
     try:
         yield
     except psycopg.Error as error:
@@ -99,14 +99,14 @@ SILENT_WRITERS = {SILENCE: 10_000}
 
 
 class _Text(StrDumper):
-    """PostgreSQL's texts have no character of code 0; a replacement character stands for it."""
+    """Replaces NUL characters, which PostgreSQL's texts cannot contain."""
 
     def dump(self, obj: str) -> bytes | bytearray | memoryview | None:
         return super().dump(text(obj))
 
 
 class PgConnection:
-    """A connection that says whether it is in a transaction, and counts what it changes."""
+    """A connection that knows whether it is in a transaction, and counts its changes."""
 
     def __init__(self, conninfo: str, lock_timeout: int = 0, *, commits: bool = False) -> None:
         """`commits`: all its transactions are commits of the broker's own, which are never idle for long."""
@@ -148,7 +148,7 @@ class PgConnection:
         self._poll.register(raw.fileno(), select.POLLIN)
 
     def reopen(self) -> None:
-        """Connect again, after the connection broke."""
+        """Reconnect after the connection broke."""
         self.close()
         self._open()
 
@@ -162,11 +162,11 @@ class PgConnection:
 
     @property
     def heard(self) -> bool:
-        """Whether the server has said something unasked: most often that it goes."""
+        """Whether the server has sent an unsolicited message, most often that it shuts down."""
         return bool(self._poll.poll(0))
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
-        """Run a statement, whose parameters are $1 and so on."""
+        """Run a statement. Its parameters are named $1, $2 and so on."""
         if not sql.startswith("SELECT"):
             self.total_changes += 1
         if self._pipeline.is_open:
@@ -178,26 +178,26 @@ class PgConnection:
 
     @property
     def sends_ahead(self) -> bool:
-        """Whether statements are sent without waiting for what became of the ones before."""
+        """Whether statements are sent without waiting for earlier replies."""
         return self._pipeline.is_open
 
     def send_ahead(self, *, whole: bool = False) -> None:
-        """Send statements without waiting; an error of one may show at any later one, or when it is settled.
+        """Send statements without waiting. An error may show at any later statement, or at `settle`.
 
-        Behind a statement that failed, the server does none until all is settled. `whole`: what is sent is a
-        transaction, which needs no statements to begin and to commit it: it ends where all is settled.
+        After a failed statement, the server skips all others up to `settle`. `whole`: the statements are one
+        transaction, which needs no BEGIN and COMMIT: it ends at `settle`.
         """
         self._pipeline.open()
         self._whole = whole
 
     def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
-        """Send a statement without counting it as a change."""
+        """Send a statement, but do not count it as a change."""
         return self._pipeline.send(sql, parameters)
 
     def commit_ahead(self, *, more: bool) -> Sent | None:
-        """Send what commits, if anything must be sent; it has a result once that is done.
+        """Send the COMMIT, if one is needed. The result arrives once it is done.
 
-        `more`: other statements follow behind it.
+        `more`: other statements follow it.
         """
         if not self._whole:
             return self._pipeline.send("COMMIT")
@@ -205,11 +205,11 @@ class PgConnection:
         return self._pipeline.end() if more else None
 
     def settle(self) -> None:
-        """Wait for what became of everything that was sent. Raises the first error."""
+        """Wait for all replies. Raises the first error."""
         self._pipeline.settle()
 
     def roll_back(self) -> None:
-        """End the transaction, if there is one, as if it had not been."""
+        """Roll back the transaction, if there is one."""
         with contextlib.suppress(psycopg.Error):
             if self._whole and self.sends_ahead:
                 # It would be committed where it ends.
@@ -221,7 +221,7 @@ class PgConnection:
             self.raw.execute("ROLLBACK")
 
     def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows by a COPY in binary, whose columns have these types."""
+        """Insert rows with a binary COPY. The columns have these types."""
         ahead = self.sends_ahead
         self.settle()
         self.total_changes += 1
@@ -243,7 +243,7 @@ class PgConnection:
                 return rows
 
     def let_go(self) -> None:
-        """Make the thread that uses the connection give it up soon: only that thread may close it."""
+        """Make the thread that uses the connection release it soon: only that thread may close it."""
         self.raw.watch.end()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The store's queries as PostgreSQL has them, for the schema that holds the tables."""
+"""Turns the store's queries into PostgreSQL's, for the schema with the tables."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
 
 def ids(values: Iterable[int]) -> list[int]:
-    """Return numbers as the one parameter that a query takes them in: an array."""
+    """Return numbers as one array parameter."""
     return list(values)
 
 
 def place(sql: str) -> tuple[str, Sequence[str]]:
-    """Return a query with the server's placeholders, and the names of the values they stand for."""
+    """Return a query with the server's placeholders, and the name of the value for each."""
     places: dict[str, int] = {}
     placed = PARAMETER.sub(lambda found: f"${places.setdefault(found[1], len(places) + 1)}", sql)
     return placed, tuple(places)
 
 
 def within(schema: str, sql: str) -> str:
-    """Return a query whose tables are looked for in a schema, whatever the search path says."""
+    """Return a query whose tables are all qualified with a schema."""
     sql = _MEANT.sub(lambda found: f'{found[1]} "{schema}".{found[2].strip()}', sql)
     return _SEQUENCE.sub(lambda found: f"""'"{schema}".{found[1]}'::regclass""", sql)
 
@@ -65,7 +65,7 @@ def _given(sql: str, **columns: str) -> str:
 
 @functools.cache
 def queries_in(schema: str) -> dict[str, Query]:
-    """Return all queries for a schema, whose name was checked."""
+    """Return all queries for a schema. Its name must have been checked."""
     queries = load_queries(
         ("lazaretto.store.postgres", "queries.sql"),
         ("lazaretto.store.sql", "queries.sql"),
@@ -82,5 +82,5 @@ def queries_in(schema: str) -> dict[str, Query]:
 
 @functools.cache
 def dialect(schema: str) -> Dialect:
-    """Return the dialect for a schema, whose name was checked."""
+    """Return the dialect for a schema. Its name must have been checked."""
     return Dialect.of(queries_in(schema), place, ids)

@@ -1,4 +1,4 @@
-"""The time before which no timer is left, as far as a process knows."""
+"""Remembers the time up to which a process has handled all timers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FULL_LOOK = 60_000_000
 
 
 class DueMark:
-    """Before which moment no timer is left, as far as this process knows.
+    """The time up to which no timer is left, as far as this process knows.
 
     The entries of messages that are gone stay in the index of times as long as any open transaction of the
     database could still see them. To start behind them keeps the search short.
@@ -22,7 +22,7 @@ class DueMark:
         self._latest = 0
 
     def since(self, now: int) -> int:
-        """Return the time from which timers must be searched."""
+        """Return the time from which to search for timers."""
         if now < self._latest - _SLACK or now > self._looked + _FULL_LOOK:
             self._since, self._looked = 0, now
         self._latest = now
@@ -35,9 +35,9 @@ class DueMark:
 
     @property
     def latest(self) -> int:
-        """The moment up to which no timer is left."""
+        """The time up to which no timer is left."""
         return self._since
 
     def lower(self, due: int) -> None:
-        """Record that there may be a timer at a time, which may be in the past."""
+        """Record a possible timer at a time, also in the past."""
         self._since = min(self._since, due - 1)

@@ -1,4 +1,4 @@
-"""Listens for other processes' commits, and for the server's time."""
+"""Listens for other processes' commits, and tracks the server's time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OWN_PAUSE = 0.01
 
 
 def channel(schema: str) -> str:
-    """Return the name under which the commits of a store are told."""
+    """Return the name of the notification channel for commits of a store."""
     return f"lazaretto_{schema}"
 
 
 class HasFileno(Protocol):
-    """What can be polled."""
+    """An object that can be polled."""
 
     def fileno(self) -> int: ...
 
@@ -39,7 +39,7 @@ class ServerClock:
         self.set(SystemClock().now())
 
     def set(self, now: int) -> None:
-        """Note what the server's clock says now."""
+        """Set the estimate to the server's time now."""
         self._ahead = now - time.monotonic_ns() // 1000
 
     def now(self) -> int:
@@ -47,7 +47,7 @@ class ServerClock:
 
 
 class Bell:
-    """Ends the sleep of another thread of this process."""
+    """Wakes another thread of this process from its sleep."""
 
     def __init__(self) -> None:
         self._hears, self._rings = socket.socketpair()
@@ -61,7 +61,7 @@ class Bell:
             self._rings.send(b".")
 
     def sleep(self, seconds: float, other: HasFileno | None = None) -> None:
-        """Sleep until it is rung, something comes from `other`, or the time is over."""
+        """Sleep until it is rung, `other` has data, or the time is over."""
         if self._hears.fileno() < 0:
             return
         poll = select.poll()
@@ -78,9 +78,9 @@ class Bell:
 
 
 class Listener:
-    """Listens for the server's notifications of commits, and polls now and then in case one was missed.
+    """Listens for notifications of commits, and polls once in a while in case one was missed.
 
-    It listens while somebody waits: a commit costs the server work for each process that listens.
+    It listens only while a caller waits: each listening process makes every commit more expensive.
     """
 
     def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None, bell: Bell) -> None:
@@ -98,9 +98,9 @@ class Listener:
         self._listens_until = 0.0
 
     def listen(self, own: int, version: int, *, waiting: bool) -> int:
-        """Return how often others have committed.
+        """Return the number of commits by other processes.
 
-        `own` is not one of them; `version`: the last one known; `waiting`: whether somebody waits for it.
+        `own`: this process's connection; `version`: the last known one; `waiting`: whether a caller waits.
         """
         if self._connection is None or self._connection.broken:
             self._connection = PgConnection(self._conninfo)
@@ -122,7 +122,7 @@ class Listener:
         return self._heard
 
     def _listen_if(self, waiting: bool, connection: PgConnection) -> None:
-        """Listen while somebody waits, and for a while after."""
+        """Listen while a caller waits, and for some time afterwards."""
         now = time.monotonic()
         if waiting:
             self._listens_until = now + _LINGER
@@ -135,7 +135,7 @@ class Listener:
                 self._asked_at = 0.0
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until something is heard, the bell is rung, or the time is over."""
+        """Sleep until a notification arrives, the bell is rung, or the time is over."""
         if self._only_own:
             # Each own commit would wake this thread, which takes turns with those that commit.
             self._bell.sleep(min(seconds, _OWN_PAUSE))

@@ -24,7 +24,7 @@ _GLANCE = 100
 
 
 def text(value: str) -> str:
-    """Return a text as PostgreSQL can have it, which has no character of code 0."""
+    """Return a text that PostgreSQL accepts: without NUL characters."""
     return value.replace("\0", "\ufffd") if "\0" in value else value
 
 
@@ -53,14 +53,14 @@ _ENCODERS: dict[type, _Encoder] = {
 
 
 def _encoder_of(given: type) -> _Encoder:
-    """Return how values of another type are sent: a member of an enumeration, say, as the text that it is."""
+    """Return the encoder for another type. Members of an enumeration, for example, are sent as text."""
     kind = next((each for each in given.__mro__ if each in _ENCODERS), int)
     found = _ENCODERS[given] = _ENCODERS[kind]
     return found
 
 
 class Sent:
-    """A statement that was sent. What it gives is waited for when it is asked for."""
+    """A statement that was sent. Reading its result waits for the reply."""
 
     __slots__ = ("_pipeline", "_rows", "ends", "prepares", "result")
 
@@ -81,11 +81,11 @@ class Sent:
 
     @property
     def rowcount(self) -> int:
-        """How many rows it changed."""
+        """The number of rows it changed."""
         return self._answer().command_tuples or 0
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
         return list(self)
 
     def fetchone(self) -> tuple[Any, ...] | None:
@@ -119,15 +119,15 @@ class Pipeline:
         self.is_open = False
 
     def open(self) -> None:
-        """Begin to send ahead."""
+        """Start to send statements without waiting."""
         self._pg.enter_pipeline_mode()
         self._error = None
         self.is_open = True
 
     def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
-        """Send a statement, whose parameters are $1 and so on.
+        """Send a statement. Its parameters are named $1, $2 and so on.
 
-        Raises the error of one before, if it is known already.
+        Raises the error of an earlier statement, if it is already known.
         """
         if self._error is not None:
             raise self._error
@@ -154,9 +154,9 @@ class Pipeline:
         return sent
 
     def end(self) -> Sent:
-        """End what was sent as a transaction of its own; more can be sent behind it.
+        """End the statements so far as a transaction of their own. More statements can follow.
 
-        It has a result once that is committed.
+        The result arrives once it is committed.
         """
         try:
             self._pg.pipeline_sync()
@@ -168,14 +168,14 @@ class Pipeline:
         return sent
 
     def _give_up(self) -> None:
-        """Close the connection: something, as a signal, has come between a statement and its answer."""
+        """Close the connection: a statement was interrupted before its reply, for example by a signal."""
         self.is_open = False
         self._waiting.clear()
         with contextlib.suppress(psycopg.Error):
             self._raw.close()
 
     def wait_for(self, sent: Sent) -> None:
-        """Read answers until that of a statement is there. Raises the first error among them."""
+        """Read replies up to that of a statement. Raises the first error among them."""
         if self.is_open:
             try:
                 self._pg.send_flush_request()
@@ -191,7 +191,7 @@ class Pipeline:
             raise psycopg.OperationalError("the connection was closed before the reply arrived")
 
     def settle(self) -> None:
-        """Wait for what became of everything that was sent. Raises the first error."""
+        """Wait for all replies. Raises the first error."""
         if not self.is_open:
             return
         try:
@@ -213,12 +213,12 @@ class Pipeline:
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
     def _flush(self) -> None:
-        """Wait until all of it is with the server, for which that may have to be heard first."""
+        """Wait until everything is sent. The server may require that its replies are read first."""
         while self._pg.flush():
             self._wait(select.POLLIN | select.POLLOUT)
 
     def _read(self) -> int | None:
-        """Take the next answer for the statement it belongs to; return its kind, None behind the last."""
+        """Assign the next reply to its statement; return its kind, or None after the last one."""
         pg = self._pg
         while pg.is_busy():
             self._wait(select.POLLIN)

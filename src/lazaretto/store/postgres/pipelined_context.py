@@ -1,4 +1,4 @@
-"""What the parts of a transaction on PostgreSQL share: COPY, locks on ranges, and the mark of timers."""
+"""The context that the parts of a PostgreSQL transaction share: COPY, range locks and timers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ AHEAD = 1_000_000
 
 
 class Taker(Protocol):
-    """What takes the statements of a commit."""
+    """Takes the statements of a commit."""
 
     @property
     def sends_ahead(self) -> bool:
-        """Whether it goes on before what became of them is known."""
+        """Whether it continues without waiting for replies."""
         ...
 
     @property
@@ -48,12 +48,12 @@ class Taker(Protocol):
         ...
 
     def copy(self, sql: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Take rows to be copied."""
+        """Take rows to insert with COPY."""
         ...
 
 
 class PgContext(CommitContext):
-    """One connection's commits on PostgreSQL. `reads`: it only reads, and nothing is written."""
+    """The commits of one PostgreSQL connection. `reads`: it only reads."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class PgContext(CommitContext):
         self.mark.lower(self._nothing_due_till + 1)
 
     def note_due(self, due: int | None) -> None:
-        """Note that a message may have a timer, from this commit on."""
+        """Record that a message may have a timer from this commit on."""
         if due is not None:
             self.mark.lower(due)
 

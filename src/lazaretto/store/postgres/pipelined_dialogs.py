@@ -1,4 +1,4 @@
-"""Dialogs on PostgreSQL: the next group and its messages in one round trip."""
+"""Receives from dialogs on PostgreSQL: the next group and its messages in one round trip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_OF_MESSAGE = 8
 
 
 class PgDialogTables(DialogTables):
-    """What a transaction does with dialogs on PostgreSQL."""
+    """The part of a PostgreSQL transaction for dialogs."""
 
     def __init__(self, context: PgContext) -> None:
         super().__init__(context)

@@ -1,4 +1,4 @@
-"""One commit's work on PostgreSQL: the common contract with fewer round trips."""
+"""The transaction contract on PostgreSQL, with fewer round trips."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY = operator.itemgetter(4)
 
 
 class PgTransaction(SqlTransaction):
-    """What an operation may do within one commit, or within one snapshot when it only reads.
+    """A transaction for one commit, or for one snapshot when it only reads.
 
     Several fresh messages that are handed out together are locked as a range, which is one row, where a
     lock on each would write them all anew. Their completion knows of ranges too. Whatever else looks at
@@ -71,7 +71,7 @@ class PgTransaction(SqlTransaction):
         return None
 
     def _ask_ahead(self, lane: int, limit: int) -> None:
-        """Ask at once what is asked one after the other where not just the next fresh messages are taken."""
+        """Send together the questions that would be asked in turn when not only fresh messages are taken."""
         first, last, now = lower_bound(lane), upper_bound(lane), self.context.now
         self._asked = {}
         for name, values in (
@@ -83,7 +83,7 @@ class PgTransaction(SqlTransaction):
         self._asked_at = self._connection.total_changes
 
     def _ask(self, name: str, values: Any) -> Cursor:
-        """Ask something that may have been asked ahead, if nothing was changed since."""
+        """Ask a question, or use the answer asked ahead if nothing has changed since."""
         before, cursor = self._asked.pop(name, (None, None))
         if cursor is not None and before == values and self._asked_at == self._connection.total_changes:
             return cursor
@@ -224,7 +224,7 @@ class PgTransaction(SqlTransaction):
 def _answer(
     taken: Callable[[int], list[ReceivedMessage] | None], token: int, nowhere_else: bool
 ) -> list[ReceivedMessage] | Again:
-    """Return what was taken under a token, or what is to be done next."""
+    """Return the messages taken under a token, or how to continue."""
     found = taken(token)
     if found is None:
         return AGAIN

@@ -1,7 +1,7 @@
-"""A commit's statements before they are sent, and the answers that they were planned by.
+"""Plans a commit: its statements before they are sent, and the answers that the plan depends on.
 
-What an operation reads while it is planned is read at once, without a lock. The commit asks the same again,
-under its locks, and fails if the answer is another one: then nothing was done, and it is planned anew.
+While an operation is planned, it reads at once and without a lock. The commit asks the same questions again
+under its locks, and fails if an answer differs. Nothing was done then, and the operation is planned again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _RANGES = frozenset(("first", "last", "start", "before", "queue_id"))
 
 
 class Unforeseen(Exception):
-    """An operation cannot be planned: it needs what only the commit will tell."""
+    """An operation cannot be planned: it needs an answer that only the commit can give."""
 
 
 class Nature(NamedTuple):
-    """What a statement touches, by its text."""
+    """The tables and keys that a statement touches, according to its text."""
 
     tables: frozenset[str]
     written: frozenset[str]
@@ -57,7 +57,7 @@ class Nature(NamedTuple):
 
 
 class Planned:
-    """A statement that is to be sent. Its answer is there after the commit, or once it is read before."""
+    """A planned statement. Its answer is available after the commit, or earlier if it is read."""
 
     __slots__ = ("_plan", "_rows", "mark", "parameters", "sent", "sql", "unaffected")
 
@@ -73,7 +73,7 @@ class Planned:
         self._rows: list[tuple[Any, ...]] = []
 
     def has_read(self, mark: str, rows: list[tuple[Any, ...]]) -> None:
-        """Note what it gives."""
+        """Record its answer."""
         self.mark, self._rows = mark, rows[::-1]
 
     @property
@@ -81,7 +81,7 @@ class Planned:
         return self._plan.nature(self.sql)
 
     def keys(self) -> set[int]:
-        """Return the keys of the messages that it names."""
+        """Return the keys of the messages in its parameters."""
         found: set[int] = set()
         for place in self.nature.keys:
             value = self.parameters[place]
@@ -90,11 +90,11 @@ class Planned:
         return found
 
     def queues(self) -> set[int]:
-        """Return the queues, or lanes, that it names."""
+        """Return the queues, or lanes, in its parameters."""
         return {self.parameters[place] for place in self.nature.queues}
 
     def may_see(self, other: Planned) -> bool:
-        """Return whether this reads what the other one writes."""
+        """Return whether this statement may read rows that the other one writes."""
         mine, theirs = self.nature, other.nature
         if self.unaffected or mine.tables.isdisjoint(theirs.written):
             return False
@@ -109,13 +109,13 @@ class Planned:
 
     @property
     def rowcount(self) -> int:
-        """How many rows it changed."""
+        """The number of rows it changed."""
         if self.sent is None:
             raise Unforeseen
         return self.sent.rowcount
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
         return list(self)
 
     def fetchone(self) -> tuple[Any, ...] | None:
@@ -132,7 +132,7 @@ class Planned:
 
 
 class Plan:
-    """Takes statements in the place of a connection.
+    """Takes statements in place of a connection.
 
     `names`: those of a query's parameters, by its text; `ask` reads statements, all in one round trip.
     """
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def total_changes(self) -> int:
-        """How many statements may change something."""
+        """The number of statements that may change something."""
         return sum(not planned.nature.reads for planned in self.statements)
 
     def nature(self, sql: str) -> Nature:
@@ -161,15 +161,15 @@ class Plan:
         return _nature(sql, tuple(self._names.get(sql, ())))
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Planned:
-        """Note a statement."""
+        """Add a statement to the plan."""
         planned = Planned(self, sql, parameters)
         self.statements.append(planned)
         return planned
 
     def read(self, wanted: Planned) -> None:
-        """Read what a statement gives, with all others whose answers are known before the commit.
+        """Read the answer of a statement, and of all others that can be known before the commit.
 
-        Raises Unforeseen if this one's is not.
+        Raises Unforeseen if this one cannot.
         """
         known: list[Planned] = []
         writing: list[Planned] = []
@@ -184,7 +184,7 @@ class Plan:
         self._ask(known)
 
     def copy(self, *_: object) -> NoReturn:
-        """Refuse what cannot be sent together with other statements."""
+        """Raise Unforeseen: COPY cannot be sent together with other statements."""
         raise Unforeseen
 
 
@@ -192,7 +192,7 @@ _nature = functools.lru_cache(maxsize=4096)(Nature.of)
 
 
 def reading(sql: str) -> str:
-    """Return a query that gives a mark of all that another one gives, and with it each row, if any."""
+    """Return a query for the rows of another query, each with a hash of all its rows."""
     return (
         f"WITH q AS MATERIALIZED ({sql}), m AS (SELECT {_MARK} AS mark FROM q) "  # noqa: S608
         "SELECT m.mark, r.* FROM m LEFT JOIN (SELECT true, q.* FROM q) AS r ON true"
@@ -200,7 +200,7 @@ def reading(sql: str) -> str:
 
 
 def guard(sql: str, parameters: int) -> str:
-    """Return a query that fails if another one has a mark other than the one behind its parameters."""
+    """Return a query that fails if the hash of another query differs from the last parameter."""
     return f"WITH q AS MATERIALIZED ({sql}) SELECT 1 / ({_MARK} = ${parameters + 1}::text)::int FROM q"  # noqa: S608
 
 

@@ -43,7 +43,7 @@ def migrations() -> list[Migration]:
 
 
 def statements(script: str) -> list[str]:
-    """Return the statements of a script one by one: servers that pass them on to others take no more at once.
+    """Return the statements of a script one by one, as distributed servers require.
 
     Each ends with a line that ends with a semicolon; a block between lines of $$ is one statement.
     """
@@ -51,7 +51,7 @@ def statements(script: str) -> list[str]:
 
 
 class Found(NamedTuple):
-    """What a schema holds: its version, and the oldest version whose workers can go on with it."""
+    """The state of a schema: its version, and the oldest version whose workers can use it."""
 
     version: int
     oldest: int
@@ -59,10 +59,10 @@ class Found(NamedTuple):
 
 
 def steps_to_open(found: Found, steps: Sequence[Migration], where: str) -> list[Migration]:
-    """Return the migrations that opening a store does: those before a deployment, which older workers bear.
+    """Return the migrations to run when a store is opened: those that older workers can work with.
 
-    Raises StoreTooNew if the store has gone on without this version, StoreOutdated if a migration that older
-    workers do not bear comes first.
+    Raises StoreTooNew if the store needs a newer version, and StoreOutdated if it first needs a migration
+    that older workers cannot work with.
     """
     newest = steps[-1].number
     if newest < found.oldest:
@@ -85,7 +85,7 @@ def prepare(
 ) -> Found:
     """Make sure the schema holds a store that this version can use, and return what it holds.
 
-    `create`: make it if there is none. `copying`: it may be an unfinished copy.
+    `create`: create it if missing. `copying`: accept an unfinished copy.
     """
     found = look(connection, schema, where)
     if found is not None and found.copying and not copying:
@@ -143,7 +143,7 @@ def migrate(
 
 
 def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
-    """Do the migrations that are due in a schema at libpq's address; return their numbers."""
+    """Run the pending migrations of a schema; return their numbers. `conninfo`: libpq's address."""
     check_name(schema)
     where = shown_place(address, schema)
     with translating(where):
@@ -164,7 +164,7 @@ def shown_place(address: str, schema: str) -> str:
 
 
 def look(connection: PgConnection, schema: str, where: str) -> Found | None:
-    """Return what a schema holds, None where there is no store. Raises StoreForeign."""
+    """Return the state of a schema, or None if it contains no store. Raises StoreForeign."""
     tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = $1", (schema,)).fetchall()
     names = {name for (name,) in tables}
     if "lazaretto_meta" in names:

@@ -1,4 +1,4 @@
-"""How queues are set, as commits that go out whole know it beforehand."""
+"""Remembers the settings of queues, so that commits can be planned without reading them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lazaretto.store.sql.statements import Dialect
 
 
 class Settings:
-    """How queues are set, each with a mark that its row has until it is changed."""
+    """The settings of queues. Each has a mark that changes with its row."""
 
     def __init__(self, connection: PgConnection, dialect: Dialect) -> None:
         self._connection = connection
@@ -18,7 +18,7 @@ class Settings:
         self.forget()
 
     def forget(self) -> None:
-        """Read all of it anew when it is asked for."""
+        """Forget all settings; they are read again when needed."""
         self._by_path: dict[str, QueueRecord] = {}
         self._by_id: dict[int, tuple[QueueRecord, int]] = {}
 
@@ -27,16 +27,16 @@ class Settings:
         return self._by_path.get(path_key) or self._read("select_settings", path_key)
 
     def by_id(self, queue_id: int) -> QueueRecord:
-        """Return a queue by its number. Raises Unforeseen if there is none."""
+        """Return a queue by its id. Raises Unforeseen if there is none."""
         known = self._by_id.get(queue_id)
         return known[0] if known else self._read("select_settings_by_id", queue_id)
 
     def mark(self, queue_id: int) -> int:
-        """Return the mark of a queue that was asked for."""
+        """Return the mark of a queue that was returned before."""
         return self._by_id[queue_id][1]
 
     def next_bodies(self) -> int:
-        """Return behind which id there are ids for bodies that nobody else takes."""
+        """Return the id before a range of body ids that no other process uses."""
         (last,) = self._connection.execute(self._dialect.text("select_last_body")).fetchone()
         return int(last)
 

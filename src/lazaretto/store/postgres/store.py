@@ -59,9 +59,9 @@ _LOOK_EVERY = 0.1
 class PostgresStore(SqlStore):
     """A store in the schema `schema` of the database that `conninfo` names.
 
-    One process writes at a time, under a lock of the server's, and commits what all its threads have
-    asked for. `busy` is how many seconds a caller waits for other processes before StoreBusy, and for a
-    server that is away before StoreUnavailable. Without a `clock`, time is the server's.
+    Threads of a process commit together. Planned commits of several processes run at the same time; all other
+    commits take the store's lock. `busy`: how many seconds a caller waits for other processes before
+    StoreBusy, and for an unreachable server before StoreUnavailable. Without a `clock`, time is the server's.
     """
 
     poll = 0.25
@@ -166,9 +166,9 @@ class PostgresStore(SqlStore):
                 ticket.error = error
 
     def _commit_whole(self, group: Sequence[Ticket], durable: bool) -> tuple[Sequence[Ticket], bool]:
-        """Commit in one round trip, whatever others do meanwhile, as many operations as possible.
+        """Commit as many operations as possible in one round trip, while others may write too.
 
-        Return those that are left, and whether the same may succeed the next time.
+        Return the remaining operations, and whether another attempt may succeed.
         """
         connection = self._connection
         if connection.broken or connection.heard or connection.distributed:
@@ -194,7 +194,7 @@ class PostgresStore(SqlStore):
         return left, False
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
-        """Note what a commit that went out whole has changed, and whether others have written too."""
+        """Record what a planned commit has changed, and whether others have written too."""
         memory = self._memory
         if version == self._version + 1:
             self._lone_commits += 1
@@ -213,7 +213,7 @@ class PostgresStore(SqlStore):
         return self._lone_commits >= _LONE_COMMITS
 
     def _commit_as_expected(self, group: list[Ticket], durable: bool) -> bool:
-        """Commit by what is remembered; return False if others have written since, or it fails."""
+        """Commit using remembered values; return False if others have written since, or it fails."""
         if self._connection.broken or self._connection.heard:
             return False
         try:
@@ -253,13 +253,13 @@ class PostgresStore(SqlStore):
         return True
 
     def _answer(self, group: Sequence[Ticket]) -> None:
-        """Let those that were started read their answers."""
+        """Let the started operations read their answers."""
         for ticket in group:
             if ticket.later is not None:
                 ticket.answer = ticket.later()
 
     def _begin_as_expected(self, durable: bool) -> None:
-        """Begin without waiting for an answer, on the understanding that nobody else has written since."""
+        """Begin without waiting for a reply, assuming that nobody else has written since."""
         self._begun_at = self._connection.total_changes
         self._flushes = False
         self._opening = self._commits.begin_as_expected(self._connection, self._version, durable)
@@ -377,7 +377,7 @@ class PostgresStore(SqlStore):
 
     @contextmanager
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
-        """Give a function that tells two numbers: one changes with other processes' commits, one with any."""
+        """Give a function for two numbers: one changes with other processes' commits, one with any."""
         query = self.dialect.text("select_now")
         listener = Listener(self._conninfo, self.schema, query, self._server_clock, self._bell)
         seen, looked_at = 0, 0.0

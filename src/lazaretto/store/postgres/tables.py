@@ -22,7 +22,7 @@ _NUMBERED = {
 
 
 class PgTables:
-    """The tables as the one writer's connection sees them; `begin` makes it that again after a commit."""
+    """The tables, read and written by the only writer. `begin` takes the lock again after a commit."""
 
     def __init__(self, connection: PgConnection, schema: str, begin: Callable[[], object]) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Looks after the tables of a store on the server: dead rows, what is wrong, settings and sizes."""
+"""Maintains the tables of a store: vacuum, silent writers, checks, settings and sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SILENCE = 5
 
 
 class Upkeep:
-    """Looks after the store in `schema`, on connections that it borrows and gives back.
+    """Maintains the store in `schema`, on connections that it borrows from `readers`.
 
     `number`: the schema's half of its locks. `where` names the store in errors.
     """
@@ -48,7 +48,7 @@ class Upkeep:
         self._tidy_at = time.monotonic() + _TIDY_EVERY
 
     def tidy(self) -> None:
-        """Clear away dead rows in a thread of its own, if that is due."""
+        """Vacuum in a thread of its own, if that is due."""
         # The server's own vacuum looks once a minute: a long time at some thousand messages a second.
         now = time.monotonic()
         if now >= self._tidy_at:
@@ -75,7 +75,7 @@ class Upkeep:
             self._readers.give_back(connection)
 
     def _vacuum(self, connection: PgConnection) -> bool:
-        """Vacuum the tables that hold much that is gone; return whether there were any."""
+        """Vacuum the tables with many dead rows; return whether there were any."""
         values = (self._schema, _TIDYING, self._number)
         crowded = connection.execute(self._dialect.text("select_crowded"), values).fetchall()
         for (table,) in crowded:
@@ -84,9 +84,9 @@ class Upkeep:
         return bool(crowded)
 
     def end_silent_writers(self) -> int:
-        """End commits whose process has been cut off from the server, and return how many they were.
+        """End commits of processes that are cut off from the server; return how many.
 
-        A process that is frozen, or behind a network that is, may hold the store's lock for as long.
+        A frozen process or network could hold the store's lock indefinitely.
         """
         try:
             connection = self._readers.borrow()
@@ -105,7 +105,7 @@ class Upkeep:
         return ended
 
     def check(self) -> list[str]:
-        """Return what is wrong with the store: nothing, if all is well."""
+        """Return the store's problems: an empty list if there are none."""
         with translating(self._where):
             connection = self._readers.borrow()
             try:
@@ -115,7 +115,7 @@ class Upkeep:
         return [f"{what}: {count}" for what, count in found]
 
     def facts(self) -> dict[str, Any]:
-        """Return the store's settings and sizes, for people who look after it."""
+        """Return the store's settings and sizes, for operators."""
         with translating(self._where):
             connection = self._readers.borrow()
             try:

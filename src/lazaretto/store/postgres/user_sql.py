@@ -24,7 +24,7 @@ _OWN = re.compile(r"\blazaretto_[a-z_]+", re.IGNORECASE)
 
 
 def refusal(sql: str) -> str | None:
-    """Return what a user's statement would do that it may not, else None."""
+    """Return the forbidden thing that a user's statement would do, or None."""
     found = _VERB.match(sql)
     verb = found[1].lower() if found else ""
     if verb in _ENDS:
@@ -36,7 +36,7 @@ def refusal(sql: str) -> str | None:
 
 
 class _OneStatement(psycopg.Cursor[Any]):
-    """A cursor that has the server refuse a second statement, which could end the transaction.
+    """A cursor that rejects a second statement in one text, which could end the transaction.
 
     psycopg's pipeline would do so too, but flushes behind its end. The server takes that for a command, and
     then waits for the next one without an end.

@@ -1,4 +1,4 @@
-"""Ends the wait for a server that has disappeared, but no other wait.
+"""Ends the wait for a server that has disappeared, and no other wait.
 
 The kernel's own checks do not see a proxy or a machine that still takes what is sent, and never answers. So
 after some silence the server is asked on a connection of its own whether it is still at work for the first.
@@ -26,9 +26,9 @@ _AT_WORK = (
 
 
 class Watch:
-    """Tells, each time a wait has lasted a little longer, whether it is in vain.
+    """Decides at growing intervals whether a wait is in vain.
 
-    `at_work`: whether the server is known to be busy with what is waited for.
+    `at_work`: asks whether the server is busy with the statement.
     """
 
     def __init__(self, at_work: Callable[[], bool]) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._ended = False
 
     def end(self) -> None:
-        """Let the wait that is under way, and all others, end at the next silence. Any thread may call it."""
+        """End the current wait and all later ones at the next silence. Any thread may call it."""
         self._ended = True
 
     def heard(self) -> None:
@@ -48,7 +48,7 @@ class Watch:
         self._in_vain = False
 
     def silent(self) -> None:
-        """Record a silence. Raises OperationalError if the server is gone, or the wait is to end."""
+        """Record a silence. Raises OperationalError if the server has disappeared, or after `end`."""
         if self._ended:
             raise psycopg.OperationalError("no caller waits for this connection")
         if self._in_vain:
@@ -64,13 +64,13 @@ class Watch:
 
 
 class WatchedConnection(psycopg.Connection[Any]):
-    """A connection of psycopg's whose waits end if the server is gone."""
+    """A psycopg connection whose waits end if the server has disappeared."""
 
     #: Set behind the constructor, which is psycopg's.
     watch = Watch(lambda: False)
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
-        """Run what waits for the server."""
+        """Run a generator that waits for the server."""
         found: T = super().wait(cast(Any, self._watched(gen)), *args, **options)
         return found
 
@@ -95,9 +95,9 @@ class WatchedConnection(psycopg.Connection[Any]):
 
 
 def is_at_work(conninfo: str, pid: int) -> bool:
-    """Ask the server, on another connection, whether it is busy with what one of its processes was sent.
+    """Ask the server, on another connection, whether one of its processes is busy.
 
-    One that waits for its client has either answered, or never got the question.
+    A process that waits for its client has either replied or never received the statement.
     """
     try:
         with WatchedConnection.connect(

@@ -1,4 +1,4 @@
-"""Plans commits that go out whole, and sends each in one round trip."""
+"""Plans whole commits, and sends each in one round trip."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lazaretto.store.runtime.group_commit import Ticket
 
 
 class WholeCommits:
-    """Commits that wait for no answer before their end, whatever other processes do meanwhile.
+    """Commits that wait for no reply before their end, even while other processes write.
 
-    `transaction` makes the transaction that all of them are planned in.
+    `transaction`: returns the transaction that plans them.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class WholeCommits:
         self._tx = transaction()
 
     def forget(self) -> None:
-        """Forget all that is known of the server: it may be another one now."""
+        """Forget everything about the server: it may be another one now."""
         self._tx = self._make()
         self._settings.forget()
 
     def plan(self, group: Sequence[Ticket], *, registered: bool) -> tuple[WholeContext | None, list[Ticket]]:
-        """Do operations as far as that is possible before the commit.
+        """Plan a commit of operations.
 
-        Return what they need, None if that is nothing, and those that cannot be done so. `registered`:
-        whether this process stands in the store.
+        Return the plan (None if it is empty) and the operations that cannot be planned. `registered`:
+        whether this process is registered in the store.
         """
         foreseeable = [ticket for ticket in group if ticket.operation.foreseeable]
         others = [ticket for ticket in group if not ticket.operation.foreseeable]
@@ -60,7 +60,7 @@ class WholeCommits:
         return (tx.whole if len(left) < len(foreseeable) else None), others + left
 
     def write_ranges(self, connection: PgConnection, queues: Collection[int]) -> None:
-        """Write the locks on ranges of some queues into their messages, in a commit that goes out whole."""
+        """Write the range locks of some queues into their messages, in a whole commit."""
         whole = self._tx.whole
         whole.begin(self._commits.clock.now())
         whole.locks.hold_all(queues)
@@ -71,7 +71,7 @@ class WholeCommits:
     def send(
         self, connection: PgConnection, whole: WholeContext, *, durable: bool, flush: bool
     ) -> tuple[bool, int | None]:
-        """Send a commit that is planned; return whether it is done, and the store's new version.
+        """Send a planned commit; return whether it is done, and the store's new version.
 
         The version is None if nothing was changed. `flush`: the commit is put on disk once its locks are
         free.
@@ -118,7 +118,7 @@ class WholeCommits:
 
 
 def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> list[Ticket]:
-    """Do operations as far as that is possible before the commit; return those with which it is not."""
+    """Plan operations; return those that cannot be planned."""
     for ticket in group:
         ticket.error = ticket.later = None
     left: list[Ticket] = []
@@ -145,7 +145,7 @@ def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> list[Tick
 
 @contextlib.contextmanager
 def _whole_or_nothing(tx: WholeTransaction) -> Iterator[list[bool]]:
-    """Take back what is planned within if it cannot be planned to its end; else make what is given true."""
+    """Undo the plan of the block if it cannot be completed."""
     before = tx.whole.progress()
     done: list[bool] = []
     try:

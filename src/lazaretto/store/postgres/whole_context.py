@@ -1,4 +1,4 @@
-"""What the parts of a transaction share while a commit is planned that goes out whole."""
+"""The context that the parts of a transaction share while they plan a whole commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = 0
 
 
 class RangesFirst(Exception):
-    """Locks on ranges must be written into the messages of some queues before an operation can be planned."""
+    """Range locks of some queues must be written into their messages before an operation can be planned."""
 
     def __init__(self, queues: set[int]) -> None:
         super().__init__(queues)
@@ -29,7 +29,7 @@ class RangesFirst(Exception):
 
 
 class Progress(NamedTuple):
-    """How far a commit was planned."""
+    """The progress of a plan, to go back to."""
 
     statements: int
     afterwards: int
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 
 class WholeContext(PgContext):
-    """One process's commits that go out whole, one after the other."""
+    """The whole commits of one process, one after the other."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class WholeContext(PgContext):
         self.forget()
 
     def forget(self) -> None:
-        """Forget all that others may have changed."""
+        """Forget everything that others may have changed."""
         last_body = self.memory.last_body
         self.memory.forget()
         self.memory.last_body = last_body
@@ -87,7 +87,7 @@ class WholeContext(PgContext):
         self._writes_ranges = False
 
     def progress(self) -> Progress:
-        """Return how far the commit is planned."""
+        """Return the progress of the plan."""
         return Progress(
             len(self.plan.statements),
             len(self.afterwards),
@@ -99,7 +99,7 @@ class WholeContext(PgContext):
         )
 
     def go_back(self, to: Progress) -> None:
-        """Take back what was planned since."""
+        """Undo everything planned since."""
         del self.plan.statements[to.statements :]
         del self.afterwards[to.afterwards :]
         del self.gone_bodies[to.gone_bodies :]
@@ -107,7 +107,7 @@ class WholeContext(PgContext):
         self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
 
     def finish(self) -> None:
-        """Plan what stands at the end of a commit."""
+        """Plan the last statements of a commit."""
         if self.gone_bodies:
             # In one order in all commits, because messages of different queues share bodies.
             gone = self.ids(sorted(self.gone_bodies))
@@ -124,7 +124,7 @@ class WholeContext(PgContext):
             self.plan.statements.insert(0, first)
 
     def _touched(self) -> set[int]:
-        """Return the lanes whose messages the statements name, all that were asked for if one names none."""
+        """Return the lanes of the messages in the statements; if a statement names none, all lanes in use."""
         found: set[int] = set()
         for planned in self.plan.statements:
             queues, lanes = planned.queues(), set(map(self.lane_of, planned.keys()))
@@ -149,12 +149,12 @@ class WholeContext(PgContext):
             return (queue_id,)
 
     def committed(self) -> None:
-        """Note what the answers tell."""
+        """Remember the answers."""
         for note in self.afterwards:
             note()
 
     def marks(self) -> tuple[list[int], list[int]]:
-        """Return the queues whose settings were asked for, and their marks."""
+        """Return the queues whose settings the plan depends on, and their marks."""
         queue_ids = sorted(self.asked)
         return queue_ids, [self.settings.mark(queue_id) for queue_id in queue_ids]
 
@@ -164,11 +164,11 @@ class WholeContext(PgContext):
             self.first_due = due if self.first_due is None else min(due, self.first_due)
 
     def note_lock(self, until: int) -> None:
-        """Note until when a lock is to hold."""
+        """Record until when a lock lasts."""
         self.first_due = until if self.first_due is None else min(until, self.first_due)
 
     def raise_floor(self, queue_id: int, number: int) -> None:
-        """Note that a number is taken."""
+        """Record that a sequence number is taken."""
         self.floors[queue_id] = max(number, self.floors.get(queue_id, 0))
 
     def write_range_locks(self) -> None:
@@ -207,7 +207,7 @@ class WholeContext(PgContext):
             planned.has_read(rows[0][0], [row[2:] for row in rows if row[1]])
 
     def send(self, connection: PgConnection) -> None:
-        """Send all statements, those that were read as questions whether their answers still hold."""
+        """Send all statements. Those already read check that their answers are still the same."""
         for planned in self.plan.statements:
             if planned.mark is None:
                 planned.sent = connection.send(planned.sql, planned.parameters)

@@ -1,8 +1,7 @@
-"""A commit that goes out whole: all its statements are known before the first one is sent.
+"""A whole commit: all its statements are known before the first one is sent.
 
-So no lock is held while the network is waited for. What must be known beforehand is how queues are set, which
-the commit checks within. Numbers, cursors and rows are found by the server, or read before and asked for
-again.
+So it holds no lock while it waits for the network. It remembers the settings of queues, and the commit checks
+them. The server finds numbers, cursors and rows, or they are read before and the commit checks them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 
 class WholeQueues(QueueTables):
-    """Queues as they are set."""
+    """The part for queues, from remembered settings."""
 
     def __init__(self, context: WholeContext, bodies: BodyTables) -> None:
         super().__init__(context, bodies)
@@ -72,7 +71,7 @@ class WholeQueues(QueueTables):
 
 
 class WholeSequences(SequenceNumbers):
-    """Sequence numbers, which the server finds."""
+    """The part for sequence numbers. The server assigns them."""
 
     def __init__(self, context: WholeContext, queues: QueueTables, partitions: PartitionTables) -> None:
         super().__init__(context, queues, partitions)
@@ -100,7 +99,7 @@ class WholeSequences(SequenceNumbers):
 
 
 class WholePartitions(PartitionTables):
-    """Partitions, which are looked at before the commit: what is found there need not hold."""
+    """The part for partitions. It reads them before the commit; the answer is only a hint."""
 
     def __init__(self, context: WholeContext) -> None:
         super().__init__(context)
@@ -111,7 +110,7 @@ class WholePartitions(PartitionTables):
 
 
 class WholeBodies(BodyTables):
-    """Bodies, without asking which of them are shared."""
+    """The part for bodies. It does not ask which are shared."""
 
     def __init__(self, context: WholeContext) -> None:
         super().__init__(context)
@@ -131,7 +130,7 @@ class WholeBodies(BodyTables):
 
 
 class WholeHistory(HistoryTables):
-    """History, whose events are written by one commit after the other: followers must miss none."""
+    """The part for history. Commits with events run one after the other, so that followers miss none."""
 
     def __init__(self, context: WholeContext, causes: CauseTables) -> None:
         super().__init__(context, causes)
@@ -162,7 +161,7 @@ class WholeHistory(HistoryTables):
 
 
 class WholeSessions(SessionTables):
-    """Sessions, which are seldom released."""
+    """The part for sessions."""
 
     def release(self, keys: Sequence[int]) -> list[SessionAddress]:
         if self.held_by(keys):
@@ -171,9 +170,9 @@ class WholeSessions(SessionTables):
 
 
 class WholeTransaction(PgTransaction):
-    """What operations on queues may do within a commit that goes out whole.
+    """A transaction that plans a whole commit.
 
-    What it cannot do raises Unforeseen. It works under a lock of each queue, beside others on other queues.
+    It raises Unforeseen for work that it cannot plan. Its locks are those of single queues, not the store's.
     """
 
     plans = True
@@ -263,7 +262,7 @@ class WholeTransaction(PgTransaction):
         self.whole.run("remember_sent", {**_places(lane), **values})
 
     def _send(self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
-        """Add messages at the end of a lane, wherever that is."""
+        """Append messages to a lane."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
         whole.locks.hold(lane, QueueLock.END)
         now, longest = whole.now, options.default_time_to_live
@@ -372,7 +371,7 @@ class WholeTransaction(PgTransaction):
 
 
 def _places(lane: int) -> dict[str, int]:
-    """Return where a lane's messages may stand, as parameters."""
+    """Return the key ranges of a lane's messages, as parameters."""
     return {
         "main": lower_bound(lane),
         "dead": lower_bound(lane, Subqueue.DEAD_LETTER),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.stores("sqlite")
 def path_of(route: Route, entity: str) -> tuple[str, dict[str, Any]]:
     """Return a path and parameters of a route that are about an entity."""
     path = route.path
-    for name in route.path_names:
+    for name in route.path_types:
         value = {"path": entity, "number": "1", "name": "n"}[name]
         path = path.replace(f"{{{name}:path}}", value).replace(f"{{{name}}}", value)
     fields = () if route.query is None else route.query.__struct_fields__
@@ -37,7 +37,7 @@ def path_of(route: Route, entity: str) -> tuple[str, dict[str, Any]]:
 
 def names_entity(route: Route) -> bool:
     fields = () if route.query is None else route.query.__struct_fields__
-    return "path" in route.path_names or bool({"queue", "topic"} & set(fields))
+    return "path" in route.path_types or bool({"queue", "topic"} & set(fields))
 
 
 class TestWho:
@@ -79,7 +79,7 @@ class TestWho:
                 continue
             for entity in ("shop2", "other", "Other", "shop/../other", "shop", "other/$deadletterqueue"):
                 path, wanted = path_of(route, entity)
-                if not names_entity(route) and not route.path_names:
+                if not names_entity(route) and not route.path_types:
                     wanted = {}
                 answer = client.request(route.method, path, params=wanted, content=b"[]")
                 assert answer.status_code in (403, 404, 422), (route.name, entity, answer.text)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import importlib.util
 import secrets
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -85,11 +87,22 @@ def serve(
     policies = [] if key_file is None else [_policy_of(key_file)]
     if http is None and amqp is None:
         http = _PORT
+    if http is not None and importlib.util.find_spec("starlette") is None:
+        raise usage("the HTTP API needs more packages: pip install 'lazaretto[serve]'")
     # Opened once to say what is wrong with the store as every command does.
     with call.broker():
         pass
     token = None if no_login or http is None else _token_of(token_file)
-    asyncio.run(_serve(call.url(), http, token, amqp, policies, call.json))
+    _run(_serve(call.url(), http, token, amqp, policies, call.json))
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
 
 
 def _token_of(file: Path | None) -> str:

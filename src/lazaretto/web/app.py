@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import time
@@ -11,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as Mapping
+from starlette.routing import Route as Place
 from starlette.types import ASGIApp
 
 from lazaretto.aio import AsyncBroker
@@ -29,16 +30,18 @@ _log = logging.getLogger("lazaretto.web")
 
 PREFIX = "/api/v1"
 _NOBODY = Identity("-", ())
+#: What the numbers of this process's requests begin with, and the numbers.
+_RUN, _numbers = secrets.token_hex(4), itertools.count(1)
 
 #: What every answer says to browsers.
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
+_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
 
 
 def web_app(
@@ -69,14 +72,14 @@ def web_app(
         return Response(b"ready\n", media_type="text/plain")
 
     assert api.MODULES
-    mappings = [Mapping(PREFIX + one.path, endpoint(one), methods=[one.method]) for one in ROUTES]
-    mappings += [
-        Mapping("/openapi.json", describe),
-        Mapping("/healthz", live),
-        Mapping("/readyz", ready),
+    places = [Place(PREFIX + one.path, endpoint(one), methods=[one.method]) for one in ROUTES]
+    places += [
+        Place("/openapi.json", describe),
+        Place("/healthz", live),
+        Place("/readyz", ready),
     ]
     return Starlette(
-        routes=mappings,
+        routes=places,
         exception_handlers={
             LazarettoError: _told,
             HTTPException: _told_of_http,
@@ -88,7 +91,7 @@ def web_app(
 async def _answered(
     request: Request, route: Route, broker: AsyncBroker, access: Access, names: frozenset[str]
 ) -> Response:
-    began, number = time.perf_counter(), secrets.token_hex(8)
+    began, number = time.perf_counter(), f"{_RUN}-{next(_numbers):x}"
     identity = _NOBODY
     try:
         check_host(request.headers.get("host"), names)
@@ -102,9 +105,7 @@ async def _answered(
             # The error names entities that are there, for whoever may see them all.
             error = EntityNotFound()
         response, who = problem_of(error), identity.name
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["X-Request-Id"] = number
+    response.raw_headers += [*_HEADERS, (b"x-request-id", number.encode())]
     _log.debug(
         "%s %s %s %s: %d in %.1f ms", number, who, route.method, route.path, response.status_code,
         (time.perf_counter() - began) * 1000,

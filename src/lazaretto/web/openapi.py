@@ -52,10 +52,9 @@ def document(prefix: str) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
-    hints = typing.get_type_hints(route.handler)
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": schemas.of(hints[name])}
-        for name in route.path_names
+        {"name": name, "in": "path", "required": True, "schema": schemas.of(kind)}
+        for name, kind in route.path_types.items()
     ]
     if route.query is not None:
         of_query = typing.get_type_hints(route.query, include_extras=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -66,7 +66,7 @@ class Route:
     query: type[Query] | None
     body: Any
     answer: Any
-    path_names: tuple[str, ...]
+    path_types: Mapping[str, Any]
     success: int
     media_types: tuple[str, ...]
 
@@ -109,7 +109,7 @@ def route(
                 query=hints.get("query"),
                 body=hints.get("body"),
                 answer=hints.get("return"),
-                path_names=tuple(name for name in names if name not in ("query", "body")),
+                path_types={name: hints[name] for name in names if name not in ("query", "body")},
                 success=success,
                 media_types=media_types,
             )
@@ -169,11 +169,9 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
     """Do what a request asks for, and return its answer. Raises LazarettoError."""
     request = call.request
     given: dict[str, Any] = {}
-    types = typing.get_type_hints(route.handler) if route.path_names else {}
-    for name in route.path_names:
-        text = request.path_params[name]
+    for name, kind in route.path_types.items():
         try:
-            given[name] = msgspec.convert(text, types[name], strict=False)
+            given[name] = msgspec.convert(request.path_params[name], kind, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidOption(f"{name}: {_told(error)}") from None
     if route.query is not None:

@@ -16,6 +16,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
 
+#: Connections that wait to be accepted.
+_BACKLOG: Final = 1024
 #: Seconds that clients have to take their answers when the server ends.
 _GRACE: Final = 1
 
@@ -47,7 +49,7 @@ async def open_web(
             "put a proxy that speaks TLS in front of it"
         )
     app = web_app(broker, access, host_names=("localhost", "127.0.0.1", "[::1]", *host_names))
-    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening = _listen(host, port)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", server_header=False,
         timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
@@ -61,6 +63,20 @@ async def open_web(
     finally:
         server.should_exit = True
         await serving
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's delays off only for sockets that say that they are TCP's.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listening
 
 
 async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:

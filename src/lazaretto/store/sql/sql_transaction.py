@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
+import os
 import random
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.topic_tables import TopicTables
 from lazaretto.store.sql.worker_tables import WorkerTables
 
+#: Tokens that are made at once: the system's source of randomness lets other threads run each time.
+_TOKENS = 64
 #: What update_rows stores of a message, besides its keys.
 _standing = operator.attrgetter(
     "state", "due", "expires", "enqueued", "session_id", "deliveries", "failures", "worker_deaths",
@@ -65,6 +68,7 @@ class SqlTransaction:
     def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
         self.context = context
         self.new_message_id = new_message_id
+        self._tokens: list[int] = []
         self.bodies = BodyTables(context)
         self.samples = SampleTables(context)
         self.queues = QueueTables(context, self.bodies)
@@ -98,16 +102,14 @@ class SqlTransaction:
         """Forget remembered values that came from undone work."""
         self.context.undone()
 
-    @functools.cached_property
-    def _random(self) -> random.Random:
-        # Who knows a lock's token can settle what it holds, so nobody may guess one.
-        return random.SystemRandom()
-
     def random_token(self, messages: int = 1) -> int:
-        return self._random.getrandbits(63)
+        # Who knows a lock's token can settle what it holds, so nobody may guess one.
+        if not self._tokens:
+            self._tokens = [number >> 1 for (number,) in struct.iter_unpack("Q", os.urandom(8 * _TOKENS))]
+        return self._tokens.pop()
 
     def random_fraction(self) -> float:
-        return self._random.random()
+        return random.random()  # noqa: S311
 
     def wake(self, key: int, messages: int = 1) -> None:
         self.context.wake(key, messages)

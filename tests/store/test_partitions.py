@@ -280,6 +280,51 @@ def test_no_partition_waits_for_another(broker: Broker, clock: ManualClock) -> N
     assert worst <= 1.0
 
 
+@pytest.mark.parametrize("hosts", [2, 5])
+@pytest.mark.parametrize("served", [1.0, 0.8], ids=["equal-load", "overload"])
+def test_hosts_leave_no_partition_behind(
+    broker: Broker, connect: Connect, clock: ManualClock, hosts: int, served: float
+) -> None:
+    """As much comes to each partition; hosts take as much, or less. All take from all, none is behind."""
+    brokers = [broker, *[connect() for _ in range(hosts - 1)]]
+    senders = [each.sender("orders") for each in brokers]
+    receivers = [each.receiver("orders") for each in brokers]
+    by_partition = {partition_of_key(f"k{n}", PARTITIONS): f"k{n}" for n in range(200)}
+    waiting: dict[int, int] = {}
+    worst, credit = 0, 0.0
+    for tick in range(60):
+        for partition, key in by_partition.items():
+            (number,) = senders[(tick + partition) % hosts].send([Message(b"", partition_key=key)])
+            waiting[number] = clock.now()
+        clock.advance(0.05)
+        credit += served * PARTITIONS
+        while credit >= 1:
+            receiver = receivers[int(credit) % hosts]
+            found = receiver.receive(2)
+            receiver.complete(found)
+            credit -= len(found) or 1
+            for message in found:
+                handed_out = waiting.pop(message.sequence_number)
+                oldest = min(waiting.values(), default=handed_out)
+                worst = max(worst, handed_out - oldest)
+    assert worst <= 1_000_000
+    assert len(waiting) == broker.queue("orders").counts.active
+
+
+def test_nobody_is_idle_while_a_message_waits_anywhere(broker: Broker, connect: Connect) -> None:
+    brokers = [broker, *[connect() for _ in range(3)]]
+    receivers = [each.receiver("orders") for each in brokers]
+    by_partition = {partition_of_key(f"k{n}", PARTITIONS): f"k{n}" for n in range(200)}
+    for turn, key in enumerate(by_partition.values()):
+        for receiver in receivers:
+            # Each has just seen that nothing waits, and hears of the next message from nobody.
+            assert receiver.receive(1) == []
+        brokers[turn % 4].sender("orders").send(Message(b"", partition_key=key))
+        taker = receivers[(turn + 1) % 4]
+        taker.complete(taker.receive(1))
+    assert broker.queue("orders").counts.total == 0
+
+
 def test_a_claim_takes_from_every_partition(broker: Broker) -> None:
     send_keyed(broker)
     consumer = ClaimConsumer(broker._store, "orders", "job")

@@ -128,7 +128,9 @@ def parts_of(text: str, start: int) -> list[Part]:
         name: Step = key
         if is_object:
             end = end_of(text, at)
-            name = json.loads(text[at:end])
+            name = text[at + 1 : end - 1]
+            if "\\" in name:
+                name = json.loads(text[at:end])
             at = _after_space(text, _after_space(text, end) + 1)
         end = end_of(text, at)
         found.append(Part(name, begin, at, end))

@@ -71,7 +71,8 @@ def send_back(
     reviver = Reviver(tx, queue)
     done = SentBack()
     plain: dict[int, MessageRow] = {}
-    replaced: list[tuple[MessageRow, MessageRow, bytes]] = []
+    replaced: list[MessageRow] = []
+    instead: list[tuple[MessageRow, bytes]] = []
     for key in keys:
         row, record = rows.get(dead_key(key, subqueue)), records.get(key)
         why = find_obstacle(row, record, until)
@@ -100,9 +101,10 @@ def send_back(
             plain[new_key] = live
         else:
             done.edited.add(key)
-            replaced.append((row, _replace(live, key=new_key, body_id=None), edited.body))
-    for row, live, body in replaced:
-        _put_in_place_of(tx, row, live, body)
+            replaced.append(row)
+            instead.append((_replace(live, key=new_key, body_id=None), edited.body))
+    if replaced:
+        tx.replace_messages(replaced, instead)
     if plain:
         tx.save_rows(plain)
     if done.sent:
@@ -194,10 +196,3 @@ def _back_in_place(live: MessageRow, dead: MessageRow) -> MessageRow:
         enqueued_sequence_number=dead.enqueued_sequence_number,
         resubmitted_from=dead.resubmitted_from,
     )
-
-
-def _put_in_place_of(tx: Transaction, dead: MessageRow, live: MessageRow, body: bytes) -> None:
-    tx.delete_messages([dead.key])
-    if dead.body_id is not None:
-        tx.bodies.delete([dead.body_id])
-    tx.insert_row(live, body)

@@ -185,13 +185,20 @@ def take_back(course: Course, keys: Sequence[int]) -> int:
     # The highest number of a queue must stay known when its message goes.
     tx.sequences.keep_highest([row.key for row in back.values()])
     plain: dict[int, MessageRow] = {}
+    edited: list[MessageRow] = []
+    instead: list[tuple[MessageRow, bytes]] = []
     for key, row in back.items():
         old = _as_it_was(row, befores[key])
         place = dead_key(key, subqueue_at(record.subqueue))
         if key in originals:
-            _replace_by_original(tx, row, old, place, originals[key])
+            edited.append(row)
+            instead.append(
+                (_replace(old, key=place, message_id=originals[key].message_id), originals[key].body)
+            )
         else:
             plain[place] = old
+    if edited:
+        tx.replace_messages(edited, instead)
     if plain:
         tx.save_rows(plain)
     tx.repairs.reopen(list(back))
@@ -233,18 +240,6 @@ def _as_it_was(row: MessageRow, before: Before) -> MessageRow:
         suspect=before.suspect,
         headers=row.headers if before.same_headers else before.headers,
     )
-
-
-def _replace_by_original(
-    tx: Transaction, row: MessageRow, old: MessageRow, place: int, original: Original
-) -> None:
-    tx.delete_messages([row.key])
-    if row.body_id is not None:
-        tx.bodies.delete([row.body_id])
-    as_letter = _replace(old, key=place, message_id=original.message_id, body_id=None)
-    tx.insert_row(as_letter, original.body)
-    if as_letter.deferred or as_letter.suspect:
-        tx.save_row(as_letter)
 
 
 def _forget_ids(tx: Transaction, source: QueueRecord, back: Mapping[int, MessageRow]) -> None:

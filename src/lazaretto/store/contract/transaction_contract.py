@@ -185,6 +185,10 @@ class Transaction(Protocol):
         """Add a message with earlier attempts; `body_id` names a separately stored body."""
         ...
 
+    def replace_messages(self, dead: Sequence[MessageRow], live: Sequence[tuple[MessageRow, bytes]]) -> None:
+        """Put messages with earlier attempts, each with its body, in the place of others."""
+        ...
+
     def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         """Take the next fresh messages of a lane if nothing precedes them, else return None.
 

@@ -51,6 +51,11 @@ class PgTransaction(SqlTransaction):
         self.context.note_due(row.due)
         super().insert_row(row, body)
 
+    def replace_messages(self, dead: Sequence[MessageRow], live: Sequence[tuple[MessageRow, bytes]]) -> None:
+        for row, _ in live:
+            self.context.note_due(row.due)
+        super().replace_messages(dead, live)
+
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         self.context.note_due(row.due)
         super().save_row(row, new_key)

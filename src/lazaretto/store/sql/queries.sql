@@ -301,6 +301,18 @@ VALUES
      :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation,
      :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
 
+-- name: insert_full_messages
+-- Several messages with a past: dead letters that were edited, or are as they were again.
+-- locks: written first
+INSERT INTO lazaretto_messages
+    (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
+     lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, deferred, suspect,
+     enqueued_sequence_number, resubmitted_from, headers, body_id, body)
+VALUES [rows]
+    (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :deliveries, :failures,
+     :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation, :deferred,
+     :suspect, :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
+
 -- name: select_fresh
 -- The next messages of a subqueue that were never handed out.
 -- locks: written first

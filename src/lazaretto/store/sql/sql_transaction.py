@@ -189,6 +189,30 @@ class SqlTransaction:
         self.queues.count_bytes([row.key], 1)
         self.context.wake(row.key)
 
+    def replace_messages(self, dead: Sequence[MessageRow], live: Sequence[tuple[MessageRow, bytes]]) -> None:
+        self.delete_messages([row.key for row in dead])
+        self.bodies.delete([row.body_id for row in dead if row.body_id is not None])
+        values: list[Any] = []
+        large: dict[int, bytes] = {}
+        for row, body in live:
+            body_id = None
+            if len(body) > INLINE_BODY:
+                body_id = self.bodies.take_id()
+                large[body_id] = body
+            values += (
+                row.key, row.state, row.due, row.expires, row.enqueued, row.message_id, row.session_id,
+                row.deliveries, row.failures, row.worker_deaths, row.lock_expiries, row.delivery_count,
+                row.cycle_attempts, row.cycle, row.moves, row.generation, row.deferred, row.suspect,
+                row.enqueued_sequence_number, row.resubmitted_from, row.headers, body_id,
+                None if body_id is not None else body,
+            )  # fmt: skip
+            self.dialogs.note_streams(queue_of(row.key), (row.session_id,))
+            self._note_standing(row.key, row)
+        if large:
+            self.bodies.insert(large)
+        self.context.insert("insert_full_messages", values, len(live))
+        self.queues.count_bytes([row.key for row, _ in live], 1)
+
     def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         first, last = lower_bound(lane), upper_bound(lane)
         if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):

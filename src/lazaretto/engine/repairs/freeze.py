@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _PAGE = 100_000
 #: An odd number near 2^64 / 1.618: multiplied by it, neighbouring keys lie far apart.
 _SPREAD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+#: What a product is multiplied by to have the key again.
+_BACK = pow(_SPREAD, -1, 1 << 64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,10 +63,14 @@ def freeze(
         page = _PAGE if limit is None else min(_PAGE, limit - len(keys))
         found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page) if page else []
         if found:
-            chosen_ = set(which.selects(tx, path.subqueue, [key for key, _, _ in found]))
             after = sequence_of(found[-1][0])
-            if chosen_:
-                some, of_prints, times = zip(*(row for row in found if row[0] in chosen_), strict=True)
+            some, of_prints, times = zip(*found, strict=True)
+            selected = which.selects(tx, path.subqueue, some)
+            if len(selected) < len(some):
+                known = set(selected)
+                chosen_ = [row for row in found if row[0] in known]
+                some, of_prints, times = zip(*chosen_, strict=True) if chosen_ else ((), (), ())
+            if some:
                 keys.extend(some)
                 prints.update(of_prints)
                 latest = max(latest, *times)
@@ -106,27 +113,27 @@ class _Few:
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
-        #: By fingerprint, a heap of negated hashes with their keys: the highest hash comes off first.
-        self._lowest: dict[int | None, list[tuple[int, int]]] = {}
+        #: The lowest hashes of the letters of each fingerprint.
+        self._lowest: dict[int | None, list[int]] = {}
 
     def look_at(self, keys: Sequence[int], prints: Sequence[int | None]) -> None:
         """Consider more letters."""
         if not self._wanted:
             return
-        lowest, wanted = self._lowest, self._wanted
-        for key, print_ in zip(keys, prints, strict=True):
-            heap = lowest.get(print_)
-            hashed = -(key * _SPREAD & _MASK)
-            if heap is None:
-                lowest[print_] = [(hashed, key)]
-            elif len(heap) < wanted:
-                heapq.heappush(heap, (hashed, key))
-            elif hashed > heap[0][0]:
-                heapq.heapreplace(heap, (hashed, key))
+        alike: dict[int | None, list[int]] = {}
+        hashes = [key * _SPREAD & _MASK for key in keys]
+        if len(set(prints)) == 1:
+            alike[prints[0]] = hashes
+        else:
+            for hashed, print_ in zip(hashes, prints, strict=True):
+                alike.setdefault(print_, []).append(hashed)
+        for print_, theirs in alike.items():
+            known = self._lowest.get(print_, [])
+            self._lowest[print_] = heapq.nsmallest(self._wanted, itertools.chain(known, theirs))
 
     def chosen(self, number: int) -> list[int]:
         """Return the chosen ones of a number of letters, in their order."""
-        groups = [[key for _, key in sorted(heap, reverse=True)] for heap in self._lowest.values()]
+        groups = [[hash_ * _BACK & _MASK for hash_ in lowest] for lowest in self._lowest.values()]
         groups.sort(key=len, reverse=True)
         turns = (group[turn] for turn in range(self._wanted) for group in groups if turn < len(group))
         found: list[int] = []

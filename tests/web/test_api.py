@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from typing import Any
 
@@ -97,6 +98,18 @@ class TestMessages:
         broker.sender("q").send(Message(b"late"))
         waiting.join(20)
         assert [m["body"] for m in found] == ["late"]
+
+    def test_a_client_that_goes_away_locks_nothing(self, broker: Broker, served: Served) -> None:
+        with socket.create_connection(("127.0.0.1", served.port)) as client:
+            client.sendall(
+                b"POST /api/v1/messages/receive?queue=q&wait=30 HTTP/1.1\r\nHost: localhost\r\n"
+                b"Authorization: Bearer token-of-admin\r\nContent-Length: 0\r\n\r\n"
+            )
+            # Answered on the same connection of the server, after it has begun to wait.
+            assert served.client("admin").get("/queues/q").status_code == 200
+        broker.sender("q").send(Message(b"x"))
+        (taken,) = broker.receiver("q").receive(max_wait=20)
+        assert taken.body == b"x"
 
     def test_received_and_deleted(self, broker: Broker, api: httpx.Client) -> None:
         send(api, "a")

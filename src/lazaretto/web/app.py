@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Place
-from starlette.types import ASGIApp
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
@@ -24,7 +23,7 @@ from lazaretto.web.openapi import document
 from lazaretto.web.origin import check_host, check_origin
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
-from lazaretto.web.routes import ROUTES, Call, Route, answer_of
+from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
 
 _log = logging.getLogger("lazaretto.web")
 
@@ -46,7 +45,7 @@ _HEADERS = (
 
 def web_app(
     broker: AsyncBroker, access: Access, *, host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]")
-) -> ASGIApp:
+) -> Starlette:
     """Return the HTTP API of a broker as an ASGI application, to be served or mounted in another one.
 
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
@@ -54,9 +53,11 @@ def web_app(
     """
     names = frozenset(name.lower() for name in host_names)
 
+    ending = Ending()
+
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, broker, access, names)
+            return await _answered(request, route, Call(broker, _NOBODY, request, ending), access, names)
 
         return answer
 
@@ -78,7 +79,7 @@ def web_app(
         Place("/healthz", live),
         Place("/readyz", ready),
     ]
-    return Starlette(
+    app = Starlette(
         routes=places,
         exception_handlers={
             LazarettoError: _told,
@@ -86,28 +87,28 @@ def web_app(
             Exception: _told_of_fault,
         },
     )
+    app.state.ending = ending
+    return app
 
 
 async def _answered(
-    request: Request, route: Route, broker: AsyncBroker, access: Access, names: frozenset[str]
+    request: Request, route: Route, call: Call, access: Access, names: frozenset[str]
 ) -> Response:
     began, number = time.perf_counter(), f"{_RUN}-{next(_numbers):x}"
-    identity = _NOBODY
     try:
         check_host(request.headers.get("host"), names)
         check_origin(request.method, request.headers)
-        identity = access.identify(request.headers.get("authorization"))
-        found = await answer_of(route, Call(broker, identity, request))
+        call.identity = access.identify(request.headers.get("authorization"))
+        found = await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route)
-        who = identity.name
     except LazarettoError as error:
-        if isinstance(error, EntityNotFound) and not identity.may(Permission.SEE, None):
+        if isinstance(error, EntityNotFound) and not call.identity.may(Permission.SEE, None):
             # The error names entities that are there, for whoever may see them all.
             error = EntityNotFound()
-        response, who = problem_of(error), identity.name
+        response = problem_of(error)
     response.raw_headers += [*_HEADERS, (b"x-request-id", number.encode())]
     _log.debug(
-        "%s %s %s %s: %d in %.1f ms", number, who, route.method, route.path, response.status_code,
+        "%s %s %s %s: %d in %.1f ms", number, call.actor, route.method, route.path, response.status_code,
         (time.perf_counter() - began) * 1000,
     )  # fmt: skip
     return response

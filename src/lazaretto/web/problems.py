@@ -68,6 +68,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "store_read_only": 503,
     "store_gone": 503,
     "closed": 503,
+    "server_ends": 503,
 }
 
 #: After how many seconds to ask again, where the same request may succeed later.

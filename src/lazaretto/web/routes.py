@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -17,6 +18,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
 from lazaretto.web.access import Identity, Permission
 from lazaretto.web.refusals import HttpError
+
+T = TypeVar("T")
 
 #: Bytes of a request's body, beside what a message may have.
 MOST_BYTES: Final = 512 * 1024 * 1024
@@ -32,6 +35,35 @@ class OfQueue(Query, kw_only=True):
     queue: str
 
 
+class Ending:
+    """Tells those who wait that the server ends."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._began = False
+
+    def begin(self) -> None:
+        """End every wait, now and later."""
+        self._began = True
+        for one in list(self._waiting):
+            one.cancel()
+
+    async def wait_for(self, work: Awaitable[T]) -> T:
+        """Return what work comes to. Raises HttpError if the server ends first, and cancels the work."""
+        task = asyncio.ensure_future(work)
+        self._waiting.add(task)
+        try:
+            if self._began:
+                task.cancel()
+            return await task
+        except asyncio.CancelledError:
+            if self._began and task.cancelled():
+                raise HttpError("server_ends", "the server ends; ask again when it has started") from None
+            raise
+        finally:
+            self._waiting.discard(task)
+
+
 @dataclasses.dataclass(slots=True)
 class Call:
     """One request: the broker, who asks, and the request itself."""
@@ -39,10 +71,29 @@ class Call:
     broker: AsyncBroker
     identity: Identity
     request: Request
+    ending: Ending
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless the caller may do so on another entity too."""
         self.identity.require(permission, path)
+
+    async def wait_for(self, work: Awaitable[T]) -> T:
+        """Return what work comes to, unless the client goes away or the server ends: then it is cancelled."""
+        task = asyncio.ensure_future(work)
+        watching = asyncio.ensure_future(self._watch(task))
+        try:
+            return await self.ending.wait_for(task)
+        except asyncio.CancelledError:
+            if watching.done() and not watching.cancelled():
+                raise HttpError("client_gone", "the client went away") from None
+            raise
+        finally:
+            watching.cancel()
+
+    async def _watch(self, task: asyncio.Future[Any]) -> None:
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+        task.cancel()
 
     @property
     def actor(self) -> str:

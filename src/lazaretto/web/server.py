@@ -61,6 +61,8 @@ async def open_web(
             await asyncio.sleep(0.01)
         yield WebServer(listening.getsockname()[1])
     finally:
+        # Those who wait are told, so that the server need not wait for them.
+        app.state.ending.begin()
         server.should_exit = True
         await serving
 

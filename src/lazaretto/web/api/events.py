@@ -42,9 +42,10 @@ class StreamQuery(Query):
 @route("GET", "/events", Permission.SEE)
 async def list_events(call: Call, query: EventsQuery) -> list[Event]:
     """List events after a position, oldest first."""
-    return await call.broker.events(
+    found = call.broker.events(
         query.after, kind=query.kind, queue=query.queue, limit=query.limit, max_wait=query.wait
     )
+    return await call.wait_for(found)
 
 
 @route("GET", "/events/stream", Permission.SEE, media_types=("text/event-stream",))
@@ -68,11 +69,11 @@ async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncIterator[b
     yield f"retry: {_RETRY}\n\n".encode()
     while True:
         try:
-            found = await call.broker.events(
-                after, kind=query.kind, queue=query.queue, limit=100, max_wait=_SILENCE
-            )
+            news = call.broker.events(after, kind=query.kind, queue=query.queue, limit=100, max_wait=_SILENCE)
+            found = await call.ending.wait_for(news)
         except LazarettoError:
-            # The client comes back, and learns what is wrong then.
+            # The server ends, or the client comes back and learns what is wrong.
+            yield b"event: bye\ndata: {}\n\n"
             return
         if not found:
             yield b": still here\n\n"

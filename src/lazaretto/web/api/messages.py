@@ -130,7 +130,7 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
     `mode=receive_and_delete` deletes them at once.
     """
     async with call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode) as receiver:
-        return await receiver.receive(query.limit, query.wait)
+        return await call.wait_for(receiver.receive(query.limit, query.wait))
 
 
 @route("POST", "/messages/receive-deferred", Permission.RECEIVE)

@@ -14,8 +14,8 @@ from examples.flights import charts, job
 from examples.flights.data import read_airlines
 from examples.flights.progress import Step
 from examples.flights.rules import FlightRules
-from lazaretto import Broker
-from lazaretto.spark import process, spark_session
+from lazaretto import Broker, Explanation
+from lazaretto.spark import process, spark_session, triage
 
 FOLDER = Path(__file__).parent / "work"
 SCHEMA = (
@@ -35,6 +35,7 @@ class SparkWork:
         self._broker = broker
         self._store = store
         self.results = str(folder / "results")
+        self.tables = str(folder / "triage")
         self._checkpoint = str(folder / "checkpoint")
         self._airlines = read_airlines()
 
@@ -58,6 +59,9 @@ class SparkWork:
 
     def processed(self) -> int:
         return self._spark.read.parquet(self.results).count()
+
+    def triage(self) -> list[Explanation]:
+        return triage(self._spark, self._store, job.QUEUE, results=self.tables)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,9 +18,17 @@ from rich.console import Console
 
 from examples.flights.data import FLIGHTS, Flight, read_airports, read_flights
 from examples.flights.progress import Step
-from examples.flights.repair import NAMES, UNKNOWN, missing_airports
+from examples.flights.repair import NAMES, cause_of_ours, missing_airports
 from examples.flights.report import show, show_causes
-from lazaretto import Broker, EntityNotFound, Message, PoisonPolicy, QueueOptions
+from lazaretto import (
+    Broker,
+    DeadLetterFilter,
+    EntityNotFound,
+    Explanation,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+)
 from lazaretto.store.addresses import is_served, without_password
 
 QUEUE = "flights"
@@ -44,6 +52,9 @@ class Work(Protocol):
     def processed(self) -> int:
         """Return how many flights are in the results."""
 
+    def triage(self) -> list[Explanation]:
+        """Return why flights failed."""
+
 
 def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool:
     """Send flights to an empty queue and do all the rest; return whether each is accounted for."""
@@ -55,14 +66,16 @@ def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool
         work.process(airports, sent, step)
     whole = show(console, "The first time through", broker, QUEUE, work.processed(), sent)
 
-    show_causes(console, broker.explain(QUEUE))
+    causes = work.triage()
+    show_causes(console, causes)
 
-    for code, flights in missing_airports(broker, QUEUE).most_common():
+    ours = cause_of_ours(causes)
+    for code, flights in missing_airports(broker, QUEUE, ours).most_common():
         name = NAMES.get(code)
         console.print(f"Missing airport {code}, {flights:,} flights: {name or 'not known to us either'}")
         if name is not None:
             airports[code] = name
-    returned = _resubmit(console, broker)
+    returned = _repair(console, broker, ours)
     with Step(console, "Processing again", returned) as step:
         work.process(airports, returned, step)
     return whole & show(console, "After the repair", broker, QUEUE, work.processed(), sent)
@@ -90,11 +103,16 @@ def _send(console: Console, broker: Broker, limit: int | None) -> int:
     return sent
 
 
-def _resubmit(console: Console, broker: Broker) -> int:
-    waiting = sum(1 for _ in broker.dead_letters(QUEUE, UNKNOWN))
-    with Step(console, "Resubmitting", waiting) as step:
-        report = broker.resubmit(QUEUE, UNKNOWN, on_chunk=lambda done, _total: step.reach(done))
-    return len(report.resubmitted)
+def _repair(console: Console, broker: Broker, cause: DeadLetterFilter) -> int:
+    repair = broker.plan_repair(QUEUE, cause)
+    letters = repair.status().letters
+    which = cause.where or f"error type {cause.error_type}"
+    console.print(f"Repair {repair.name}: {letters:,} dead letters: {which}", soft_wrap=True, markup=False)
+    with Step(console, "Sending back", letters) as step:
+        repair.apply(in_flight=None)
+        sent = repair.run().counts.sent
+        step.reach(sent)
+    return sent
 
 
 def _batches(flights: Iterable[Flight]) -> Iterator[list[Flight]]:

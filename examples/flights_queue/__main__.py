@@ -14,7 +14,7 @@ from examples.flights.data import read_airlines
 from examples.flights.progress import Step
 from examples.flights.rules import FlightRules
 from examples.flights_queue.results import Results
-from lazaretto import Broker, ReceivedMessage
+from lazaretto import Broker, Explanation, ReceivedMessage
 from lazaretto.host import Handler, ServiceHost
 
 FOLDER = Path(__file__).parent / "work"
@@ -56,6 +56,9 @@ class HostedWork:
 
     def processed(self) -> int:
         return self._results.count()
+
+    def triage(self) -> list[Explanation]:
+        return self._broker.explain(job.QUEUE)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from lazaretto import Broker, JavaNotFound, Message
 from lazaretto.spark import find_java
+from lazaretto.spark.class_archive import archive_of, java_options, prepare
 from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
 
@@ -124,3 +126,38 @@ def test_a_session_knows_the_format_by_itself(spark: Any, broker: Broker, store:
     other = spark.newSession()
     stream = other.readStream.format("lazaretto").option("store", str(store)).option("queue", "work").load()
     assert stream.columns[:2] == ["claim", "shard"]
+
+
+def test_a_session_starts_from_the_archive_that_was_made_for_its_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    java = find_java()
+    assert java_options(java) == ""
+    archive = archive_of(java)
+    assert archive != archive_of(java._replace(version=java.version + 1))
+    archive.parent.mkdir(parents=True)
+    # Java goes on without one that is damaged, and prints nothing of it.
+    archive.write_bytes(b"no archive")
+    assert str(archive) in java_options(java)
+    words = [str(java.home / "bin" / "java"), *shlex.split(java_options(java)), "-version"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "cds" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="takes half a minute: LAZARETTO_SOAK=1")
+def test_prepare_makes_the_archive_and_a_session_uses_it(
+    broker: Broker, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    archive = prepare()
+    assert archive == archive_of(find_java())
+    broker.sender("work").send([Message(b"1")])
+    (tmp_path / "shop.py").write_text(PIPELINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start"],
+        cwd=tmp_path, env={**os.environ, "SHOP": str(store)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "booking: 1 rows\n"), done.stderr
+    assert "cds" not in done.stderr

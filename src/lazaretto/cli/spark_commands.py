@@ -57,6 +57,20 @@ def run(
         spark.stop()
 
 
+@pipelines.command("prepare")
+def prepare() -> None:
+    """Make sessions start faster: keep what Java loads for a pipeline, in 170 MB of the cache folder.
+
+    Do it once for each version of Spark and Java. It runs a small pipeline.
+    """
+    try:
+        from lazaretto.spark.class_archive import prepare
+    except ImportError as error:
+        raise CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE) from error
+    archive = prepare()
+    output.line(f"sessions start from {archive} from now on ({archive.stat().st_size >> 20} MB)")
+
+
 def _rows(progress: Any) -> int:
     """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
     told = progress["observedMetrics"].get("lazaretto")

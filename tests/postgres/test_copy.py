@@ -207,6 +207,6 @@ def test_the_command(server: str, tmp_path: Path) -> None:
     found = json.loads(run("store", "copy", server, "--store", file, "--json"))
     assert {row["table"] for row in found} >= {"lazaretto_messages", "lazaretto_events"}
     assert json.loads(run("store", "check", "--store", server, "--json"))["ok"] is True
-    assert "the store is whole" in run("store", "check", "--store", file)
-    assert run("store", "migrate", "--after", "--store", server) == "nothing to do\n"
+    assert "the store is OK" in run("store", "check", "--store", file)
+    assert run("store", "migrate", "--after", "--store", server) == "already up to date\n"
     assert "copied" in run("store", "copy", f"sqlite:///{tmp_path / 'back.db'}", "--store", server)

@@ -179,7 +179,7 @@ def test_an_outage_ends_the_query_and_costs_nothing(broker: Broker, pipeline: Pi
 
     send(broker, *[b"%d" % n for n in range(100)])
     query = pipeline.start(down)
-    with pytest.raises(Exception, match=r"most messages of 'work' fail in one way \(ConnectionError"):
+    with pytest.raises(Exception, match=r"most messages of 'work' fail in the same way \(ConnectionError"):
         query.awaitTermination()
     assert broker.queue("work").counts.active == 100
     assert {m.delivery_count for m in broker.peek("work", 100)} == {0}

@@ -91,7 +91,7 @@ def test_each_message_has_its_result_or_its_reason(spark: Any, broker: Broker, s
 def test_a_function_that_is_always_wrong_is_an_outage(spark: Any, broker: Broker, store: Path) -> None:
     broker.sender("work").send([Message(b"1")] * 50)
     query = start(spark, store, lambda batch: 7)
-    with pytest.raises(Exception, match="fail in one way"):
+    with pytest.raises(Exception, match="fail in the same way"):
         query.awaitTermination()
     assert broker.queue("work").counts.active == 50
 

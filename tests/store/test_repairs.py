@@ -116,7 +116,7 @@ class TestPlan:
     def test_names(self, broker: Broker) -> None:
         assert plan(broker).name == "repair-1"
         assert plan(broker, name="x").name == "x"
-        with pytest.raises(RepairError, match="expected a name that no repair has, got 'x'"):
+        with pytest.raises(RepairError, match="expected a name that is not in use, got 'x'"):
             plan(broker, name="x")
         with pytest.raises(RepairNotFound, match="no repair 'y'"):
             broker.repair("y")

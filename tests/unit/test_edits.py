@@ -85,7 +85,7 @@ def test_lines_stay_lines() -> None:
         ('[{"op": "test", "path": "/price", "value": true}]', "/price is 1.10, not true"),
         ('[{"op": "remove", "path": "/none"}]', "/none is not there"),
         ('[{"op": "replace", "path": "/items/01", "value": 1}]', "/items/01 is not there"),
-        ('[{"op": "add", "path": "/items/9", "value": 1}]', "no place in an array of 2"),
+        ('[{"op": "add", "path": "/items/9", "value": 1}]', "not a position in an array of 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(edit: str, why: str) -> None:

@@ -69,7 +69,7 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
     if cls is None:
         raise AmqpError(NOT_IMPLEMENTED, f"expected the descriptor of a known type, got {code!r}")
     if depth >= MOST_DEPTH:
-        raise DecodeError(f"expected at most {MOST_DEPTH} values within each other, got more")
+        raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
     count, place, end = bounds_of_list(data, place)
     kinds = cls.kinds
     if count > len(kinds):

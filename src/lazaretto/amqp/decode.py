@@ -70,7 +70,7 @@ def skip(data: bytes, place: int, depth: int = 0) -> int:
         place += 1
         if code == 0:
             if depth > MOST_DEPTH:
-                raise DecodeError(f"expected at most {MOST_DEPTH} values within each other, got more")
+                raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
             return skip(data, skip(data, place, depth + 1), depth + 1)
         kind = code >> 4
         if kind in _FIXED_SIZES:
@@ -257,7 +257,7 @@ def _table(*, exact: bool) -> Table:
 
     def read_described(data: bytes, place: int, depth: int) -> tuple[Described, int]:
         if depth >= MOST_DEPTH:
-            raise DecodeError(f"expected at most {MOST_DEPTH} values within each other, got more")
+            raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
         descriptor, place = table[data[place]](data, place + 1, depth + 1)
         value, place = table[data[place]](data, place + 1, depth + 1)
         return Described(descriptor, value), place

@@ -122,7 +122,7 @@ def ask_count(doing: str) -> int:
     """Return the number that a person types before something is deleted. Raises CommandError."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         raise usage(f"{doing} needs --count")
-    return int(typer.prompt(output.safe(f"{doing}: type how many"), type=int, err=True))
+    return int(typer.prompt(output.safe(f"{doing}: type their number"), type=int, err=True))
 
 
 def confirm_deletion(what: str, yes: bool) -> None:

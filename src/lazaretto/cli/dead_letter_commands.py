@@ -55,7 +55,7 @@ def list_(
         typer.Option(
             "--order",
             metavar="ORDER",
-            help="By number or time, ascending, or -number or -time, descending.",
+            help="Sort by number or time; -number or -time reverses the order.",
         ),
     ] = "number",
 ) -> None:
@@ -130,7 +130,10 @@ def resubmit(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="QUEUE", help="To this queue instead.", autocompletion=names_of_destinations
+            "--to",
+            metavar="QUEUE",
+            help="Send them to this queue instead.",
+            autocompletion=names_of_destinations,
         ),
     ] = None,
     edit: EditOption = None,
@@ -155,7 +158,7 @@ def resubmit(
     if by_repair or (limit, to, rate) != (None, None, None):
         if edit_body is not None or dry_run or edit == EDITOR:
             raise usage(
-                "--edit-body, --edit without a value and --dry-run go with none of --limit, --to and --rate"
+                "--limit, --to and --rate cannot be combined with --edit-body, --dry-run or a bare --edit"
             )
         text = None if made is None else made.text
         repair_at_once(call, queue, selection, limit=limit, to=to, edit=text, rate=rate)
@@ -258,7 +261,7 @@ def purge(
     )
     if isinstance(which, list) and len(purged) < len(which):
         left = ", ".join(str(number) for number in which if number not in set(purged))
-        raise left_error("purged", f"{left} (no waiting dead letter, or locked)", not purged)
+        raise left_error("purged", f"{left} (not a dead letter, or locked)", not purged)
 
 
 @letters.command("restore")
@@ -280,7 +283,7 @@ def delete(
     queue: QueueArgument,
     count: Annotated[
         int | None,
-        typer.Option("--count", metavar="N", parser=number(0), help="How many these are; do not ask."),
+        typer.Option("--count", metavar="N", parser=number(0), help="Their number; skips the question."),
     ] = None,
 ) -> None:
     """Delete all purged dead letters of a queue for good, now.
@@ -308,7 +311,7 @@ def move(
         typer.Option(
             "--to",
             metavar="QUEUE",
-            help="Queue or topic that they go to.",
+            help="Destination: a queue or a topic.",
             show_default=False,
             autocompletion=names_of_destinations,
         ),
@@ -322,7 +325,7 @@ def move(
     """
     which = selection.chosen()
     if not to:
-        raise usage("give --to QUEUE: where the dead letters are to go")
+        raise usage("give --to QUEUE: the destination of the dead letters")
     with call.broker() as broker:
         if dry_run:
             print_selection(call, broker, queue, which)
@@ -343,11 +346,13 @@ def republish(
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="Topic that they go to.  [default: that of their subscription]",
+            help="Destination topic.  [default: their subscription's topic]",
             autocompletion=names_of_topics,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go where.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count the copies for each subscription.")
+    ] = False,
     yes: YesOption = False,
 ) -> None:
     """Publish dead letters to a topic again.

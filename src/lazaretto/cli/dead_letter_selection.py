@@ -56,7 +56,7 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
     ),
     "text": _text("--text", "TEXT", "Only with this text in body, description or error."),
     "message_id": _text("--message-id", "ID", "Only with this message id."),
-    "where": _text("--where", "SQL", "Only messages that this is true of: body.dest = 'BQN'."),
+    "where": _text("--where", "SQL", "Only messages that match this condition: body.dest = 'BQN'."),
 }
 
 
@@ -82,11 +82,9 @@ class Selection(NamedTuple):
         """Return numbers, or a filter; never all by accident. Raises CommandError."""
         given = bool(self.numbers) + (not self.filter.is_empty) + self.everything
         if given > 1:
-            raise usage("give sequence numbers, a filter or --all, not several of these")
+            raise usage("give only one of sequence numbers, a filter and --all")
         if not given:
-            raise usage(
-                "an empty filter means every dead letter; give numbers, a filter, or --all if all are meant"
-            )
+            raise usage("an empty filter matches every dead letter; give numbers, a filter, or --all")
         return list(dict.fromkeys(check_numbers(self.numbers))) if self.numbers else self.filter
 
 
@@ -109,7 +107,7 @@ SelectionOptions = Annotated[
         _selection,
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which ones it would be.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the selected dead letters.")]
 
 
 def print_selection(call: Call, broker: Broker, queue: str, which: Which) -> None:

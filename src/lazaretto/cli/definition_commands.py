@@ -68,7 +68,7 @@ def apply(
         changes,
         ("state", "what", "kind", "name"),
         lambda change: (state, _VERBS.get(change.verb, change.verb), change.kind, change.name),
-        "the store has all of it",
+        "the store is up to date",
     )
 
 
@@ -93,7 +93,7 @@ def definitions(call: CallOptions) -> None:
             for kind, entries in tables.items()
             for name, options in entries.items()
         ]
-        output.table(("kind", "name", "options"), rows, "nothing is defined")
+        output.table(("kind", "name", "options"), rows, "no definitions")
 
     call.print(tables, table)
 
@@ -102,7 +102,7 @@ def definitions(call: CallOptions) -> None:
 def message_type(
     call: CallOptions,
     name: NameArgument,
-    validation: Annotated[Validation, typer.Option(help="What a body must be.")] = Validation.NONE,
+    validation: Annotated[Validation, typer.Option(help="Validation of bodies.")] = Validation.NONE,
     schema: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="JSON Schema, for json_schema.", show_default=False),
@@ -214,11 +214,16 @@ def priority(
             metavar="LEVEL", parser=number(1, 10), help="Level, from 1 to 10.", show_default=False
         ),
     ],
-    contract: Annotated[str | None, _only("--contract", "CONTRACT", "Only of this contract.")] = None,
-    service: Annotated[
-        str | None, _only("--service", "SERVICE", "Only of conversations at this service.")
+    contract: Annotated[
+        str | None, _only("--contract", "CONTRACT", "Only conversations under this contract.")
     ] = None,
-    far_service: Annotated[str | None, _only("--far-service", "SERVICE", "Only with this service.")] = None,
+    service: Annotated[
+        str | None, _only("--service", "SERVICE", "Only conversations at this service.")
+    ] = None,
+    far_service: Annotated[
+        str | None,
+        _only("--far-service", "SERVICE", "Only conversations with this service on the other side."),
+    ] = None,
 ) -> None:
     """Create or change a priority.
 

@@ -180,7 +180,7 @@ def end(
 def cleanup(
     call: CallOptions,
     conversation: HandleArgument,
-    both: Annotated[bool, typer.Option("--both", help="Delete the other end too.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Also delete the other side.")] = False,
     yes: YesOption = False,
 ) -> None:
     """Delete one end of a dialog and its pending messages.

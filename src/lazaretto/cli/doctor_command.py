@@ -67,8 +67,7 @@ def examine(broker: Broker) -> dict[str, Any]:
         problems += [trouble.text for trouble in queue.troubles if trouble.severe]
         notices += [trouble.text for trouble in queue.troubles if not trouble.severe]
     problems += [
-        f"topic {topic.path} is {topic.status.value}; "
-        f"switch it on: lazaretto queue status {topic.path} active"
+        f"topic {topic.path} is {topic.status.value}; enable it: lazaretto queue status {topic.path} active"
         for topic in broker.topics()
         if topic.status is not QueueStatus.ACTIVE
     ]
@@ -132,5 +131,5 @@ def _print(report: dict[str, Any]) -> None:
         for text in report[kind]:
             output.line(f"{kind[:-1]}: {text}")
     output.line(
-        "all is well" if report["ok"] else f"wrong: {output.plural(len(report['problems']), 'problem')}"
+        "no problems found" if report["ok"] else f"{output.plural(len(report['problems']), 'problem')} found"
     )

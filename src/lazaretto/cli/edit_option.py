@@ -82,7 +82,7 @@ def edit_in_editor(letter: DeadLetter) -> bytes:
     if edited.endswith(b"\n") and not body.endswith(b"\n"):
         edited = edited.removesuffix(b"\n")
     if edited == body:
-        raise CommandError("cancelled", "nothing was resubmitted: the body is as it was")
+        raise CommandError("cancelled", "nothing was resubmitted: the body is unchanged")
     return edited
 
 

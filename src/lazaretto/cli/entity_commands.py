@@ -136,7 +136,7 @@ def add_entity(group: Group, entity: Entity) -> None:
             after = entity.update(broker, *key, **entity.changed(given, before))
         now = entity.options(after)
         names = [f.name for f in dataclasses.fields(now) if getattr(before, f.name) != getattr(now, f.name)]
-        what = ", ".join(names) or "nothing: it was so already"
+        what = ", ".join(names) or "nothing (already set)"
         call.print(after, f"changed in {noun} {entity.path(after)}: {what}")
 
     @group.command(

@@ -36,7 +36,7 @@ def run(
         bool,
         typer.Option(
             "--stop-when-idle",
-            help="Exit when the queues are empty; with code 4 if the rest is held back.",
+            help="Exit when the queues are empty, with code 4 if messages are held back.",
         ),
     ] = False,
     grace: Annotated[

@@ -69,7 +69,7 @@ ListingOptions = Annotated[
             "columns": (
                 Annotated[
                     str | None,
-                    typer.Option(metavar="NAMES", help="Columns of the table or CSV, with commas between."),
+                    typer.Option(metavar="NAMES", help="Comma-separated columns of the table or CSV."),
                 ],
                 None,
             ),

@@ -143,7 +143,7 @@ def _table(*, defaults: bool) -> dict[str, Any]:
         ),
         "dead_letter_policy_max_worker_deaths": _option(
             int,
-            "Number of worker crashes that are enough there.",
+            "Number of worker crashes that make a message poison there.",
             _DEAD,
             metavar="NUMBER|none",
             parser=optional_count,

@@ -156,9 +156,7 @@ def receive(
     if session is not None and next_session:
         raise usage("give --session or --next-session, not both")
     if numbers and (next_session or wait is not None):
-        raise usage(
-            "--number goes with neither --next-session nor --wait: the message is there, or it is not"
-        )
+        raise usage("--number cannot be combined with --next-session or --wait")
     wanted: str | NextSession | None = NEXT_SESSION if next_session else session
     taken = 0
     with call.broker() as broker, broker.receiver(queue, session=wanted) as receiver, _printing(call) as show:

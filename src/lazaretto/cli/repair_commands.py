@@ -35,12 +35,14 @@ InFlightOption = Annotated[
     Any,
     typer.Option(
         "--in-flight", metavar="N", parser=optional_count,
-        help="Most letters that may be sent and not processed yet; none: no limit, and no ramp.",
+        help="Maximum number of letters sent but not yet processed; none: no limit, no ramp.",
     ),
 ]  # fmt: skip
 RateOption = Annotated[
     Any,
-    typer.Option("--rate", metavar="N", parser=optional_count, help="Most letters a second; none: no limit."),
+    typer.Option(
+        "--rate", metavar="N", parser=optional_count, help="Maximum letters per second; none: no limit."
+    ),
 ]
 EditOption = Annotated[
     str | None,
@@ -88,23 +90,26 @@ def plan(
     limit: LimitOption = None,
     order: Annotated[
         str | None,
-        typer.Option("--order", metavar="ORDER", help=f"In which order: {' or '.join(ORDERS)}."),
+        typer.Option("--order", metavar="ORDER", help=f"Order: {' or '.join(ORDERS)}."),
     ] = None,
     canary: Annotated[
-        int, typer.Option("--canary", metavar="K", parser=number(0), help="How many are sent first.")
+        int, typer.Option("--canary", metavar="K", parser=number(0), help="Number of letters in the canary.")
     ] = 10,
     canary_failures: Annotated[
         int,
         typer.Option(
-            "--canary-failures", metavar="N", parser=number(0), help="How many of them may fail again."
+            "--canary-failures",
+            metavar="N",
+            parser=number(0),
+            help="Number of canary letters that may fail again.",
         ),
     ] = 0,
     canary_wait: Annotated[
         Any,
-        typer.Option("--canary-wait", metavar="TIME", parser=duration, help="How long they are waited for."),
+        typer.Option("--canary-wait", metavar="TIME", parser=duration, help="Time to wait for the canary."),
     ] = "10m",
     look: Annotated[
-        int, typer.Option("--look-at", metavar="N", parser=number(1), help="How many letters to preview.")
+        int, typer.Option("--look-at", metavar="N", parser=number(1), help="Number of letters to preview.")
     ] = 1000,
     in_flight: InFlightOption = "1000",
     rate: RateOption = None,
@@ -140,7 +145,7 @@ def _print_preview(found: RepairPreview) -> None:
             ("bytes", output.shown_bytes(found.bytes)),
             ("sessions", found.sessions or None),
             ("return to their places", found.held_places or None),
-            ("have an id sent lately", found.duplicates or None),
+            ("have a recently sent ID", found.duplicates or None),
             ("changed", found.changed if edits else None),
             ("left as they are", found.unchanged if edits else None),
             *((f"skipped, {why}", number_) for why, number_ in found.skipped.items()),
@@ -272,7 +277,7 @@ def letters(
     call: ListingOptions,
     name: NameArgument,
     skipped: Annotated[
-        bool, typer.Option("--skipped", help="Only those that were not sent, with why.")
+        bool, typer.Option("--skipped", help="Only letters that were not sent, with the reason.")
     ] = False,
 ) -> None:
     """List what became of each letter that was dealt with."""
@@ -312,7 +317,7 @@ def run(
     call: CallOptions,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[REPAIR]", help="Only this one, until it is over.", show_default=False),
+        typer.Argument(metavar="[REPAIR]", help="Run only this repair, until it ends.", show_default=False),
     ] = None,
 ) -> None:
     """Run repairs until told to end, or one until it is over.

@@ -81,7 +81,7 @@ def list_(call: ListingOptions, topic: TopicArgument, name: SubscriptionArgument
     """List the rules of a subscription."""
     with call.broker() as broker:
         found = broker.subscription(topic, name).rules
-    columns, empty = ("rule", "filter, and action"), "no rules: it gets nothing"
+    columns, empty = ("rule", "filter, and action"), "no rules: it receives nothing"
     call.print_all(found, columns, lambda rule: (rule.name, describe_rule(rule)), empty)
 
 
@@ -111,7 +111,7 @@ def add(
     wanted: Any = TrueFilter() if every else FalseFilter()
     same = {field: value for field, value in equal._asdict().items() if value}
     if sum([filter_ is not None, every, none, bool(same)]) != 1:
-        raise usage("give one of --filter, --all, --none, or what must be equal (--property, --subject, …)")
+        raise usage("give --filter, --all, --none, or values to match (--property, --subject, …)")
     if filter_ is not None:
         wanted = SqlFilter(filter_)
     elif same:
@@ -130,7 +130,7 @@ def delete(call: CallOptions, topic: TopicArgument, name: SubscriptionArgument, 
     """
     with call.broker() as broker:
         left = [one.name for one in broker.remove_rule(topic, name, rule).rules]
-    names = ", ".join(left) or "none: the subscription gets nothing"
+    names = ", ".join(left) or "none: the subscription receives nothing"
     call.print({"deleted": rule, "left": left}, f"deleted rule {rule}; left: {names}")
 
 

@@ -95,7 +95,7 @@ def send(
         _text(
             "--dead-letter-queue",
             "QUEUE|none",
-            f"Queue that gets it if it is rejected.  [default: {SYSTEM_DEAD_LETTER_QUEUE}]",
+            f"Queue that receives it if it is rejected.  [default: {SYSTEM_DEAD_LETTER_QUEUE}]",
             names_of_queues,
         ),
     ] = SYSTEM_DEAD_LETTER_QUEUE,

@@ -49,9 +49,7 @@ def _row(session: SessionDescription) -> tuple[object, ...]:
 def list_(
     call: ListingOptions,
     queue: QueueArgument,
-    held: Annotated[
-        bool, typer.Option("--held", help="Only sessions that a poison message holds back.")
-    ] = False,
+    held: Annotated[bool, typer.Option("--held", help="Only sessions held by a poison message.")] = False,
 ) -> None:
     """List the sessions of a queue.
 
@@ -60,7 +58,7 @@ def list_(
     with call.broker() as broker:
         names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
         found = (broker.session(queue, name) for name in names)
-        empty = "no sessions held back" if held else "no sessions"
+        empty = "no held sessions" if held else "no sessions"
         call.print_all(found, _COLUMNS, _row, empty, spare=("mode",))
 
 

@@ -33,10 +33,10 @@ def status(
         typer.Option("--queue", metavar="TEXT", help="Only queues with this text in their path."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", parser=number(1), help="At most so many queues.")
+        int, typer.Option("--limit", metavar="N", parser=number(1), help="Maximum number of queues.")
     ] = 50,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every 2 seconds, until interrupted.")
+        bool, typer.Option("--watch", help="Refresh every 2 seconds until interrupted.")
     ] = False,
 ) -> None:
     """Show queues, the worst first, and what to type next.

@@ -30,7 +30,7 @@ def check(call: CallOptions) -> None:
         output.fields([(name.replace("_", " "), value) for name, value in facts.items()])
         for text in found:
             output.line(f"damage: {text}")
-        output.line("the store is damaged" if found else "the store is whole")
+        output.line("the store is damaged" if found else "the store is OK")
 
     call.print({"ok": not found, "damage": found, "store": facts}, print_facts)
     if found:
@@ -43,7 +43,7 @@ def migrate(
     after: Annotated[
         bool,
         typer.Option(
-            "--after", help="Also do migrations that older versions cannot work with; stop them first."
+            "--after", help="Also run migrations that older versions cannot work with; stop those first."
         ),
     ] = False,
 ) -> None:
@@ -55,7 +55,7 @@ def migrate(
     """
     done = migrate_store(call.url(), after=after)
     numbers = ", ".join(map(str, done))
-    call.print({"migrations": done}, f"done: migration {numbers}" if done else "nothing to do")
+    call.print({"migrations": done}, f"done: migration {numbers}" if done else "already up to date")
 
 
 @stores.command("copy")
@@ -75,7 +75,7 @@ def copy(
         copied = copy_store(call.url(), target, lambda table, done, total: progress(done, total))
     call.print_all(copied, ("table", "rows", "sha256"), _row, "nothing to copy", shortened=None)
     if not call.wants_objects and not call.csv:
-        output.line("copied, and read back the same")
+        output.line("copied and verified")
 
 
 def _row(copied: Any) -> tuple[object, ...]:

@@ -53,7 +53,7 @@ SinceOption = Annotated[
         "--since",
         parser=past,
         metavar="TIME",
-        help="A cause is new if it is younger than this: a release, a last look. Default: 24h.",
+        help="A cause is new if it is younger than this.  [default: 24h]",
     ),
 ]
 
@@ -89,7 +89,7 @@ def list_(
     call: ListingOptions,
     queue: QueueArgument,
     since: SinceOption = None,
-    over: Annotated[bool, typer.Option("--over", help="Also causes without letters that wait.")] = False,
+    over: Annotated[bool, typer.Option("--over", help="Also causes without open letters.")] = False,
 ) -> None:
     """List the causes of dead letters, the largest first.
 
@@ -178,7 +178,8 @@ def split(
     queue: QueueArgument,
     number: CauseArgument,
     fingerprints: Annotated[
-        list[str], typer.Argument(metavar="FINGERPRINT...", help="Fingerprints that `triage show` prints.")
+        list[str],
+        typer.Argument(metavar="FINGERPRINT...", help="Fingerprints, as `triage show` prints them."),
     ],
 ) -> None:
     """Make fingerprints a cause of their own."""
@@ -215,7 +216,9 @@ def acknowledge(
     number: CauseArgument,
     until: Annotated[
         datetime | None,
-        typer.Option("--until", parser=future, metavar="TIME", help="Until then: ISO 8601, or 8h ahead."),
+        typer.Option(
+            "--until", parser=future, metavar="TIME", help="Known until this time (ISO 8601, or 8h from now)."
+        ),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Withdraw it.")] = False,
 ) -> None:

@@ -27,7 +27,7 @@ SampleOption = Annotated[
     Any,
     typer.Option(
         "--sample", metavar="N", parser=optional_count,
-        help="How many at most, as many of each cause as possible; none: all.",
+        help="Maximum number to try, spread over all causes; none: all.",
     ),
 ]  # fmt: skip
 

@@ -91,7 +91,7 @@ class Consumer:
             if self._deletes:
                 await self.receiver.renew_session_lock()
         link = self._link
-        link.session.detach(link, SESSION_LOCK_LOST, "the session's lock ran out: accept the session again")
+        link.session.detach(link, SESSION_LOCK_LOST, "the session's lock expired: accept the session again")
         self._peer.flush()
         self._task.cancel()
 

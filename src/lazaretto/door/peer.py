@@ -260,7 +260,7 @@ class Peer(asyncio.Protocol):
     async def _attach_sender(self, link: Link) -> None:
         """Attach a link on which the client sends."""
         if isinstance(link.target, Coordinator):
-            raise AmqpError(NOT_IMPLEMENTED, "expected no transactions, which this server has not")
+            raise AmqpError(NOT_IMPLEMENTED, "expected no transaction: this server does not support them")
         name = entity_of(link.target.address if link.target is not None else None)
         if _is_node(name):
             self._links[link] = _Requests(name)

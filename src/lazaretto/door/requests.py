@@ -115,7 +115,9 @@ async def _schedule(request: Request) -> Answer:
     for one in request.items("messages"):
         payload = one.get("message") if isinstance(one, dict) else None
         if not isinstance(payload, bytes):
-            raise AmqpError(DECODE_ERROR, "expected messages with a field message of bytes, got others")
+            raise AmqpError(
+                DECODE_ERROR, "expected each message to hold bytes in 'message', got another type"
+            )
         messages.append(message_of(payload))
     numbers = await request.peer.door.broker.sender(request.path).send(messages)
     return Answer(200, "OK", {"sequence-numbers": Array(0x81, list(numbers))})

@@ -101,7 +101,7 @@ class Edit:
         """Return what becomes of a message. A function is called by an `Editor`, in a sandbox."""
         compiled = _compiled(self)
         if compiled is None:
-            raise InvalidOption("a function is no pure edit: expected an action or a patch")
+            raise InvalidOption("expected an action or a patch, got a function")
         before = as_message(message)
         try:
             after = compiled.change(before, message)

@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def decode_with(text: str, number: Callable[[str], Any]) -> Any:
@@ -44,7 +44,7 @@ def decode_with(text: str, number: Callable[[str], Any]) -> Any:
         return json.loads(text, parse_float=number, parse_int=number, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise Misfit(f"it is no JSON: {why}") from None
+        raise Misfit(f"it is not JSON: {why}") from None
 
 
 def read_json(body: bytes) -> str:
@@ -52,7 +52,7 @@ def read_json(body: bytes) -> str:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        raise Misfit("it is no JSON: not UTF-8") from None
+        raise Misfit("it is not JSON: not UTF-8") from None
     decode_with(text, str)
     return text
 

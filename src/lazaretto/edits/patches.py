@@ -116,7 +116,7 @@ def read_pointer(pointer: str) -> tuple[str, ...]:
     if pointer == "":
         return ()
     if not pointer.startswith("/") or re.search(r"~(?![01])", pointer):
-        raise Misfit(f"{pointer!r} is no JSON Pointer, such as /items/0/price")
+        raise Misfit(f"{pointer!r} is not a JSON Pointer such as /items/0/price")
     return tuple(t.replace("~1", "/").replace("~0", "~") for t in pointer[1:].split("/"))
 
 
@@ -169,7 +169,7 @@ def _add(text: str, path: tuple[str, ...], value: str) -> str:
     length = len(parts_of(text, parent))
     place = length if last == "-" else int(last) if _INDEX.match(last) else -1
     if not 0 <= place <= length:
-        raise Misfit(f"{_shown(path)} is no place in an array of {length} elements")
+        raise Misfit(f"{_shown(path)} is not a position in an array of {length} elements")
     return insert(text, parent, place, value)
 
 

@@ -154,7 +154,7 @@ class Settling:
             return ended
         verdict = self._tell(message, ended.settlement, final)
         if verdict is not None and not allowed(verdict, message.key):
-            _log.error("%r: a dead letter cannot be moved further: the policy decides", str(self._path))
+            _log.error("%r: a dead letter cannot be moved again; the policy applies", str(self._path))
         settlement = msgspec.structs.replace(ended.settlement, poison=verdict)
         return ended._replace(settlement=settlement, told=True)
 

@@ -43,8 +43,9 @@ class SettlingSink:
             if outage is not None:
                 consumer.revoke(why=outage)
                 raise SystemicFailure(
-                    f"most messages of {options.queue!r} fail in one way ({outage.removeprefix(OUTAGE)}). "
-                    "They were released; restart the query when the cause is fixed"
+                    f"most messages of {options.queue!r} fail in the same way "
+                    f"({outage.removeprefix(OUTAGE)}). They were released; "
+                    "restart the query when the cause is fixed"
                 )
             summaries = consumer.settle(numbers, stages)
         for summary in summaries:

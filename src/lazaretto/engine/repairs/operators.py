@@ -43,7 +43,7 @@ class PlanRepair(Operation[RepairRecord]):
             check_target(tx, self.path, EntityPath.parse(self.plan.to))
         name = self.name or f"repair-{tx.repairs.last() + 1}"
         if tx.repairs.named(name) is not None:
-            raise RepairError(f"expected a name that no repair has, got {shown(name)}")
+            raise RepairError(f"expected a name that is not in use, got {shown(name)}")
         record = tx.repairs.insert(
             NewRepair(
                 name=name,

@@ -85,6 +85,16 @@ class DeadlyConnection:
     def send(self, sql: str, *values: Any) -> Any:
         return self._fuse.run(self._connection.send, sql, *values)
 
+    def commit_ahead(self, *, more: bool) -> Any:
+        def commit(_sql: str) -> Any:
+            sent = self._connection.commit_ahead(more=more)
+            if sent is None:
+                # It commits where all is settled.
+                self._connection.settle()
+            return sent
+
+        return self._fuse.run(commit, "COMMIT")
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
@@ -99,8 +109,8 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
             owner._connection = DeadlyConnection(owner._connection, fuse)
         owner._tx.context._execute = owner._connection.execute
 
-    def exclusive() -> Any:
-        found = begin()
+    def exclusive(**named: Any) -> Any:
+        found = begin(**named)
         lay(found)
         return found
 

@@ -58,6 +58,14 @@ def _next_group(queries: dict[str, Query]) -> Query:
     return Query(sql, locks_first=False)
 
 
+def _heads(queries: dict[str, Query]) -> Query:
+    """Return the query of when the first messages of several lanes came, made of that of one lane."""
+    head = _given(queries["select_head"].sql, first="l.first", start="l.start", last="l.last")
+    lanes = "unnest(:firsts::bigint[], :starts::bigint[], :lasts::bigint[]) WITH ORDINALITY"
+    sql = f"SELECT h.min FROM {lanes} AS l (first, start, last, n) CROSS JOIN LATERAL ({head}) h ORDER BY n"  # noqa: S608
+    return Query(sql, locks_first=False)
+
+
 def _given(sql: str, **columns: str) -> str:
     """Return a query with columns in the place of parameters."""
     return PARAMETER.sub(lambda found: columns.get(found[1], found[0]), sql)
@@ -77,6 +85,7 @@ def queries_in(schema: str) -> dict[str, Query]:
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)
+    queries["select_heads"] = _heads(queries)
     return {name: query._replace(sql=within(schema, query.sql)) for name, query in queries.items()}
 
 

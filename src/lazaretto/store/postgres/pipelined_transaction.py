@@ -11,6 +11,7 @@ from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.contract.records import MessageRow, QueueRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, ELSEWHERE, Again
+from lazaretto.store.postgres.partition_heads import PgPartitions
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
 from lazaretto.store.sql.rows import Cursor
@@ -36,6 +37,7 @@ class PgTransaction(SqlTransaction):
         super().__init__(context, new_message_id)
         self.context: PgContext = context
         self.dialogs = PgDialogTables(context)
+        self.partitions = PgPartitions(context)
         self._connection = context.connection
         self._mark = context.mark
         self._ranges = ranges

@@ -174,13 +174,13 @@ class WholeContext(PgContext):
     def write_range_locks(self) -> None:
         self._writes_ranges = True
 
-    def ask_first(self, query: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-        """Return the row of a query for each of some values, read now; the commit does not ask again."""
+    def ask_first(self, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, read now; the commit does not ask again."""
         statement, connection = self._statements[query], self._reader
         connection.send_ahead()
-        sent = [connection.send(statement.sql, statement.pick(some)) for some in values]
+        sent = connection.send(statement.sql, statement.pick(values))
         connection.settle()
-        return [answer.fetchall()[0] for answer in sent]
+        return sent.fetchall()
 
     # -- reading before the commit --------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from lazaretto.store.contract.records import (
     SessionAddress,
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
+from lazaretto.store.postgres.partition_heads import WholePartitions
 from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
@@ -96,17 +97,6 @@ class WholeSequences(SequenceNumbers):
             whole.raise_floor(lane, number if above is None else above)
 
         whole.afterwards.append(note)
-
-
-class WholePartitions(PartitionTables):
-    """The part for partitions. It reads them before the commit; the answer is only a hint."""
-
-    def __init__(self, context: WholeContext) -> None:
-        super().__init__(context)
-        self._whole = context
-
-    def heads(self, places: Sequence[dict[str, int]]) -> list[int | None]:
-        return [row[0] for row in self._whole.ask_first("select_head", places)]
 
 
 class WholeBodies(BodyTables):

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 
-from lazaretto.errors import LazarettoError
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.plan import Unforeseen
@@ -151,6 +150,9 @@ def _whole_or_nothing(tx: WholeTransaction) -> Iterator[list[bool]]:
     try:
         yield done
         done.append(True)
-    except (Unforeseen, LazarettoError):
-        # What an operation found wrong may be so only by what was remembered.
+    except psycopg.Error:
+        raise
+    except Exception:
+        # What an operation found wrong may be so only by what was remembered, or because it was read at
+        # different moments: a message may be gone in between. If not, it is found again under the lock.
         tx.whole.go_back(before)

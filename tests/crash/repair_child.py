@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
+import time
 from typing import Any
 
 import lazaretto
-from lazaretto.engine.repairs import advance
+from lazaretto.engine.repairs import advance, runner
+from lazaretto.errors import StoreUnavailable
+from lazaretto.host import Handler, ServiceHost
 
 from .child import _SCHEMA, Fuse, arm, die
 
@@ -39,16 +43,37 @@ class RepairFuse(Fuse):
         return answer
 
 
+def host(store: str) -> None:
+    """Run a service host that has another queue to care for, until it is killed."""
+    advance.LEASE = 0.3
+    runner._LOOK = 0.05
+    with lazaretto.connect(store) as broker:
+        handler = Handler("elsewhere", lambda message: None, isolation="inline")
+        with ServiceHost(broker, [handler]):
+            print("ready", flush=True)
+            time.sleep(60.0)
+
+
 def main(store: str, point: str, count: str) -> None:
     """Run repairs until nothing is left to do, under leases that are soon over."""
+    if point == "host":
+        host(store)
+        return
     advance.LEASE = 0.3
     with lazaretto.connect(store) as broker:
         if point != "none":
             arm(broker, RepairFuse(point, int(count)))
-        print("ready", flush=True)
         (status,) = broker.repairs(limit=1)
-        threading.Timer(60.0, die).start()
-        broker.repair(status.name).run()
+        repair = broker.repair(status.name)
+        print("ready", flush=True)
+        watch = threading.Timer(60.0, die)
+        watch.daemon = True
+        watch.start()
+        over = False
+        while not over:
+            # Somebody may cut the connection when it looks how the repair stands.
+            with contextlib.suppress(StoreUnavailable):
+                over = not repair.run().phase.value.endswith("ing")
 
 
 if __name__ == "__main__":

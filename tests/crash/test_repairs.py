@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from servers import Server, new_store
 
 import lazaretto
 from lazaretto import Broker, DeadLetterFilter, Message, QueueOptions, Repair, RepairCounts, RepairPhase
@@ -33,12 +38,12 @@ PICTURES = (
 class RepairStage:
     """A store with dead letters, a repair of them, and processes that run it and are killed."""
 
-    def __init__(self, store: str, letters: int, sessions: int = 0) -> None:
+    def __init__(self, store: str, letters: int, sessions: int = 0, partitions: int = 1) -> None:
         self.store = store
         self.broker: Broker = lazaretto.connect(store)
         self.letters = letters
         self.kills = 0
-        self.broker.create_queue("q", QueueOptions(requires_session=bool(sessions)))
+        self.broker.create_queue("q", QueueOptions(requires_session=bool(sessions), partitions=partitions))
         self._set_aside(sessions)
         self.before = self.picture()
         self.repair: Repair = self.broker.plan_repair(
@@ -57,6 +62,9 @@ class RepairStage:
                 while messages := receiver.receive(500):
                     receiver.dead_letter(messages, reason="why")
 
+    def close(self) -> None:
+        self.broker.close()
+
     def picture(self) -> list[Any]:
         """Everything that a letter is made of, in the store."""
         with self.broker.transaction() as tx:
@@ -73,11 +81,11 @@ class RepairStage:
             assert process.wait(120) in (0, -signal.SIGKILL)
         self.kills += process.returncode != 0
 
-    def run_for(self, seconds: float) -> None:
-        """Let a runner work for some time, and kill it."""
-        with self.start("none", 0) as process:
+    def run_for(self, seconds: float, point: str = "none") -> None:
+        """Let a runner, or a host, work for some time, and kill it."""
+        with self.start(point, 0) as process:
             assert process.stdout is not None
-            process.stdout.readline()
+            assert process.stdout.readline() == "ready\n"
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -119,7 +127,7 @@ def made(place: str) -> Iterator[list[RepairStage]]:
     stages: list[RepairStage] = []
     yield stages
     for stage in stages:
-        stage.broker.close()
+        stage.close()
 
 
 @pytest.mark.parametrize("sessions", [0, 20] if SOAK else [20])
@@ -158,3 +166,138 @@ def test_killed_at_random(place: str, made: list[RepairStage]) -> None:
             stage.check_applied()
         else:
             stage.check_undone()
+
+
+def test_killed_hosts(place: str, made: list[RepairStage]) -> None:
+    """With LAZARETTO_SOAK: 100,000 letters and 100 kills of hosts that run the repair beside a handler."""
+    letters, kills = (100_000, 100) if SOAK else (2_000, 2)
+    stage = RepairStage(place, letters)
+    made.append(stage)
+    stage.broker.create_queue("elsewhere")
+    draw = random.Random(11)
+    for verb, check in ((stage.repair.apply, stage.check_applied), (stage.repair.undo, stage.check_undone)):
+        verb()
+        stage.kills = 0
+        while stage.kills < kills and stage.repair.status().phase in (
+            RepairPhase.APPLYING, RepairPhase.UNDOING,
+        ):  # fmt: skip
+            stage.run_for(draw.uniform(0.0, 0.12), "host")
+        check()
+
+
+def test_connections_that_are_cut(postgres: Server) -> None:
+    """With LAZARETTO_SOAK: 100,000 letters; 100 times all connections are cut, and as often in the undo."""
+    letters, cuts = (100_000, 100) if SOAK else (4_000, 2)
+    draw = random.Random(13)
+    with (
+        new_store(postgres.url) as url,
+        psycopg.connect(postgres.url, autocommit=True) as operator,
+        contextlib.closing(RepairStage(url, letters)) as stage,
+    ):
+        for verb, check in (
+            (stage.repair.apply, stage.check_applied), (stage.repair.undo, stage.check_undone),
+        ):  # fmt: skip
+            verb()
+            with stage.start("none", 0) as process:
+                assert process.stdout is not None
+                process.stdout.readline()
+                done = 0
+                while process.poll() is None and done < cuts:
+                    time.sleep(draw.uniform(0.0, 0.03))
+                    operator.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "WHERE application_name = 'lazaretto'"
+                    )
+                    done += 1
+                assert process.wait(300) == 0
+            assert done
+            check()
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_sessions_stay_whole(place: str, made: list[RepairStage], partitions: int) -> None:
+    """100 sessions (with LAZARETTO_SOAK of 100 letters each) are never split, whoever is killed."""
+    sessions, kills = 100, 20 if SOAK else 2
+    stage = RepairStage(place, 10_000 if SOAK else 1_000, sessions, partitions)
+    made.append(stage)
+    each = stage.letters // sessions
+    canary = stage.broker.plan_repair("q", DeadLetterFilter(), everything=True, canary=3 * each)
+    assert (canary.status().order, canary.status().sessions) == ("session", sessions)
+    assert canary.status().canary == 3 * each
+    bodies = [letter.sequence_number for letter in canary.left()]
+    by_number = {letter.sequence_number: letter.message for letter in canary.left(messages=True)}
+    order = [int(by_number[number].body) % sessions for number in bodies]  # type: ignore[union-attr]
+    assert len([1 for one, next_ in itertools.pairwise(order) if one != next_]) == sessions - 1
+    canary.cancel()
+    stage.repair.apply()
+    draw = random.Random(17)
+    while stage.kills < kills and stage.repair.status().phase is RepairPhase.APPLYING:
+        stage.run_for(draw.uniform(0.0, 0.1))
+    stage.check_applied(sessions)
+    stage.repair.undo()
+    stage.check_undone()
+
+
+def test_an_edit_by_a_function_is_killed(
+    place: str, made: list[RepairStage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = 20_000 if SOAK else 600
+    (tmp_path / "killed_edit.py").write_text(
+        "from lazaretto import Message\n"
+        "def mend(letter):\n    return Message(letter.message.body, subject='mended')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    stage = RepairStage(place, letters)
+    made.append(stage)
+    stage.repair = stage.broker.plan_repair(
+        "q", DeadLetterFilter(), everything=True, canary=0, in_flight=None, edit="killed_edit:mend"
+    )
+    stage.repair.apply()
+    draw = random.Random(19)
+    while stage.kills < (20 if SOAK else 2) and stage.repair.status().phase is RepairPhase.APPLYING:
+        stage.run_for(draw.uniform(0.3, 1.0))
+    stage.check_applied()
+    assert {message.subject for message in stage.broker.peek("q", letters)} == {"mended"}
+    stage.repair.undo()
+    stage.run_for(0.02)
+    stage.check_undone()
+
+
+def test_one_that_does_not_help(place: str, made: list[RepairStage]) -> None:
+    """The canary's letters are sent, and not one more; the ramp stops by itself as well."""
+    stage = RepairStage(place, 2_000)
+    made.append(stage)
+    stage.repair.cancel()
+    repair = stage.broker.plan_repair("q", DeadLetterFilter(), everything=True, canary=10)
+    over = threading.Event()
+
+    def fail_all() -> None:
+        with stage.broker.receiver("q") as receiver:
+            while not over.is_set():
+                for message in receiver.receive(10, max_wait=0.1):
+                    receiver.dead_letter(message, reason="as before")
+
+    consumer = threading.Thread(target=fail_all)
+    consumer.start()
+    try:
+        repair.canary()
+        assert repair.run().phase is RepairPhase.FAILED
+        assert len(list(repair.letters())) == 10
+        second = stage.broker.plan_repair("q", DeadLetterFilter(), everything=True, canary=0, in_flight=100)
+        second.apply()
+        assert second.run().phase is RepairPhase.STOPPED
+        assert len(list(second.letters())) <= 10
+    finally:
+        over.set()
+        consumer.join()
+
+
+@pytest.mark.skipif(not SOAK, reason="a million letters: LAZARETTO_SOAK=1")
+def test_a_million(place: str, made: list[RepairStage]) -> None:
+    stage = RepairStage(place, 1_000_000)
+    made.append(stage)
+    stage.repair.apply()
+    stage.check_applied()
+    stage.repair.undo()
+    stage.check_undone()

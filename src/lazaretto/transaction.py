@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import overload
 
 from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.engine.messages.settle import Settlement
@@ -16,10 +15,10 @@ from lazaretto.sender import send_operation, sendable
 from lazaretto.settling import Messages, MessageVerbs
 from lazaretto.steps import Steps, run_steps
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
+from lazaretto.work import UnitOfWork, WorkVerbs
 
 
-class BrokerTransaction(MessageVerbs):
+class BrokerTransaction(MessageVerbs, WorkVerbs):
     """Receives, settlements, sends and SQL that take effect together or not at all. A context manager.
 
     Leaving the block commits; an exception rolls back. What the transaction received and did not
@@ -93,39 +92,5 @@ class BrokerTransaction(MessageVerbs):
         if prepared:
             self._work.enlist(send_operation(target, through, prepared))
 
-    def execute(self, sql: str, parameters: Parameters = ()) -> Any:
-        """Run your own SQL on the store's database, in the same commit; return its cursor.
-
-        From here to the end of the transaction nobody else can write. You can read the broker's tables but
-        not change them. Errors of the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
-        are raised unchanged. The style of parameters depends on the database: see `paramstyle`.
-        """
-        return self._work.execute(sql, parameters)
-
-    @property
-    def paramstyle(self) -> str:
-        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
-        return self._work.paramstyle
-
-    def savepoint(self) -> TransactionSavepoint:
-        """Mark a point within the transaction to return to."""
-        return self._work.savepoint()
-
-    def commit(self) -> None:
-        """Commit everything. If it raises (MessageLockLost and others), the transaction was rolled back."""
-        self._work.commit()
-
-    def rollback(self, error: BaseException | None = None) -> None:
-        """Undo everything; count a failed attempt for each received message, with `error` in its history."""
-        self._work.rollback(error)
-
     def _settle(self, messages: Messages, settlement: Settlement) -> None:
         self._work.settle(messages, settlement)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work.__exit__(kind, error, trace)

@@ -188,3 +188,44 @@ class UnitOfWork:
             self.commit()
         else:
             self.rollback(error)
+
+
+class WorkVerbs:
+    """The verbs that all transactions share: your own SQL, savepoints, commit and rollback."""
+
+    _work: UnitOfWork
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> Any:
+        """Run your own SQL on the store's database, in the same commit; return its cursor.
+
+        From here to the end of the transaction nobody else can write. You can read the broker's tables but
+        not change them. Receive before it, not after. Errors of the SQL driver (sqlite3.IntegrityError,
+        psycopg.errors.CheckViolation) are raised unchanged. The style of parameters depends on the database:
+        see `paramstyle`.
+        """
+        return self._work.execute(sql, parameters)
+
+    @property
+    def paramstyle(self) -> str:
+        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
+        return self._work.paramstyle
+
+    def savepoint(self) -> TransactionSavepoint:
+        """Mark a point within the transaction to return to. Received messages and groups stay locked."""
+        return self._work.savepoint()
+
+    def commit(self) -> None:
+        """Commit everything. If it raises (MessageLockLost and others), the transaction was rolled back."""
+        self._work.commit()
+
+    def rollback(self, error: BaseException | None = None) -> None:
+        """Undo everything; count a failed attempt for each received message, with `error` in its history."""
+        self._work.rollback(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.__exit__(kind, error, trace)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self
 
 from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.directory import Directory, Terms
@@ -46,7 +44,7 @@ from lazaretto.settling import SettleVerbs
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.transaction import BrokerTransaction
-from lazaretto.work import Parameters, TransactionSavepoint, UnitOfWork
+from lazaretto.work import UnitOfWork, WorkVerbs
 
 
 def check_error(error: object) -> DialogError:
@@ -56,7 +54,7 @@ def check_error(error: object) -> DialogError:
     return whole("an error's code", error[0], 1, 2**31 - 1), text("an error's text", error[1], LONGEST_ERROR)
 
 
-class DialogTransaction(SettleVerbs[DialogMessage]):
+class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
     """The verbs of dialogs and your own SQL, all or nothing. A context manager.
 
     Leaving the block commits. Received messages that were not settled otherwise are processed, and the
@@ -300,38 +298,7 @@ class DialogTransaction(SettleVerbs[DialogMessage]):
                 raise InvalidOption(f"expected messages of a dialog, got {shown(message)}")
         self._work.settle([message.received for message in given], settlement)
 
-    # -- what every transaction has -------------------------------------------------------------
-
-    def execute(self, sql: str, parameters: Parameters = ()) -> Any:
-        """Run your own SQL on the store's database, in the same commit. Receive before it, not after."""
-        return self._work.execute(sql, parameters)
-
-    @property
-    def paramstyle(self) -> str:
-        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
-        return self._work.paramstyle
-
     @property
     def messages(self) -> BrokerTransaction:
         """The same transaction for ordinary queues: to receive, settle and send."""
         return self._messages
-
-    def savepoint(self) -> TransactionSavepoint:
-        """Mark a point to roll back to; the groups stay locked, as Service Broker's do."""
-        return self._work.savepoint()
-
-    def commit(self) -> None:
-        """Commit everything. If it raises, the transaction was rolled back."""
-        self._work.commit()
-
-    def rollback(self, error: BaseException | None = None) -> None:
-        """Undo everything; count a failed attempt for each received message, with `error` in its history."""
-        self._work.rollback(error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work.__exit__(kind, error, trace)

@@ -7,7 +7,7 @@ import functools
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -256,25 +256,48 @@ def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[in
     return {main_key(message.key): message for message in (tx.peek_keys(keys) if keys else ())}
 
 
+class LetterFields(TypedDict):
+    """The fields that each view of a dead letter has."""
+
+    queue: str
+    sequence_number: int
+    message_id: str
+    reason: str | None
+    description: str | None
+    error_type: str | None
+    error_message: str | None
+    dead_lettered: datetime
+    enqueued: datetime
+    generation: int
+    fingerprint: str | None
+
+
+def fields_of(queue: QueueRecord, record: DeadLetterRecord) -> LetterFields:
+    """Return the fields of a stored dead letter as users see them."""
+    return {
+        "queue": queue.path,
+        "sequence_number": sequence_of(record.key),
+        "message_id": record.message_id,
+        "reason": record.reason,
+        "description": record.description,
+        "error_type": record.error_type,
+        "error_message": record.error_message,
+        "dead_lettered": to_datetime(record.dead_lettered),
+        "enqueued": to_datetime(record.enqueued),
+        "generation": record.generation,
+        "fingerprint": None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
+    }
+
+
 def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None) -> DeadLetter:
     """Return a dead letter as users see it, without its attempts."""
     return DeadLetter(
-        queue=queue.path,
-        sequence_number=sequence_of(record.key),
-        message_id=record.message_id,
-        reason=record.reason,
-        description=record.description,
-        error_type=record.error_type,
-        error_message=record.error_message,
-        dead_lettered=to_datetime(record.dead_lettered),
-        enqueued=to_datetime(record.enqueued),
+        **fields_of(queue, record),
         counters=msgspec.json.decode(record.counters, type=Counters),
-        generation=record.generation,
         message=message,
         resolution=record.resolution,
         resolved=None if record.resolved is None else to_datetime(record.resolved),
         resubmitted_as=None if record.resubmitted_as is None else sequence_of(record.resubmitted_as),
-        fingerprint=None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
     )
 
 

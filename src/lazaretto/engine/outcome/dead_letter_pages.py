@@ -13,13 +13,17 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder, letter_of, messages_of
+from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
+    fields_of,
+    holder,
+    letter_of,
+    messages_of,
+)
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
-from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.fingerprint import shown_fingerprint
-from lazaretto.model.keys import dead_key, sequence_of
+from lazaretto.model.keys import dead_key
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.policy import Counters
 from lazaretto.store.contract.listing_contract import Position, Preview
@@ -378,18 +382,8 @@ def _including(position: Position, *, by_time: bool, down: bool) -> Position:
 
 def _previewed(queue: QueueRecord, record: DeadLetterRecord, preview: Preview | None) -> DeadLetterPreview:
     return DeadLetterPreview(
-        queue=queue.path,
-        sequence_number=sequence_of(record.key),
-        message_id=record.message_id,
-        reason=record.reason,
-        description=record.description,
-        error_type=record.error_type,
-        error_message=record.error_message,
-        dead_lettered=to_datetime(record.dead_lettered),
-        enqueued=to_datetime(record.enqueued),
+        **fields_of(queue, record),
         deliveries=msgspec.json.decode(record.counters, type=Counters).deliveries,
-        generation=record.generation,
-        fingerprint=None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
         size=0 if preview is None else preview.size,
         preview=b"" if preview is None else preview.start,
     )

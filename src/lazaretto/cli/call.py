@@ -15,6 +15,7 @@ from lazaretto.cli import output
 from lazaretto.cli.command import Options
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 ENVIRONMENT = "LAZARETTO_STORE"
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def limit_option(help_: str, most: int | None = None) -> Any:
+    """Return the option --limit, a number of at least 1 and at most `most`."""
+    return typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1, most), help=help_)
+
+
 QueueArgument = Annotated[
     str,
     typer.Argument(

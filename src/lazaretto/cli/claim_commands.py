@@ -8,7 +8,7 @@ import typer
 
 from lazaretto.claims import Claim
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.call import CallOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
@@ -39,9 +39,7 @@ def list_(
     queue: QueueArgument,
     limit: Annotated[
         int,
-        typer.Option(
-            "--limit", "-n", metavar="NUMBER", parser=number(1, 10_000), help="Maximum number of rows."
-        ),
+        limit_option("Maximum number of rows.", 10_000),
     ] = 100,
 ) -> None:
     """List the claims of a queue, newest first."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, YesOption, confirm_deletion
+from lazaretto.cli.call import Call, CallOptions, YesOption, confirm_deletion, limit_option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
@@ -81,7 +81,7 @@ def list_(
     ] = False,
     limit: Annotated[
         int,
-        typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1), help="Maximum number of rows."),
+        limit_option("Maximum number of rows."),
     ] = 1_000,
 ) -> None:
     """List conversations: their states, and why they wait."""

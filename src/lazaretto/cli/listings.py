@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import STORE_OPTIONS, Call, with_outer
+from lazaretto.cli.call import STORE_OPTIONS, Call, limit_option, with_outer
 from lazaretto.cli.command import Options
 from lazaretto.cli.exits import usage
-from lazaretto.cli.parse import number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ ListingOptions = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1), help="Maximum number of rows."),
+    limit_option("Maximum number of rows."),
 ]
 
 

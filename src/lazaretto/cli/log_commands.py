@@ -10,6 +10,7 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
+from lazaretto.cli.call import limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
@@ -76,13 +77,7 @@ def events(
     queue: OnlyQueueOption = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            metavar="NUMBER",
-            parser=number(1),
-            help="Maximum number of events: the newest, or the next after --after.",
-        ),
+        limit_option("Maximum number of events: the newest, or the next after --after."),
     ] = None,
 ) -> None:
     """Print what happened, oldest first.
@@ -184,13 +179,7 @@ def audit(
     queue: OnlyQueueOption = None,
     limit: Annotated[
         int,
-        typer.Option(
-            "--limit",
-            "-n",
-            metavar="NUMBER",
-            parser=number(1, MOST_MESSAGES),
-            help="Maximum number of entries: the newest.",
-        ),
+        limit_option("Maximum number of entries: the newest.", MOST_MESSAGES),
     ] = 100,
 ) -> None:
     """Print what operators did, newest first."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, QueueArgument
+from lazaretto.cli.call import Call, CallOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
@@ -36,7 +36,7 @@ def peek(
     queue: QueueArgument,
     most: Annotated[
         int,
-        typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1), help="Maximum number of messages."),
+        limit_option("Maximum number of messages."),
     ] = 10,
     start: Annotated[
         int, typer.Option("--from", metavar="NUMBER", parser=number(0), help="First sequence number.")
@@ -82,13 +82,7 @@ def receive(
     queue: QueueArgument,
     most: Annotated[
         int,
-        typer.Option(
-            "--limit",
-            "-n",
-            metavar="NUMBER",
-            parser=number(1, MOST_MESSAGES),
-            help="Maximum number of messages.",
-        ),
+        limit_option("Maximum number of messages.", MOST_MESSAGES),
     ] = 1,
     wait: Annotated[
         float | None,

@@ -28,6 +28,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 from lazaretto.store.postgres.store import PostgresStore
 
@@ -428,3 +429,18 @@ def test_a_timer_that_is_past_when_it_comes_is_not_overlooked(url: str) -> None:
         for _ in range(20):
             sender.send(Message(b"x"))
         assert broker.receiver("work").receive(1, 0.2) == []
+
+
+class Torn(Operation[str]):
+    """Finds what cannot be while it is planned, as if a message had gone between two of its reads."""
+
+    foreseeable = True
+
+    def run(self, tx: Transaction) -> str:
+        assert not tx.plans
+        return "done"
+
+
+def test_what_was_read_at_different_moments_is_read_again_under_the_lock(url: str) -> None:
+    with lazaretto.connect(url) as broker:
+        assert store_of(broker).run(Torn()) == "done"

@@ -1,4 +1,4 @@
-"""Edits the letters of a repair ahead of their turn, in a thread of its own, while others are sent."""
+"""Edits the letters of a repair ahead of their turn; functions in a thread of their own, as they may hang."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lazaretto.model.repair_phases import Phase
 from lazaretto.store.contract.repair_contract import RepairRecord
 from lazaretto.store.contract.store_contract import Store
 
-#: Letters that are edited at once: by a function, which may hang, and by anything else.
-_CALLED, _APPLIED = 50, 500
+#: Letters for which a function is called at once.
+_CALLED = 50
 
 
 class Ahead:
@@ -28,7 +28,7 @@ class Ahead:
     def __init__(self, store: Store, edit: Edit, make: MakeEditor) -> None:
         self._store = store
         self._make = functools.partial(make, edit)
-        self._batch = _CALLED if edit.kind is EditKind.FUNCTION else _APPLIED
+        self._calls = edit.kind is EditKind.FUNCTION
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lazaretto-edits")
         self._lock = threading.Lock()
         self._editor: LetterEditor | None = None
@@ -57,8 +57,13 @@ class Ahead:
             (behind, future), self._asked = self._asked, None
             self._known.append((behind, future.result()))
         start = self._known[-1][0] if self._known else record.position
-        if self._asked is None and start < min(end, record.position + 2 * max(number, self._batch)):
-            behind = min(end, start + self._batch)
+        if not self._calls:
+            # Not beside a commit: the two threads would take turns, and the commit hold its lock longer.
+            if not self._known and start < min(end, start + number):
+                behind = min(end, start + number)
+                self._known.append((behind, self._edit(record, start, behind)))
+        elif self._asked is None and start < min(end, record.position + 2 * max(number, _CALLED)):
+            behind = min(end, start + _CALLED)
             self._asked = behind, self._pool.submit(self._edit, record, start, behind)
 
     def _edit(self, record: RepairRecord, first: int, last: int) -> dict[int, Edited]:

@@ -48,7 +48,7 @@ def test_an_action_changes_only_what_it_names(broker: Broker) -> None:
     report = broker.resubmit("q", DeadLetterFilter(), edit="SET body.to = 'eu'")
     assert list(report.resubmitted) == [1, 3]
     ((skipped, why),) = [(s.sequence_number, s.why) for s in report.skipped]
-    assert (skipped, "no JSON" in why) == (2, True)
+    assert (skipped, "not JSON" in why) == (2, True)
     assert bodies(broker.peek("q", 9)) == [b'{"price": 1.10, "to":"eu"}', b'{"price": 2.0, "to":"eu"}']
     assert [m.edit_of is not None for m in broker.peek("q", 9)] == [True, False]
     (entry,) = broker.audit(limit=1)

@@ -91,6 +91,26 @@ def test_no_difference_found_is_an_answer(cli: Program) -> None:
     assert "difference  no difference found" in cli.ok("triage", "show", "orders", "1").out
 
 
+def test_chart(cli: Program) -> None:
+    with cli.broker() as broker:
+        set_aside(broker, "hostile", ["\x1b[31m\u202eevil <b>\n".encode() + b"x" * 200])
+    shown = cli.ok("triage", "orders", "--chart").out
+    rows = shown.splitlines()
+    assert rows[0] == "5 │" + " " * 46 + "▓▓"
+    assert rows[9] == "  │" + " " * 46 + "██"
+    assert rows[13].split()[:4] == ["█", "3", "cause", "1"]
+    assert rows[14].split()[:4] == ["▓", "2", "cause", "2"]
+    hostile = cli.ok("triage", "hostile", "--chart").out
+    assert "\x1b" not in hostile
+    assert "\u202e" not in hostile
+    assert max(map(len, hostile.splitlines())) <= 80
+    with cli.broker() as broker:
+        broker.create_queue("empty")
+    assert cli.ok("triage", "empty", "--chart").out == "no dead letters came to empty in the last 24 hours\n"
+    for other in ("--json", "--jsonl", "--csv", "--columns=cause"):
+        assert cli("triage", "orders", "--chart", other).code == 2
+
+
 def test_bars() -> None:
     assert sparkline([]) == ""
     assert sparkline([0, 0]) == "··"

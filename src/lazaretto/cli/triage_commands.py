@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.cli import output
+from lazaretto.cli import hour_chart, output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.commands import CommandGroup
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import future, past
-from lazaretto.engine.outcome.causes import Cause
+from lazaretto.cli.tables import shorten
+from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -26,6 +27,8 @@ _COLUMNS = (
 _SPARE = ("holds for", "reason", "share", "last 24 h", "difference")
 #: Seconds for which a list of causes may look for differences.
 _EXPLAINING = 1
+#: The columns of a line below a chart, at most.
+_WIDEST = 80
 #: How many fingerprints of a cause are shown.
 _SHOWN = 10
 
@@ -90,14 +93,22 @@ def list_(
     queue: QueueArgument,
     since: SinceOption = None,
     over: Annotated[bool, typer.Option("--over", help="Also causes without open letters.")] = False,
+    chart: Annotated[
+        bool, typer.Option("--chart", help="Draw the letters of the last 24 hours, stacked by cause.")
+    ] = False,
 ) -> None:
     """List the causes of dead letters, the largest first.
 
     `lazaretto triage QUEUE` does the same. It looks for differences for a second at most; `triage show` takes
-    the time that a cause needs.
+    the time that a cause needs. --chart looks for no differences.
     """
+    if chart and (call.wants_objects or call.csv or call.columns):
+        raise usage("--chart cannot be combined with --json, --jsonl, --csv or --columns")
     with call.broker() as broker:
-        found = broker.triage(queue, since=since, over=over, explain_for=_EXPLAINING)
+        found = broker.triage(queue, since=since, over=over, explain_for=0 if chart else _EXPLAINING)
+    if chart:
+        _print_chart(queue, found)
+        return
 
     def row(cause: Cause) -> tuple[object, ...]:
         share = f"{100 * cause.letters / found.letters:.0f} %" if found.letters else ""
@@ -111,6 +122,24 @@ def list_(
     if found.left:
         numbers = ", ".join(map(str, found.left[:_SHOWN])) + (", …" if len(found.left) > _SHOWN else "")
         output.notice(f"not explained yet: {numbers}; see lazaretto triage show {queue} CAUSE")
+
+
+def _print_chart(queue: str, found: Triage) -> None:
+    came = sorted((c for c in found.causes if any(c.hours)), key=lambda c: (-sum(c.hours), c.number))
+    if not came:
+        output.line(f"no dead letters came to {queue} in the last 24 hours")
+        return
+    for drawn in hour_chart.draw([cause.hours for cause in came], found.time):
+        output.line(drawn)
+    output.line()
+    for mark, cause in zip(hour_chart.MARKS, came, strict=False):
+        what = cause.error_type or cause.reason or ""
+        text = f"{mark} {sum(cause.hours):>9,}  cause {cause.number}  {what}: {cause.template or ''}"
+        output.line(shorten(output.safe(text), _WIDEST))
+    rest = came[len(hour_chart.MARKS) :]
+    if rest:
+        letters = sum(sum(cause.hours) for cause in rest)
+        output.line(f"{hour_chart.REST} {letters:>9,}  {output.plural(len(rest), 'more cause')}")
 
 
 @causes.command("show")

@@ -12,6 +12,7 @@ from typing import Any
 from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
+from lazaretto.commands import CommandDesk
 from lazaretto.consume import Consumer, ConsumeReport, Handler
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
@@ -91,7 +92,7 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, Closing):
+class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, CommandDesk, Closing):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or

@@ -270,6 +270,12 @@ class RepairError(LazarettoError):
     code = "repair_error"
 
 
+class IdempotencyConflict(LazarettoError):
+    """The idempotency key was used for another command."""
+
+    code = "idempotency_conflict"
+
+
 class JavaNotFound(LazarettoError):
     """No Java version that Spark supports was found."""
 

@@ -276,7 +276,7 @@ class Receiver(MessageVerbs, Closing):
         So one process can settle what another one received. Raises MessageLockLost if any is not held.
         """
         self._refuse_closed()
-        tokens = [lock_tokens] if isinstance(lock_tokens, uuid.UUID) else list(lock_tokens)
+        tokens = list(lock_tokens) if isinstance(lock_tokens, Iterable) else [lock_tokens]
         for token in tokens:
             if not isinstance(token, uuid.UUID):
                 raise InvalidOption(f"expected lock tokens to be UUIDs, got {shown(token)}")

@@ -39,6 +39,7 @@ from lazaretto import (
     SqlFilter,
     TopicOptions,
 )
+from lazaretto.commands import SetStatus
 from lazaretto.records.plain import plain
 
 from .actions import is_sqlite
@@ -125,6 +126,10 @@ class World:
         (found,) = self.broker.receiver(path).receive()
         return found
 
+    def lock_token(self) -> Any:
+        """Return the lock token of such a message."""
+        return self.message().lock_token
+
     def sender(self) -> Sender:
         return self.broker.sender("q")
 
@@ -171,7 +176,9 @@ RIGHT: dict[str, Any] = {
     "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x", "until": None,
     "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
     "rate": None, "skipped": False, "letters": 10, "count": 0, "cursor": None, "budget": 0.25,
-    "on_progress": None, "name_contains": None,
+    "on_progress": None, "name_contains": None, "idempotency_key": None,
+    "command": SetStatus(path="q", status="active"),
+    "lock_tokens": World.lock_token,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -277,7 +284,9 @@ def test_methods(broker: Broker, owner: type, name: str) -> None:
         if owner is Broker:
             world.mend()
         subject = world.session() if name in IN_SESSION else OWNERS[owner](world)
-        made = {p: v(world) if v is World.message else v for p, v in arguments.items()}
+        made = {
+            p: v(world) if v is World.message or v is World.lock_token else v for p, v in arguments.items()
+        }
         return getattr(subject, name)(**made)
 
     _check(call, right, what, world.end, not is_sqlite(broker))

@@ -37,6 +37,7 @@ CODES = {
     "InvalidMessage": "invalid_message",
     "InvalidOption": "invalid_option",
     "InvalidPath": "invalid_path",
+    "IdempotencyConflict": "idempotency_conflict",
     "JavaNotFound": "java_not_found",
     "LazarettoError": "error",
     "MessageLockLost": "message_lock_lost",

@@ -266,3 +266,35 @@ def test_health(served: Served) -> None:
     base = f"http://127.0.0.1:{served.port}"
     assert httpx.get(f"{base}/healthz").status_code == 200
     assert httpx.get(f"{base}/readyz").status_code == 200
+
+
+class TestCommands:
+    """Changes under an idempotency key."""
+
+    def test_once(self, broker: Broker, api: httpx.Client) -> None:
+        key = {"Idempotency-Key": "k"}
+        first = api.post("/commands/create_queue", json={"path": "new"}, headers=key)
+        assert (first.status_code, first.json()["path"]) == (200, "new")
+        again = api.post("/commands/create_queue", json={"path": "new"}, headers=key)
+        assert again.json() == first.json()
+        other = api.post("/commands/create_queue", json={"path": "other"}, headers=key)
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
+        assert api.post("/commands/create_queue", json={"path": "new"}).json()["code"] == "entity_exists"
+        assert [entry["actor"] for entry in api.get("/audit").json()] in ([], ["admin"])
+
+    def test_nothing_to_answer(self, broker: Broker, api: httpx.Client) -> None:
+        assert api.post("/commands/delete_queue", json={"path": "q"}).status_code == 204
+
+    def test_only_what_was_granted(self, broker: Broker, served: Served) -> None:
+        for path in ("shop/a", "other"):
+            broker.create_queue(path)
+        client = served.client("shop")
+        assert client.post("/commands/delete_queue", json={"path": "other"}).status_code == 403
+        move = {"path": "shop/a", "sequence_numbers": [1], "to": "other"}
+        assert client.post("/commands/move_dead_letters", json=move).status_code == 403
+        repair = {"path": "shop/a", "name": "r", "everything": True, "to": "other"}
+        assert client.post("/commands/plan_repair", json=repair).status_code == 403
+        assert client.post("/commands/apply_repair", json={"name": "r"}).status_code == 403
+        assert client.post("/commands/delete_queue", json={"path": "shop/a"}).status_code == 204
+        viewer = served.client("viewer")
+        assert viewer.post("/commands/delete_queue", json={"path": "other"}).status_code == 403

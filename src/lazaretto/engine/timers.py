@@ -8,6 +8,7 @@ import msgspec
 
 from lazaretto.engine.claims.end_claims import revoke_due_claims
 from lazaretto.engine.entities.topics import end_idle
+from lazaretto.engine.once import KEPT
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
 from lazaretto.engine.outcome.set_aside import sweep_purged
@@ -189,5 +190,6 @@ class CleanUp(Operation[bool]):
     def run(self, tx: Transaction) -> bool:
         more = tx.queues.remove_deleted(self.limit)
         more = tx.repairs.forget(tx.now - HISTORY) or more
+        more = tx.commands.forget(tx.now - KEPT, self.limit) or more
         more = sweep_purged(tx, self.limit) or more
         return tx.history.forget_old(tx.now - HISTORY, self.limit) or more

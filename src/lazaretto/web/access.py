@@ -11,21 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.permissions import Permission
 from lazaretto.web.refusals import NotAuthenticated, NotPermitted
-
-
-class Permission(enum.StrEnum):
-    """What a route demands; each role has some of these."""
-
-    #: Names, counts, causes, errors and events.
-    SEE = "see"
-    READ_BODIES = "read_bodies"
-    SEND = "send"
-    RECEIVE = "receive"
-    #: Dead letters, repairs, status, breakers, sessions.
-    OPERATE = "operate"
-    #: Entities and rules; deleting for good.
-    ADMINISTER = "administer"
 
 
 class Role(enum.StrEnum):
@@ -80,10 +67,15 @@ class Identity:
         return any(permission in ROLES[grant.role] and grant.covers(path) for grant in self.grants)
 
     def require(self, permission: Permission, path: str | None) -> None:
-        """Raise NotPermitted unless a permission was granted on an entity."""
+        """Raise NotPermitted unless a permission was granted on an entity; None: on all of them."""
         if not self.may(permission, path):
             where = "on every entity" if path is None else f"on {path!r}"
             raise NotPermitted(f"expected somebody with {permission.value!r} {where}, got {self.name!r}")
+
+    def require_anywhere(self, permission: Permission) -> None:
+        """Raise NotPermitted unless a permission was granted on something."""
+        if not any(permission in ROLES[grant.role] for grant in self.grants):
+            raise NotPermitted(f"expected somebody with {permission.value!r}, got {self.name!r}")
 
 
 class Access:

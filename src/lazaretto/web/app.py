@@ -16,8 +16,9 @@ from starlette.routing import Route as Place
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.model.permissions import Permission
 from lazaretto.web import api
-from lazaretto.web.access import Access, Identity, Permission
+from lazaretto.web.access import Access, Identity
 from lazaretto.web.json import json_of
 from lazaretto.web.openapi import document
 from lazaretto.web.origin import check_host, check_origin

@@ -75,6 +75,9 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
             },
         },
     }
+    if route.asks_itself:
+        key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string"}}
+        parameters.append(key)
     if parameters:
         said["parameters"] = parameters
     if route.body is not None:

@@ -61,6 +61,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "filter_syntax": 422,
     "filter_error": 422,
     "definition_error": 422,
+    "idempotency_conflict": 422,
     "quota_exceeded": 507,
     "store_full": 507,
     "store_busy": 503,

@@ -16,13 +16,16 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
-from lazaretto.web.access import Identity, Permission
+from lazaretto.model.permissions import Permission
+from lazaretto.web.access import Identity
 from lazaretto.web.refusals import HttpError
 
 T = TypeVar("T")
 
 #: Bytes of a request's body, beside what a message may have.
 MOST_BYTES: Final = 512 * 1024 * 1024
+#: Bytes of a command.
+MOST_OF_A_COMMAND: Final = 1024 * 1024
 
 
 class Query(msgspec.Struct, kw_only=True):
@@ -120,6 +123,7 @@ class Route:
     path_types: Mapping[str, Any]
     success: int
     media_types: tuple[str, ...]
+    asks_itself: bool
 
     @property
     def name(self) -> str:
@@ -142,10 +146,12 @@ def route(
     *,
     success: int = 200,
     media_types: tuple[str, ...] = ("application/json",),
+    asks_itself: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
 
-    Other parameters are parts of the path, texts or numbers.
+    Other parameters are parts of the path, texts or numbers. `asks_itself`: the handler asks for the
+    permission on what the body names; before, it must be granted on something.
     """
 
     def add(handler: Handler) -> Handler:
@@ -163,6 +169,7 @@ def route(
                 path_types={name: hints[name] for name in names if name not in ("query", "body")},
                 success=success,
                 media_types=media_types,
+                asks_itself=asks_itself,
             )
         )
         return handler
@@ -229,9 +236,12 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
         given["query"] = query_of(route.query, request)
     elif request.query_params:
         raise InvalidOption(f"unknown parameter {next(iter(request.query_params))!r}; there are none")
-    call.require(route.permission, _entity(given))
+    if route.asks_itself:
+        call.identity.require_anywhere(route.permission)
+    else:
+        call.require(route.permission, _entity(given))
     if route.body is not None:
-        content = await content_of(request, MOST_BYTES)
+        content = await content_of(request, MOST_OF_A_COMMAND if route.asks_itself else MOST_BYTES)
         given["body"] = content if route.body is bytes else body_of(route.body, content)
     return await route.handler(call, **given)
 

@@ -15,6 +15,7 @@ from lazaretto.model.entities import Subqueue
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.store.contract.cause_contract import StoredCauses
 from lazaretto.store.contract.claim_contract import StoredClaims
+from lazaretto.store.contract.command_contract import StoredCommands
 from lazaretto.store.contract.dialog_contract import StoredDialogs
 from lazaretto.store.contract.history_contract import StoredHistory
 from lazaretto.store.contract.listing_contract import StoredListings
@@ -98,6 +99,11 @@ class Transaction(Protocol):
     @property
     def overview(self) -> StoredOverview:
         """Reads how queues stand, at a glance."""
+        ...
+
+    @property
+    def commands(self) -> StoredCommands:
+        """Operations on commands that were run under an idempotency key."""
         ...
 
     @property

@@ -57,6 +57,7 @@ TABLES = (
     Table("lazaretto_repair_members", ("repair", "part")),
     Table("lazaretto_repair_items", ("repair", "key")),
     Table("lazaretto_repair_originals", ("repair", "key")),
+    Table("lazaretto_commands", ("key",)),
     Table("lazaretto_events", ("position",)),
     Table("lazaretto_audit", ("position",)),
     Table("lazaretto_consumers", ("queue_id", "consumer")),

@@ -1140,3 +1140,18 @@ SELECT batch FROM lazaretto_writers WHERE writer = :writer
 -- The last batch of a writer that was sent.
 INSERT INTO lazaretto_writers (writer, batch, seen) VALUES (:writer, :batch, :seen)
 ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, seen = excluded.seen
+
+-- name: select_command
+-- A command that was run under an idempotency key.
+SELECT key, actor, digest, answer, time FROM lazaretto_commands WHERE key = :key
+
+-- name: save_command
+-- Such a command with its answer, in place of one whose key was forgotten.
+INSERT INTO lazaretto_commands (key, actor, digest, answer, time) VALUES (:key, :actor, :digest, :answer, :time)
+ON CONFLICT (key) DO UPDATE SET actor = excluded.actor, digest = excluded.digest, answer = excluded.answer,
+    time = excluded.time
+
+-- name: delete_commands
+-- Some commands that were run before a time.
+DELETE FROM lazaretto_commands
+WHERE key IN (SELECT key FROM lazaretto_commands WHERE time < :before ORDER BY time LIMIT :limit)

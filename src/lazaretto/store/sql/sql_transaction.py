@@ -31,6 +31,7 @@ from lazaretto.store.contract.transaction_contract import Again
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
+from lazaretto.store.sql.command_tables import CommandTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
@@ -83,6 +84,7 @@ class SqlTransaction:
         self.causes = CauseTables(context)
         self.history = HistoryTables(context, self.causes)
         self.repairs = RepairTables(context, self.causes, self.history)
+        self.commands = CommandTables(context)
         self.listings = ListingTables(context, self.history)
         self.overview = OverviewTables(context)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from lazaretto.engine.outcome.causes import Cause, Triage
-from lazaretto.web.access import Permission
+from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, OfQueue, route
 
 

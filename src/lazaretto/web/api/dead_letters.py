@@ -15,8 +15,8 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption
 from lazaretto.model.messages import DeadLetter
+from lazaretto.model.permissions import Permission
 from lazaretto.records.plain import plain
-from lazaretto.web.access import Permission
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, OfQueue, route
 

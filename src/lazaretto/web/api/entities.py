@@ -12,8 +12,8 @@ from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescr
 from lazaretto.errors import EntityExists
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.permissions import Permission
 from lazaretto.records.options import changes_from, options_from, rule_from
-from lazaretto.web.access import Permission
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 

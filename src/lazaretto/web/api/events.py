@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from lazaretto.engine.log import Event
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.web.access import Permission
+from lazaretto.model.permissions import Permission
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 

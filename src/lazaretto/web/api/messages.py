@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
+from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
 from lazaretto.records.messages import message_of
 from lazaretto.records.plain import iso, property_value
-from lazaretto.web.access import Permission
 from lazaretto.web.routes import Call, OfQueue, route
 
 #: How long a receive may wait for its first message, in seconds.

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from lazaretto.model.permissions import Permission
 from lazaretto.model.repairs import RepairedLetter, RepairStatus
-from lazaretto.web.access import Permission
 from lazaretto.web.routes import Call, Query, route
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]

@@ -9,7 +9,7 @@ from msgspec import Meta
 from lazaretto.engine.entities.overview import Status
 from lazaretto.engine.log import AuditEntry
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
-from lazaretto.web.access import Permission
+from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, OfQueue, Query, route
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]

@@ -1,0 +1,46 @@
+"""A change as a value, with the permission that it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from lazaretto.model.permissions import Permission
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+Options = dict[str, Any]
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change, as a value. Subclasses say what it needs, and how a broker makes it.
+
+    It is one commit, with its entry in the audit log.
+    """
+
+    permission: ClassVar[Permission]
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        """Make the change by one verb of a broker, which runs one operation."""
+        raise NotImplementedError
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        """Return what is needed: permissions, each on an entity, or on all for None."""
+        return [(self.permission, getattr(self, "path", None) or getattr(self, "topic", None))]
+
+    def told(self, answer: Any) -> Any:
+        """Return the answer to whoever ran it, from that of the operation as JSON."""
+        return answer
+
+
+class OfPath(Command, frozen=True, kw_only=True):
+    """A change of a queue or subscription, or of its dead letters."""
+
+    permission = Permission.OPERATE
+    path: str
+
+
+class Administering(Command, frozen=True, kw_only=True):
+    permission = Permission.ADMINISTER

@@ -1,0 +1,134 @@
+"""Runs changes that are given as values, at most once under an idempotency key."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
+
+from lazaretto.commands.command import Command
+from lazaretto.commands.entity_commands import (
+    AddRule,
+    CreateQueue,
+    CreateSubscription,
+    CreateTopic,
+    DeleteQueue,
+    DeleteSubscription,
+    DeleteTopic,
+    RemoveRule,
+    ResumeQueue,
+    ResumeSession,
+    SetBreaker,
+    SetStatus,
+    UpdateQueue,
+    UpdateSubscription,
+    UpdateTopic,
+)
+from lazaretto.commands.letter_commands import (
+    AcknowledgeCause,
+    ApplyRepair,
+    CanaryRepair,
+    CancelRepair,
+    DeletePurged,
+    MergeCauses,
+    MoveDeadLetters,
+    NoteCause,
+    PaceRepair,
+    PauseRepair,
+    PlanRepair,
+    Purge,
+    Restore,
+    Resubmit,
+    ResumeRepair,
+    SplitCause,
+    UndoRepair,
+)
+from lazaretto.engine.log import acting
+from lazaretto.engine.once import Once
+from lazaretto.errors import InvalidOption, NotAllowed
+from lazaretto.model.checks import shown, text
+from lazaretto.records.plain import plain
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.contract.transaction_contract import Operation
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+T = TypeVar("T")
+
+#: The most characters of an idempotency key.
+_LONGEST_KEY: Final = 200
+
+_ALL: Final[Sequence[type[Command]]] = (
+    CreateQueue, UpdateQueue, DeleteQueue, CreateTopic, UpdateTopic, DeleteTopic, CreateSubscription,
+    UpdateSubscription, DeleteSubscription, AddRule, RemoveRule, SetStatus, ResumeQueue, ResumeSession,
+    SetBreaker, Resubmit, MoveDeadLetters, Purge, Restore, DeletePurged, MergeCauses, SplitCause, NoteCause,
+    AcknowledgeCause, PlanRepair, CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair,
+    UndoRepair, PaceRepair,
+)  # fmt: skip
+
+
+def _name_of(kind: type[Command]) -> str:
+    return "".join(f"_{part.lower()}" if part.isupper() else part for part in kind.__name__).removeprefix("_")
+
+
+#: All commands by their names, such as "create_queue".
+COMMANDS: Final[dict[str, type[Command]]] = {_name_of(kind): kind for kind in _ALL}
+
+
+class _Answered(BaseException):
+    """The operation of a command has its answer: what a verb makes of it is not needed."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class _CommandStore:
+    """A store for one command: runs the verb's operation, under a key if there is one."""
+
+    def __init__(self, store: Store, key: str | None, actor: str, digest: bytes) -> None:
+        self._store, self._key, self._actor, self._digest = store, key, actor, digest
+
+    def run(self, operation: Operation[T]) -> T:
+        if self._key is None:
+            raise _Answered(_encoded(self._store.run(operation)))
+        raise _Answered(self._store.run(Once(self._key, self._actor, self._digest, operation, _encoded)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _encoded(answer: Any) -> bytes:
+    return msgspec.json.encode(plain(answer))
+
+
+class CommandDesk:
+    """Runs changes that are given as values."""
+
+    _store: Store
+
+    def run(self, command: Command, *, actor: str | None = None, idempotency_key: str | None = None) -> Any:
+        """Make a change, and return its answer as JSON values.
+
+        With an `idempotency_key`, the same command by the same actor is run once: for 24 hours the key gives
+        the first answer again. Raises IdempotencyConflict for another command under the key, and what the
+        broker's verb raises.
+        """
+        if not isinstance(command, Command):
+            raise InvalidOption(f"expected a command, got {shown(command)}")
+        if idempotency_key is not None:
+            text("idempotency_key", idempotency_key, _LONGEST_KEY)
+        who = acting(actor)
+        told = msgspec.json.encode((_name_of(type(command)), command))
+        digest = hashlib.blake2b(told, digest_size=16).digest()
+        broker = copy.copy(cast("Broker", self))
+        broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest))
+        try:
+            command.apply(broker, who)
+        except _Answered as answered:
+            return command.told(msgspec.json.decode(answered.answer))
+        raise NotAllowed("expected something to change, got a command that changes nothing")

@@ -1,0 +1,171 @@
+"""Changes of queues, topics, subscriptions and rules, and of how they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lazaretto.commands.command import Administering, OfPath, Options
+from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.records.options import changes_from, options_from, rule_from
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+
+class CreateQueue(Administering, frozen=True, kw_only=True):
+    """Create a queue."""
+
+    path: str
+    options: Options = msgspec.field(default_factory=dict)
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.create_queue(self.path, options_from(QueueOptions, self.options))
+
+    def told(self, answer: Any) -> Any:
+        return answer[0]
+
+
+class UpdateQueue(Administering, frozen=True, kw_only=True):
+    """Change some of a queue's options; of a policy, only the options that are given."""
+
+    path: str
+    changes: Options
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        current = broker.queue(self.path).options
+        changes: Any = changes_from(QueueOptions, self.changes, current)
+        broker.update_queue(self.path, actor=actor, **changes)
+
+
+class DeleteQueue(Administering, frozen=True, kw_only=True):
+    """Delete a queue with all its messages and dead letters."""
+
+    path: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.delete_queue(self.path, actor=actor)
+
+
+class CreateTopic(Administering, frozen=True, kw_only=True):
+    """Create a topic."""
+
+    path: str
+    options: Options = msgspec.field(default_factory=dict)
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.create_topic(self.path, options_from(TopicOptions, self.options))
+
+
+class UpdateTopic(Administering, frozen=True, kw_only=True):
+    """Change some of a topic's options."""
+
+    path: str
+    changes: Options
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        current = broker.topic(self.path).options
+        changes: Any = changes_from(TopicOptions, self.changes, current)
+        broker.update_topic(self.path, actor=actor, **changes)
+
+
+class DeleteTopic(Administering, frozen=True, kw_only=True):
+    """Delete a topic with its subscriptions and all their messages."""
+
+    path: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.delete_topic(self.path, actor=actor)
+
+
+class OfSubscription(Administering, frozen=True, kw_only=True):
+    """A change of a subscription."""
+
+    topic: str
+    subscription: str
+
+
+class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
+    """Create a subscription, with rules or one that takes every message."""
+
+    options: Options = msgspec.field(default_factory=dict)
+    rules: list[Options] | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        rules = None if self.rules is None else [rule_from(rule) for rule in self.rules]
+        options = options_from(QueueOptions, self.options)
+        broker.create_subscription(self.topic, self.subscription, options, rules)
+
+
+class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):
+    """Change some of a subscription's options."""
+
+    changes: Options
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        current = broker.subscription(self.topic, self.subscription).queue.options
+        changes: Any = changes_from(QueueOptions, self.changes, current)
+        broker.update_subscription(self.topic, self.subscription, actor=actor, **changes)
+
+
+class DeleteSubscription(OfSubscription, frozen=True, kw_only=True):
+    """Delete a subscription with all its messages and dead letters."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.delete_subscription(self.topic, self.subscription, actor=actor)
+
+
+class AddRule(OfSubscription, frozen=True, kw_only=True):
+    """Add a rule to a subscription."""
+
+    rule: Options
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.add_rule(self.topic, self.subscription, rule_from(self.rule), actor=actor)
+
+
+class RemoveRule(OfSubscription, frozen=True, kw_only=True):
+    """Remove a rule from a subscription."""
+
+    rule: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.remove_rule(self.topic, self.subscription, self.rule, actor=actor)
+
+
+class SetStatus(OfPath, frozen=True, kw_only=True):
+    """Enable or disable a queue, topic or subscription."""
+
+    status: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.set_status(self.path, self.status, actor=actor)
+
+
+class ResumeQueue(OfPath, frozen=True, kw_only=True):
+    """Resume a halted queue with a verdict on the message that halted it, or a disabled one."""
+
+    verdict: str | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.resume_queue(self.path, self.verdict, actor=actor)
+
+
+class ResumeSession(OfPath, frozen=True, kw_only=True):
+    """Resume a held session with a verdict on its poison message."""
+
+    session: str
+    verdict: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.resume_session(self.path, self.session, self.verdict, actor=actor)
+
+
+class SetBreaker(OfPath, frozen=True, kw_only=True):
+    """Keep a breaker open or closed, or let it decide by itself: "open", "close", "auto"."""
+
+    verb: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.set_breaker(self.path, self.verb, actor=actor)

@@ -1,0 +1,207 @@
+"""Changes of dead letters, of their causes, and of repairs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from lazaretto.commands.command import Administering, Command, OfPath, Options
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.model.permissions import Permission
+from lazaretto.records.options import options_from
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+#: The most dead letters of one command, which is one commit. A repair takes any number.
+_MOST: Final = 500
+
+Numbers = Annotated[tuple[int, ...], Meta(min_length=1, max_length=_MOST)]
+
+
+class OfLetters(OfPath, frozen=True, kw_only=True):
+    """A change of up to 500 dead letters, by their numbers. A repair takes any number."""
+
+    sequence_numbers: Numbers
+
+
+class Resubmit(OfLetters, frozen=True, kw_only=True):
+    """Send dead letters back to their queue."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.resubmit(self.path, self.sequence_numbers, actor=actor)
+
+
+class MoveDeadLetters(OfLetters, frozen=True, kw_only=True):
+    """Move dead letters to another queue."""
+
+    to: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.move_dead_letters(self.path, self.sequence_numbers, self.to, actor=actor)
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        return [(self.permission, self.path), (Permission.OPERATE, self.to)]
+
+
+class Purge(OfLetters, frozen=True, kw_only=True):
+    """Set dead letters aside for 7 days."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.purge(self.path, self.sequence_numbers, actor=actor)
+
+
+class Restore(OfLetters, frozen=True, kw_only=True):
+    """Bring purged dead letters back as they were."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.restore(self.path, self.sequence_numbers, actor=actor)
+
+
+class DeletePurged(Administering, frozen=True, kw_only=True):
+    """Delete all purged dead letters of a queue for good. `count`: how many these are."""
+
+    path: str
+    count: int
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.delete_purged(self.path, self.count, actor=actor)
+
+
+class MergeCauses(OfPath, frozen=True, kw_only=True):
+    """Make several causes one."""
+
+    numbers: Numbers
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.merge_causes(self.path, self.numbers, actor=actor)
+
+
+class SplitCause(OfPath, frozen=True, kw_only=True):
+    """Make some of a cause's fingerprints a cause of their own."""
+
+    number: int
+    fingerprints: tuple[str, ...]
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.split_cause(self.path, self.number, self.fingerprints, actor=actor)
+
+
+class NoteCause(OfPath, frozen=True, kw_only=True):
+    """Keep a note with a cause; null removes it."""
+
+    number: int
+    note: str | None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.note_cause(self.path, self.number, self.note, actor=actor)
+
+
+class AcknowledgeCause(OfPath, frozen=True, kw_only=True):
+    """Note until when a cause is known; null withdraws that."""
+
+    number: int
+    until: datetime | None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.acknowledge_cause(self.path, self.number, self.until, actor=actor)
+
+
+class PlanRepair(OfPath, frozen=True, kw_only=True):
+    """Freeze a set of dead letters and what will be done with them.
+
+    The set is that of a filter: its parts are those of DeadLetterFilter. `edit`: the text of an action.
+    """
+
+    name: str
+    filter: Options = msgspec.field(default_factory=dict)
+    everything: bool = False
+    limit: int | None = None
+    to: str | None = None
+    edit: str | None = None
+    canary: int = 10
+    in_flight: int | None = 1000
+    rate: float | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        which = options_from(DeadLetterFilter, self.filter)
+        broker.plan_repair(
+            self.path, which, everything=self.everything, name=self.name, limit=self.limit, to=self.to,
+            edit=self.edit, canary=self.canary, in_flight=self.in_flight, rate=self.rate, actor=actor,
+        )  # fmt: skip
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        found: list[tuple[Permission, str | None]] = [(self.permission, self.path)]
+        return found if self.to is None else [*found, (Permission.OPERATE, self.to)]
+
+    def told(self, answer: Any) -> Any:
+        return _standing(answer)
+
+
+class OfRepair(Command, frozen=True, kw_only=True):
+    """A change of a repair."""
+
+    permission = Permission.OPERATE
+    name: str
+
+    def told(self, answer: Any) -> Any:
+        return _standing(answer)
+
+
+def _standing(answer: Any) -> dict[str, Any]:
+    return {name: answer[name] for name in ("name", "path", "phase", "letters")}
+
+
+class CanaryRepair(OfRepair, frozen=True, kw_only=True):
+    """Send the first few letters of a repair, and wait for their outcome."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).canary(actor=actor)
+
+
+class ApplyRepair(OfRepair, frozen=True, kw_only=True):
+    """Send all letters of a repair that are left."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).apply(actor=actor)
+
+
+class PauseRepair(OfRepair, frozen=True, kw_only=True):
+    """Send no more letters of a repair until it is resumed."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).pause(actor=actor)
+
+
+class ResumeRepair(OfRepair, frozen=True, kw_only=True):
+    """Go on with a repair where it was paused or stopped."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).resume(actor=actor)
+
+
+class CancelRepair(OfRepair, frozen=True, kw_only=True):
+    """Never send what is left of a repair."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).cancel(actor=actor)
+
+
+class UndoRepair(OfRepair, frozen=True, kw_only=True):
+    """Take back what nobody was handed yet."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).undo(actor=actor)
+
+
+class PaceRepair(OfRepair, frozen=True, kw_only=True):
+    """Change how fast a repair goes; null means no limit."""
+
+    in_flight: int | None
+    rate: float | None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.repair(self.name).set_pace(in_flight=self.in_flight, rate=self.rate, actor=actor)

@@ -1,0 +1,44 @@
+"""Runs an operation at most once under an idempotency key, and gives its first answer again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from lazaretto.errors import IdempotencyConflict
+from lazaretto.store.contract.command_contract import CommandRecord
+from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+
+#: How long a key is known, in microseconds.
+KEPT = 86_400 * 1_000_000
+
+
+@dataclasses.dataclass(slots=True)
+class Once(Operation[bytes]):
+    """Run an operation unless its key is known; return its answer, or the first one, as JSON.
+
+    `digest`: of the command, which must be the same each time. Raises IdempotencyConflict.
+    """
+
+    key: str
+    actor: str
+    digest: bytes
+    operation: Operation[Any]
+    encode: Callable[[Any], bytes]
+
+    def run(self, tx: Transaction) -> bytes | Again:
+        found = tx.commands.find(self.key)
+        if found is not None and found.time > tx.now - KEPT:
+            if (found.actor, found.digest) != (self.actor, self.digest):
+                raise IdempotencyConflict(
+                    f"expected the command that {self.key!r} was first used for, got another one; "
+                    "give each command a key of its own"
+                )
+            return found.answer
+        answer = self.operation.run(tx)
+        if isinstance(answer, Again):
+            return answer
+        told = self.encode(answer)
+        tx.commands.keep(CommandRecord(self.key, self.actor, self.digest, told, tx.now))
+        return told

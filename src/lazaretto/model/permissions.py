@@ -1,0 +1,19 @@
+"""What somebody may do to a store, as grants name it. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Permission(enum.StrEnum):
+    """What a change, or a route of the HTTP API, demands; each role has some of these."""
+
+    #: Names, counts, causes, errors and events.
+    SEE = "see"
+    READ_BODIES = "read_bodies"
+    SEND = "send"
+    RECEIVE = "receive"
+    #: Dead letters, repairs, status, breakers, sessions.
+    OPERATE = "operate"
+    #: Entities and rules; deleting for good.
+    ADMINISTER = "administer"

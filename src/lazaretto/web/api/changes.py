@@ -1,0 +1,29 @@
+"""Changes as commands: each runs at most once under an `Idempotency-Key`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lazaretto.commands import COMMANDS, Command
+from lazaretto.web.routes import Call, route
+
+Handler = Callable[[Call, Command], Awaitable[Any]]
+
+
+def _runs(name: str, kind: type[Command]) -> Handler:
+    async def run(call: Call, body: Command) -> Any:
+        for permission, path in body.needs():
+            call.require(permission, path)
+        key = call.request.headers.get("idempotency-key")
+        # Keys of one client are not those of another.
+        mine = None if key is None else f"{call.actor}:{key}"
+        return await call.broker.run(body, actor=call.actor, idempotency_key=mine)
+
+    run.__name__, run.__doc__ = f"run_{name}", kind.__doc__
+    run.__annotations__ = {"call": Call, "body": kind, "return": Any}
+    return run
+
+
+for _name, _kind in COMMANDS.items():
+    route("POST", f"/commands/{_name}", _kind.permission, asks_itself=True)(_runs(_name, _kind))

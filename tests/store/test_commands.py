@@ -1,0 +1,170 @@
+"""Commands: changes as values, run at most once under an idempotency key."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from lazaretto import (
+    Broker,
+    DeadLetterFilter,
+    EntityExists,
+    IdempotencyConflict,
+    InvalidOption,
+    ManualClock,
+    QueueOptions,
+)
+from lazaretto import commands as c
+
+from .actions import create, send
+from .conftest import Connect
+
+TOPIC: dict[str, Any] = {"topic": "t", "subscription": "s"}
+#: One of each kind, in an order in which each has what it needs; and what is done before some.
+EACH: list[c.Command] = [
+    c.CreateQueue(path="new", options={"lock_duration": 5, "policy": {"receive_retry_count": 1}}),
+    c.UpdateQueue(path="new", changes={"policy": {"max_retry_cycles": 2}}),
+    c.DeleteQueue(path="new"),
+    c.CreateTopic(path="t"),
+    c.UpdateTopic(path="t", changes={"max_message_size": 5000}),
+    c.CreateSubscription(**TOPIC, rules=[{"name": "r", "filter": {"kind": "true"}}]),
+    c.UpdateSubscription(**TOPIC, changes={"lock_duration": 7}),
+    c.AddRule(**TOPIC, rule={"name": "big", "filter": {"kind": "sql", "expression": "size > 5"}}),
+    c.RemoveRule(**TOPIC, rule="big"),
+    c.DeleteSubscription(**TOPIC),
+    c.DeleteTopic(path="t"),
+    c.SetStatus(path="q", status="disabled"),
+    c.ResumeQueue(path="q"),
+    c.SetBreaker(path="q", verb="open"),
+    c.NoteCause(path="q", number=1, note="known"),
+    c.AcknowledgeCause(path="q", number=1, until=None),
+    c.MergeCauses(path="q", numbers=(1, 2)),
+    c.Purge(path="q", sequence_numbers=(1,)),
+    c.Restore(path="q", sequence_numbers=(1,)),
+    c.Purge(path="q", sequence_numbers=(1, 2)),
+    c.DeletePurged(path="q", count=2),
+    c.Resubmit(path="q", sequence_numbers=(3,)),
+    c.MoveDeadLetters(path="q", sequence_numbers=(4,), to="other"),
+    c.PlanRepair(path="q", name="mend", everything=True, canary=1),
+    c.PaceRepair(name="mend", in_flight=5, rate=None),
+    c.CanaryRepair(name="mend"),
+    c.CancelRepair(name="mend"),
+    c.PlanRepair(path="q", name="again", everything=True),
+    c.ApplyRepair(name="again"),
+    c.PauseRepair(name="again"),
+    c.ResumeRepair(name="again"),
+    c.UndoRepair(name="again"),
+]
+
+
+@pytest.fixture
+def stocked(broker: Broker) -> Broker:
+    """A queue with six dead letters of two causes, and another queue."""
+    create(broker)
+    create(broker, "other")
+    send(broker, *(b"%d" % n for n in range(6)))
+    receiver = broker.receiver("q")
+    for message in receiver.receive(6):
+        receiver.dead_letter(message, reason="A" if message.sequence_number % 2 else "B")
+    broker.triage("q")
+    return broker
+
+
+def entries(broker: Broker) -> int:
+    return len(broker.audit(limit=1000))
+
+
+def test_each_runs_once(stocked: Broker) -> None:
+    """The same command under its key gives the first answer, and changes nothing."""
+    for number, command in enumerate(EACH):
+        key = f"key-{number}"
+        first = stocked.run(command, actor="ann", idempotency_key=key)
+        before = (entries(stocked), stocked.last_event())
+        assert stocked.run(command, actor="ann", idempotency_key=key) == first, command
+        assert (entries(stocked), stocked.last_event()) == before, command
+    assert {entry.actor for entry in stocked.audit(limit=20)} == {"ann"}
+    assert stocked.check() == []
+
+
+def test_without_a_key(stocked: Broker) -> None:
+    """It runs each time, and says what the broker's verb says."""
+    made = stocked.run(c.CreateQueue(path="new"))
+    assert made["path"] == "new"
+    with pytest.raises(EntityExists):
+        stocked.run(c.CreateQueue(path="new"))
+    assert stocked.run(c.Resubmit(path="q", sequence_numbers=(1, 2)))["resubmitted"] == {"1": 7, "2": 8}
+
+
+class TestKeys:
+    """What a key stands for, and how long."""
+
+    def test_another_command_is_refused(self, stocked: Broker) -> None:
+        stocked.run(c.CreateQueue(path="a"), actor="ann", idempotency_key="k")
+        for command, actor in (
+            (c.CreateQueue(path="b"), "ann"),
+            (c.DeleteQueue(path="a"), "ann"),
+            (c.CreateQueue(path="a"), "bob"),
+        ):
+            with pytest.raises(IdempotencyConflict):
+                stocked.run(command, actor=actor, idempotency_key="k")
+        assert stocked.queue("a").path == "a"
+
+    def test_a_failure_is_not_kept(self, stocked: Broker) -> None:
+        command = c.CreateQueue(path="q")
+        with pytest.raises(EntityExists):
+            stocked.run(command, idempotency_key="k")
+        stocked.delete_queue("q")
+        assert stocked.run(command, idempotency_key="k")["path"] == "q"
+
+    def test_for_a_day(self, stocked: Broker, clock: ManualClock) -> None:
+        command = c.CreateQueue(path="a")
+        stocked.run(command, idempotency_key="k")
+        clock.advance(86_399)
+        assert stocked.run(command, idempotency_key="k")["path"] == "a"
+        clock.advance(2)
+        with pytest.raises(EntityExists):
+            stocked.run(command, idempotency_key="k")
+
+    def test_of_many_at_once(self, stocked: Broker, connect: Connect) -> None:
+        """Threads of two brokers run one command under one key: it happens once, and all have its answer."""
+        command = c.Resubmit(path="q", sequence_numbers=(1, 2, 3))
+        answers: list[Any] = []
+        with connect() as other:
+            threads = [
+                threading.Thread(
+                    target=lambda b=b: answers.append(b.run(command, actor="a", idempotency_key="k"))
+                )
+                for b in (stocked, other) * 4
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+        assert len(answers) == 8
+        assert all(answer == answers[0] for answer in answers)
+        assert stocked.queue("q").counts.active == 3
+
+    @pytest.mark.parametrize("key", ["", "x" * 201, 5, b"k"], ids=["empty", "long", "number", "bytes"])
+    def test_wrong_ones(self, stocked: Broker, key: Any) -> None:
+        with pytest.raises(InvalidOption):
+            stocked.run(c.DeleteQueue(path="q"), idempotency_key=key)
+        assert stocked.queue("q").path == "q"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "resubmit", None, c.Command, QueueOptions(), DeadLetterFilter(),
+        c.CreateQueue(path="x", options={"lok": 1}), c.SetStatus(path="q", status="x"),
+        c.PlanRepair(path="q", name="n"), c.PlanRepair(path="q", name="n", filter={"x": 1}),
+        c.Resubmit(path="q", sequence_numbers=(0,)),
+    ],
+    ids=["text", "none", "class", "options", "filter", "unknown", "status", "all", "part", "zero"],
+)  # fmt: skip
+def test_what_is_wrong(stocked: Broker, command: Any) -> None:
+    before = entries(stocked)
+    with pytest.raises(InvalidOption):
+        stocked.run(command, idempotency_key="k")
+    assert entries(stocked) == before

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from lazaretto import (
+    Backoff,
     Broker,
     DeadLetterFilter,
     EntityExists,
     IdempotencyConflict,
     InvalidOption,
     ManualClock,
+    PoisonPolicy,
     QueueOptions,
+    TopicOptions,
 )
 from lazaretto import commands as c
 
@@ -168,3 +172,64 @@ def test_what_is_wrong(stocked: Broker, command: Any) -> None:
     with pytest.raises(InvalidOption):
         stocked.run(command, idempotency_key="k")
     assert entries(stocked) == before
+
+
+class TestOpposites:
+    """The audit log keeps what was, so that most actions can be taken back by a command."""
+
+    def back(self, broker: Broker) -> None:
+        """Take the latest action back."""
+        opposite = c.opposite_of(broker.audit(limit=1)[0])
+        assert opposite is not None
+        broker.run(opposite)
+
+    def test_options(self, stocked: Broker) -> None:
+        before = stocked.queue("q").options
+        policy = PoisonPolicy(receive_retry_count=3, retry_cycle_delay=Backoff(initial=7.0))
+        stocked.update_queue("q", lock_duration=5, policy=policy, breaker=None)
+        self.back(stocked)
+        assert stocked.queue("q").options == before
+        self.back(stocked)
+        assert stocked.queue("q").options.policy == policy
+        stocked.create_topic("t")
+        stocked.create_subscription("t", "s")
+        stocked.update_topic("t", max_message_size=5000)
+        self.back(stocked)
+        assert stocked.topic("t").options == TopicOptions()
+        stocked.update_subscription("t", "s", lock_duration=7)
+        self.back(stocked)
+        assert stocked.subscription("t", "s").queue.options.lock_duration == 60
+
+    def test_status(self, stocked: Broker) -> None:
+        stocked.set_status("q", "send_disabled")
+        self.back(stocked)
+        assert stocked.queue("q").status.value == "active"
+
+    def test_notes(self, stocked: Broker) -> None:
+        until = datetime(2030, 1, 1, tzinfo=UTC)
+        stocked.note_cause("q", 1, "first")
+        stocked.note_cause("q", 1, "second")
+        self.back(stocked)
+        assert stocked.cause("q", 1).note == "first"
+        stocked.acknowledge_cause("q", 1, until)
+        stocked.acknowledge_cause("q", 1, None)
+        self.back(stocked)
+        assert stocked.cause("q", 1).acknowledged_until == until
+
+    def test_purged(self, stocked: Broker) -> None:
+        stocked.purge("q", [1, 2, 3, 5])
+        self.back(stocked)
+        assert stocked.queue("q").counts.dead_letter == 6
+        self.back(stocked)
+        assert stocked.purged("q") == [1, 2, 3, 5]
+
+    def test_repairs(self, stocked: Broker) -> None:
+        repair = stocked.plan_repair("q", DeadLetterFilter(), everything=True)
+        self.back(stocked)
+        assert repair.status().phase.value == "cancelled"
+
+    def test_there_is_none(self, stocked: Broker) -> None:
+        stocked.resubmit("q", [1])
+        assert c.opposite_of(stocked.audit(limit=1)[0]) is None
+        stocked.delete_queue("other")
+        assert c.opposite_of(stocked.audit(limit=1)[0]) is None

@@ -17,6 +17,7 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number, past
 from lazaretto.cli.tables import Table
+from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.model.messages import MOST_MESSAGES
 
@@ -185,7 +186,12 @@ def audit(
     """Print what operators did, newest first."""
     with call.broker() as broker:
         found = broker.audit(queue=queue, limit=limit)
-    call.print_all(found, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
+    shown = [entry_record(entry) for entry in found] if call.wants_objects else found
+    call.print_all(shown, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
+
+
+#: What takes an action back needs these.
+_IN_JSON = ("before", "kind")
 
 
 def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
@@ -195,5 +201,5 @@ def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
         entry.actor,
         entry.action,
         entry.queue,
-        _detail(entry.detail),
+        _detail({name: value for name, value in entry.detail.items() if name not in _IN_JSON}),
     )

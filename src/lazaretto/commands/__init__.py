@@ -38,6 +38,7 @@ from lazaretto.commands.letter_commands import (
     SplitCause,
     UndoRepair,
 )
+from lazaretto.commands.opposites import opposite_of
 
 __all__ = [
     "COMMANDS",
@@ -75,4 +76,5 @@ __all__ = [
     "UpdateQueue",
     "UpdateSubscription",
     "UpdateTopic",
+    "opposite_of",
 ]

@@ -21,6 +21,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     permission: ClassVar[Permission]
+    #: What it is called over HTTP, such as "create_queue".
+    command_name: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        parts = (f"_{c.lower()}" if c.isupper() else c for c in cls.__name__)
+        cls.command_name = "".join(parts).removeprefix("_")
 
     def apply(self, broker: Broker, actor: str) -> None:
         """Make the change by one verb of a broker, which runs one operation."""

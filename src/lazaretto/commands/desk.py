@@ -71,12 +71,8 @@ _ALL: Final[Sequence[type[Command]]] = (
 )  # fmt: skip
 
 
-def _name_of(kind: type[Command]) -> str:
-    return "".join(f"_{part.lower()}" if part.isupper() else part for part in kind.__name__).removeprefix("_")
-
-
 #: All commands by their names, such as "create_queue".
-COMMANDS: Final[dict[str, type[Command]]] = {_name_of(kind): kind for kind in _ALL}
+COMMANDS: Final[dict[str, type[Command]]] = {kind.command_name: kind for kind in _ALL}
 
 
 class _Answered(BaseException):
@@ -123,7 +119,7 @@ class CommandDesk:
         if idempotency_key is not None:
             text("idempotency_key", idempotency_key, _LONGEST_KEY)
         who = acting(actor)
-        told = msgspec.json.encode((_name_of(type(command)), command))
+        told = msgspec.json.encode((command.command_name, command))
         digest = hashlib.blake2b(told, digest_size=16).digest()
         broker = copy.copy(cast("Broker", self))
         broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest))

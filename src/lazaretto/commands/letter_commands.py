@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +25,7 @@ Numbers = Annotated[tuple[int, ...], Meta(min_length=1, max_length=_MOST)]
 class OfLetters(OfPath, frozen=True, kw_only=True):
     """A change of up to 500 dead letters, by their numbers. A repair takes any number."""
 
+    most: ClassVar[int] = _MOST
     sequence_numbers: Numbers
 
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -117,10 +117,10 @@ class Peer(asyncio.Protocol):
     # The transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Other event loops than asyncio's own do not derive theirs from its class.
+        self._transport = cast("asyncio.Transport", transport)
         if len(self.door.peers) >= self.door.most_connections:
-            transport.abort()
+            self._transport.abort()
             return
         self.door.peers.add(self)
         self._opening = asyncio.get_running_loop().call_later(_LONGEST_OPENING, self._expect_open)

@@ -198,6 +198,7 @@ def change_options(
         refuse_for_subscription(options)
     check_destinations(tx, EntityPath(record.path), options)
     if changed:
+        before = {name: getattr(record.options, name) for name in changed}
         record = tx.queues.save(dataclasses.replace(record, options=options))
         if options.kept_samples == 0:
             tx.samples.remove_all(record.queue_id)
@@ -208,7 +209,8 @@ def change_options(
             touch(tx, record)
         start_forwarding(tx, record)
         note(tx, "queue_updated", record, changed=changed)
-        audit(tx, actor, "update", record.path, changed=changed)
+        kind = record.kind.value
+        audit(tx, actor, "update", record.path, changed=changed, before=before, kind=kind)
         tx.wake(lower_bound(record.queue_id))
     return record
 

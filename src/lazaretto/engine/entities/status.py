@@ -112,9 +112,10 @@ class SetStatus(Operation[QueueStatus]):
             if record.halted_by is not None:
                 status = QueueStatus.HALTED
         if status is not record.status:
+            before = record.status.value
             record = tx.queues.save(dataclasses.replace(record, status=status))
             note(tx, "status_set", record, status=status.value)
-            audit(tx, self.actor, "status", record.path, status=status.value)
+            audit(tx, self.actor, "status", record.path, status=status.value, before=before)
             start_forwarding(tx, record)
             tx.wake(lower_bound(record.queue_id))
         return record.status

@@ -349,6 +349,10 @@ class SplitCause(Operation[int]):
         return number
 
 
+def _moment_of(micros: int | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)
+
+
 @dataclasses.dataclass(slots=True)
 class NoteCause(Operation[None]):
     """Store an operator's note on a cause, or remove it."""
@@ -362,7 +366,8 @@ class NoteCause(Operation[None]):
         place = place_at(tx, self.path)
         cause = known_cause(tx, place, self.number, str(self.path))
         tx.causes.save(place, _replace(cause, note=self.note))
-        audit(tx, self.actor, "note_cause", str(self.path), cause=cause.number, note=self.note)
+        told = {"cause": cause.number, "note": self.note, "before": cause.note}
+        audit(tx, self.actor, "note_cause", str(self.path), **told)
 
 
 @dataclasses.dataclass(slots=True)
@@ -378,8 +383,9 @@ class AcknowledgeCause(Operation[None]):
         place = place_at(tx, self.path)
         cause = known_cause(tx, place, self.number, str(self.path))
         tx.causes.save(place, _replace(cause, acknowledged_until=self.until))
-        until = None if self.until is None else to_datetime(self.until)
-        audit(tx, self.actor, "acknowledge_cause", str(self.path), cause=cause.number, until=until)
+        until, before = map(_moment_of, (self.until, cause.acknowledged_until))
+        told = {"cause": cause.number, "until": until, "before": before}
+        audit(tx, self.actor, "acknowledge_cause", str(self.path), **told)
 
 
 @dataclasses.dataclass(slots=True)

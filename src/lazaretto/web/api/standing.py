@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.entities.overview import Status
-from lazaretto.engine.log import AuditEntry
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
 from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, OfQueue, Query, route
@@ -23,6 +23,18 @@ class OverviewQuery(Query):
 class AuditQuery(Query):
     queue: str | None = None
     limit: Limit = 100
+
+
+class Entry(Struct):
+    """An operator's action. `opposite`: the command that takes it back; null: there is none."""
+
+    position: int
+    time: str
+    actor: str
+    action: str
+    queue: str
+    detail: dict[str, Any]
+    opposite: dict[str, Any] | None
 
 
 class SessionQuery(OfQueue):
@@ -64,6 +76,7 @@ async def show_breaker(call: Call, query: OfQueue) -> BreakerDescription:
 
 
 @route("GET", "/audit", Permission.SEE)
-async def list_audit(call: Call, query: AuditQuery) -> list[AuditEntry]:
-    """List what operators did, the latest first."""
-    return await call.broker.audit(queue=query.queue, limit=query.limit)
+async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
+    """List what operators did, the latest first, each with the command that takes it back."""
+    found = await call.broker.audit(queue=query.queue, limit=query.limit)
+    return [Entry(**entry_record(entry)) for entry in found]

@@ -224,6 +224,17 @@ def use(broker: Broker) -> None:
     broker.receiver("work").complete(message)
 
 
+def without_flush(said: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Leave out what puts a commit on disk once its locks are gone.
+
+    It goes out right behind the commit, so the server's answer to that may pass it or not.
+    """
+    told = list(said)
+    if len(told) == 4 and b"pg_logical_emit_message" in told[3][1] and told[1][1].endswith(_IDLE):
+        told[2:] = []
+    return told
+
+
 @pytest.mark.parametrize("size", [10, 5_000])
 def test_no_answer_is_waited_for_between_lock_and_commit(
     hosts: tuple[Broker, Broker], witness: Witness, size: int
@@ -251,8 +262,9 @@ def test_no_answer_is_waited_for_between_lock_and_commit(
         use(other) if name == "send" else other.sender("work").send(Message(b"theirs"))
         said.clear()
         call()
-        assert [who for who, _ in said] == ["client", "server"], name
-        assert said[-1][1].endswith(_IDLE), name
+        told = without_flush(said)
+        assert [who for who, _ in told] == ["client", "server"], name
+        assert told[-1][1].endswith(_IDLE), name
     assert one.check() == []
 
 

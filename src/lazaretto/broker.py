@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from lazaretto.administration import Administration
@@ -20,7 +21,7 @@ from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.engine.claims.settle_claims import RevokeClaims
 from lazaretto.engine.entities.queues import OpenStore, require_queue
-from lazaretto.engine.log import AuditEntry, Event, acting, read_audit, read_events
+from lazaretto.engine.log import LONGEST_ACTOR, AuditEntry, Event, acting, read_audit, read_events
 from lazaretto.engine.maintenance import Maintenance, look
 from lazaretto.engine.outcome.dead_letter_operations import (
     history,
@@ -30,7 +31,7 @@ from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.listings import ListingDesk
-from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, text, whole
+from lazaretto.model.checks import GivenDuration, flag, function, moment, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
 from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, Subqueue
@@ -42,6 +43,7 @@ from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
+from lazaretto.store.contract.records import AuditCriteria
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.tools.closing import Closing
@@ -318,11 +320,33 @@ class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk,
         """Return the position of the latest event, from which to follow later events."""
         return look(self._store, lambda tx: tx.history.last_event())
 
-    def audit(self, *, queue: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Return the operators' actions, newest first."""
+    def audit(
+        self,
+        *,
+        queue: str | None = None,
+        limit: int = 100,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+    ) -> list[AuditEntry]:
+        """Return the operators' actions, newest first.
+
+        Only those of an `actor`, of an `action` such as "update", from the time `since` on, and earlier than
+        `until`. `before`: only those below this position, such as the last one of the page before.
+        """
         whole("limit", limit, 1, MOST_MESSAGES)
-        queue = None if queue is None else str(EntityPath.parse(queue))
-        return look(self._store, lambda tx: read_audit(tx, limit, queue))
+        start, end = moment("since", since), moment("until", until)
+        criteria = AuditCriteria(
+            below=LAST_SEQUENCE if before is None else whole("before", before, 1, LAST_SEQUENCE),
+            since=0 if start is None else start,
+            until=1 << 62 if end is None else end,
+            queue=None if queue is None else str(EntityPath.parse(queue)).lower(),
+            actor=None if actor is None else text("actor", actor, LONGEST_ACTOR),
+            action=None if action is None else text("action", action, LONGEST_ACTOR),
+        )
+        return look(self._store, lambda tx: read_audit(tx, criteria, limit))
 
     # -- the store ------------------------------------------------------------------------------
 

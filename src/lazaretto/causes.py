@@ -29,8 +29,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 )
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
-from lazaretto.model.checks import flag, function, seconds, shown, text, whole
-from lazaretto.model.clock import to_micros
+from lazaretto.model.checks import flag, function, moment, seconds, shown, text, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.store.contract.store_contract import Store
@@ -40,14 +39,6 @@ from lazaretto.triage.answers import Explanation
 T = TypeVar("T")
 
 _LONGEST_NOTE = 4096
-
-
-def _moment(name: str, value: datetime | None) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
-    return to_micros(value)
 
 
 def _listed(name: str, values: Iterable[T]) -> Iterable[T]:
@@ -81,7 +72,7 @@ class CauseDesk:
         seconds it may look for differences, as `explain` does, where a cause has none yet, or has half or
         twice as many letters since; `left` has the numbers of the causes that it did not get to.
         """
-        parsed, mark = dead_letter_path(EntityPath.parse(path)), _moment("since", since)
+        parsed, mark = dead_letter_path(EntityPath.parse(path)), moment("since", since)
         flag("over", over)
         spend = seconds("explain_for", explain_for)
 
@@ -164,7 +155,7 @@ class CauseDesk:
         self, path: str, number: int, until: datetime | None, *, actor: str | None = None
     ) -> None:
         """Note until when a cause is known and needs no attention; None withdraws that."""
-        wanted, end = whole("number", number, 1, LAST_CAUSE), _moment("until", until)
+        wanted, end = whole("number", number, 1, LAST_CAUSE), moment("until", until)
         self._store.run(
             AcknowledgeCause(dead_letter_path(EntityPath.parse(path)), wanted, end, acting(actor))
         )

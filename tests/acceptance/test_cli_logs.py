@@ -102,6 +102,12 @@ def test_audit_says_who_did_what(cli: Program) -> None:
     assert entries[1]["detail"] == {"count": 1, "sequence_numbers": [2], "filter": {"error_type": "KeyError"}}
     assert entries[0]["actor"].startswith(getpass.getuser())
     assert "purge" in cli.ok("audit", "--queue", "orders", "--limit", "1").out
+    below = str(entries[0]["position"])
+    assert cli.ok("audit", "--before", below, "--json").json == entries[1:]
+    assert cli.ok("audit", "--action", "purge", "--since", "1h", "--json").json == entries[1:2]
+    assert cli.ok("audit", "--actor", "nobody", "--json").json == []
+    assert cli.ok("audit", "--until", "1h", "--json").json == []
+    cli.fails(2, "usage", "audit", "--before", "0")
 
 
 def test_doctor_when_all_is_well(cli: Program) -> None:

@@ -174,6 +174,25 @@ class TestAudit:
         assert [e.queue for e in broker.audit(queue="a")] == ["A"] * 3
         assert [e.queue for e in broker.audit(limit=4)] == ["b"] * 3 + ["A"]
 
+    def test_by_pages_actors_actions_and_times(self, broker: Broker, clock: ManualClock) -> None:
+        create(broker)
+        for place, actor in enumerate(("ann", "bob", "ann", "bob")):
+            broker.update_queue("q", lock_duration=5 + place, actor=actor)
+            broker.set_status("q", ("disabled", "active")[place % 2], actor=actor)
+            clock.advance(60)
+        whole = broker.audit()
+        assert [e.actor for e in broker.audit(actor="ann")] == ["ann"] * 4
+        assert broker.audit(actor="Ann") == []
+        assert [e.action for e in broker.audit(actor="ann", action="update")] == ["update"] * 2
+        first = broker.audit(limit=3)
+        assert first + broker.audit(before=first[-1].position) == whole
+        assert broker.audit(since=whole[4].time) == whole[:6]
+        assert broker.audit(until=whole[4].time) == whole[6:]
+        assert broker.audit(queue="q", actor="bob", since=whole[0].time) == whole[:2]
+        for wrong in ({"before": 0}, {"actor": 5}, {"since": "today"}):
+            with pytest.raises(InvalidOption):
+                broker.audit(**wrong)
+
     def test_what_changes_nothing_is_not_audited(self, broker: Broker) -> None:
         create(broker, lock_duration=5)
         broker.update_queue("q", lock_duration=5)

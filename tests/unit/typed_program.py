@@ -99,7 +99,7 @@ def administer(broker: lazaretto.Broker) -> None:
     broker.recount_causes("orders")
     notes = [broker.cause("orders", 1).note, triage.queue]
     print(notes, list(broker.workers()))
-    log = [entry.action for entry in broker.audit(queue="orders", limit=5)]
+    log = [entry.action for entry in broker.audit(queue="orders", limit=5, actor="ann", before=9)]
     print(
         rules,
         active,

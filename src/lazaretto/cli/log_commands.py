@@ -182,10 +182,35 @@ def audit(
         int,
         limit_option("Maximum number of entries: the newest.", MOST_MESSAGES),
     ] = 100,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only of this actor.")] = None,
+    action: Annotated[
+        str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as update.")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."
+        ),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--until", parser=past, metavar="TIME", help="Only before this time."),
+    ] = None,
+    before: Annotated[
+        int | None,
+        typer.Option(
+            "--before",
+            metavar="POSITION",
+            parser=number(1),
+            help="Only below this position: the next page behind its last line.",
+        ),
+    ] = None,
 ) -> None:
     """Print what operators did, newest first."""
     with call.broker() as broker:
-        found = broker.audit(queue=queue, limit=limit)
+        found = broker.audit(
+            queue=queue, limit=limit, actor=actor, action=action, since=since, until=until, before=before
+        )
     shown = [entry_record(entry) for entry in found] if call.wants_objects else found
     call.print_all(shown, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
 

@@ -15,7 +15,7 @@ import msgspec
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract.records import NewEvent, Notice, QueueRecord
+from lazaretto.store.contract.records import AuditCriteria, NewEvent, Notice, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Maximum length of a name in the audit log.
@@ -163,10 +163,10 @@ def read_events(
     ]
 
 
-def read_audit(tx: Transaction, limit: int, queue: str | None = None) -> list[AuditEntry]:
+def read_audit(tx: Transaction, criteria: AuditCriteria, limit: int) -> list[AuditEntry]:
     """Return operators' actions, newest first."""
     decode = msgspec.json.decode
     return [
         AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, decode(e.detail))
-        for e in tx.history.audit(limit, queue=queue)
+        for e in tx.history.audit(criteria, limit)
     ]

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.clock import to_micros
 
 T = TypeVar("T")
 #: Made once: a union costs more than the check.
@@ -109,3 +110,12 @@ def member(name: str, value: object, choices: Mapping[str, T]) -> T:
         if value is choice:
             return choice
     raise InvalidOption(f"expected {name} to be one of {', '.join(choices)}, got {shown(value)}")
+
+
+def moment(name: str, value: datetime | None) -> int | None:
+    """Return a time in microseconds, None for None. Raises InvalidOption."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidOption(f"expected {name} to be a datetime with a time zone, got {shown(value)}")
+    return to_micros(value)

@@ -8,6 +8,7 @@ from typing import Protocol
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.store.contract.records import (
     AttemptRecord,
+    AuditCriteria,
     AuditRecord,
     DeadLetterCriteria,
     DeadLetterRecord,
@@ -107,6 +108,6 @@ class StoredHistory(Protocol):
         """Add to the audit log."""
         ...
 
-    def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
+    def audit(self, criteria: AuditCriteria, limit: int) -> list[AuditRecord]:
         """Return operators' actions, newest first."""
         ...

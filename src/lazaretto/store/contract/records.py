@@ -259,6 +259,21 @@ class AuditRecord(msgspec.Struct, frozen=True):
     detail: str
 
 
+class AuditCriteria(msgspec.Struct, frozen=True):
+    """Which entries of the audit log are meant: those below a position that match all that is given.
+
+    `since` is the first time that is meant, `until` the first that is not, in microseconds. `queue` is in
+    lower case.
+    """
+
+    below: int
+    since: int
+    until: int
+    queue: str | None
+    actor: str | None
+    action: str | None
+
+
 class WorkerRecord(msgspec.Struct, frozen=True):
     """A process that holds or held messages. Times in microseconds."""
 

@@ -11,6 +11,7 @@ from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS
 from lazaretto.store.contract.records import (
     AttemptRecord,
+    AuditCriteria,
     AuditRecord,
     DeadLetterCriteria,
     DeadLetterRecord,
@@ -139,6 +140,6 @@ class HistoryTables(Part):
         }
         self._context.run("insert_audit", values)
 
-    def audit(self, limit: int, *, queue: str | None) -> list[AuditRecord]:
-        values = {"limit": limit, "queue": queue and queue.lower()}
+    def audit(self, criteria: AuditCriteria, limit: int) -> list[AuditRecord]:
+        values = {**msgspec.structs.asdict(criteria), "limit": limit}
         return [AuditRecord(*row) for row in self._context.run("select_audit", values)]

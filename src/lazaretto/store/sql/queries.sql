@@ -945,7 +945,10 @@ VALUES (:time, :actor, :action, :queue, :detail)
 -- name: select_audit
 -- What operators did, the latest first.
 SELECT position, time, actor, action, queue, detail FROM lazaretto_audit
-WHERE (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue) ORDER BY position DESC LIMIT :limit
+WHERE position < :below AND time >= :since AND time < :until
+  AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
+  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor) AND (CAST(:action AS TEXT) IS NULL OR action = :action)
+ORDER BY position DESC LIMIT :limit
 
 -- == claims ==
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -23,6 +24,11 @@ class OverviewQuery(Query):
 class AuditQuery(Query):
     queue: str | None = None
     limit: Limit = 100
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: Annotated[int, Meta(ge=1)] | None = None
 
 
 class Entry(Struct):
@@ -78,5 +84,8 @@ async def show_breaker(call: Call, query: OfQueue) -> BreakerDescription:
 @route("GET", "/audit", Permission.SEE)
 async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
     """List what operators did, the latest first, each with the command that takes it back."""
-    found = await call.broker.audit(queue=query.queue, limit=query.limit)
+    found = await call.broker.audit(
+        queue=query.queue, limit=query.limit, actor=query.actor, action=query.action,
+        since=query.since, until=query.until, before=query.before,
+    )  # fmt: skip
     return [Entry(**entry_record(entry)) for entry in found]

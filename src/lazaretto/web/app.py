@@ -76,6 +76,8 @@ def web_app(
     assert api.MODULES
     places = [Place(PREFIX + one.path, endpoint(one), methods=[one.method]) for one in ROUTES]
     places += [
+        # Where Prometheus looks.
+        *(Place("/metrics", endpoint(one)) for one in ROUTES if one.path == "/metrics"),
         Place("/openapi.json", describe),
         Place("/healthz", live),
         Place("/readyz", ready),

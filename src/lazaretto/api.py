@@ -4,7 +4,7 @@ from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
 from lazaretto.edits.edit import Edit
-from lazaretto.engine.entities.overview import QueueGlance, Status
+from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.outcome.causes import Alike, Cause, Triage
@@ -94,6 +94,7 @@ from lazaretto.model.paths import (
     parse_path,
 )
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
+from lazaretto.model.rates import Rate
 from lazaretto.model.repair_phases import Phase as RepairPhase
 from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.model.trouble import Trouble
@@ -179,8 +180,10 @@ __all__ = [
     "QueueOptions",
     "QueueStatus",
     "QuotaExceeded",
+    "Rate",
     "ReceivedMessage",
     "Receiver",
+    "RecentRates",
     "Repair",
     "RepairCounts",
     "RepairError",

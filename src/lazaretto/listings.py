@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lazaretto.dead_letters import checked_filter
-from lazaretto.engine.entities.overview import Status, read_status
+from lazaretto.engine.entities.overview import Status, read_rates, read_status
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
 from lazaretto.engine.outcome.dead_letter_pages import ORDERS, DeadLetterPage, read_page
+from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import GivenDuration, member, seconds, text, whole
 from lazaretto.model.entities import LONGEST_PATH, EntityPath
+from lazaretto.model.rates import KEPT, SPANS, Rate
 from lazaretto.store.contract.store_contract import Store
 
 #: The most dead letters of a page.
@@ -31,6 +35,21 @@ class ListingDesk:
         most = None if limit is None else whole("limit", limit, 1, 1 << 30)
         part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
         return look(self._store, lambda tx: read_status(tx, most, part))
+
+    def rates(self, path: str, *, span: str = "minute", limit: int = 60) -> list[Rate]:
+        """Return what happened to a queue's messages in the latest minutes or hours, oldest first.
+
+        The last one is not over yet. `span`: "minute" (kept for a day) or "hour" (kept for 30 days).
+        `limit`: how many. What other processes did in the last second or two may be missing. Raises
+        EntityNotFound.
+        """
+        minutes = member("span", span, SPANS)
+        most = whole("limit", limit, 1, KEPT[span])
+        parsed = EntityPath.parse(path)
+        with suppress(LazarettoError):
+            # What cannot be written is missing; what was written is shown.
+            self._store.write_rates()
+        return look(self._store, lambda tx: read_rates(tx, parsed, minutes, most))
 
     def dead_letter_page(
         self,

@@ -309,6 +309,7 @@ class TestStatements:
         ("sql", "causes.sql"),
         ("sql", "listings.sql"),
         ("sql", "overview.sql"),
+        ("sql", "rates.sql"),
         ("sql", "repairs.sql"),
         ("sqlite", "queries.sql"),
         ("postgres", "queries.sql"),

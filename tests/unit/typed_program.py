@@ -50,6 +50,8 @@ def serve(url: str) -> int:
         report = broker.consume("billing", lambda message: None, stop_when_idle=True)
         start: bytes = broker.dead_letter_page("orders", limit=5).letters[0].preview
         troubled: int = broker.status(limit=10, name_contains="orders").troubled
+        sent: int = broker.rates("orders", span="hour", limit=24)[-1].sent
+        print(sent)
         print(troubled, start, broker.queues(limit=5, name_contains="orders"))
         for letter in broker.dead_letters("orders", limit=5):
             broker.resubmit("orders", lazaretto.DeadLetterFilter(sequence_numbers=(letter.sequence_number,)))

@@ -258,6 +258,7 @@ def test_how_the_store_stands(broker: Broker, api: httpx.Client) -> None:
     assert api.get("/breaker", params={"queue": "q"}).json()["status"] == "closed"
     for path in ("/sessions", "/held-sessions"):
         assert api.get(path, params={"queue": "q"}).json() == []
+    assert len(api.get("/rates", params={"queue": "q", "span": "hour", "limit": 24}).json()) == 24
     assert api.get("/repairs").json() == []
     assert api.get("/repairs/none").json()["code"] == "repair_not_found"
 

@@ -14,15 +14,25 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import number
 from lazaretto.cli.queue_options import changes_of, queue_changes, queue_settings
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.descriptions import Culprit, QueueDescription
 from lazaretto.model.entities import QueueOptions, QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
+from lazaretto.model.rates import Rate
 
 commands = Group()
 queues = commands.group("queue")
+
+
+class Span(enum.Enum):
+    """The spans of time that rates are kept for."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
 
 
 class Verdict(enum.Enum):
@@ -41,6 +51,15 @@ class Status(enum.Enum):
     DISABLED = "disabled"
     SEND_DISABLED = "send-disabled"
     RECEIVE_DISABLED = "receive-disabled"
+
+
+_RATES = ("time", "sent", "received", "completed", "failed", "dead")
+
+
+def _rate_row(rate: Rate) -> tuple[object, ...]:
+    return (
+        output.shown_time(rate.time), rate.sent, rate.received, rate.completed, rate.failed, rate.dead
+    )  # fmt: skip
 
 
 def _row(queue: QueueDescription) -> tuple[object, ...]:
@@ -229,6 +248,26 @@ def _status_of(broker: Broker, path: str) -> QueueStatus:
         with contextlib.suppress(LazarettoError):
             return broker.topic(path).status
         raise
+
+
+@queues.command("rates")
+def rates(
+    call: ListingOptions,
+    queue: QueueArgument,
+    span: Annotated[
+        Span, typer.Option("--span", help="Minutes (of a day) or hours (of 30 days).")
+    ] = Span.MINUTE,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", parser=number(1), help="How many minutes or hours.")
+    ] = 60,
+) -> None:
+    """Show what happened to a queue's messages by minute or hour.
+
+    The last one is not over yet. What other processes did in the last second or two may be missing.
+    """
+    with call.broker() as broker:
+        found = broker.rates(queue, span=span.value, limit=limit)
+    call.print_all(found, _RATES, _rate_row, "no rates")
 
 
 @queues.command("resume")

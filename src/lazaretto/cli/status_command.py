@@ -13,12 +13,12 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import Listing, ListingOptions
 from lazaretto.cli.parse import number
-from lazaretto.engine.entities.overview import QueueGlance, Status
+from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 
 commands = Group()
 
-_COLUMNS = ("queue", "trouble", "since", "waiting", "oldest", "dead", "trend", "next")
-_SPARE = ("since", "oldest", "trend")
+_COLUMNS = ("queue", "trouble", "since", "waiting", "oldest", "dead", "trend", "rates", "next")
+_SPARE = ("since", "oldest", "trend", "rates")
 #: How often it looks again, in seconds.
 _EVERY = 2.0
 #: What clears a terminal and goes to its first line.
@@ -42,7 +42,8 @@ def status(
     """Show queues, the worst first, and what to type next.
 
     Waiting messages above 100 are an estimate, marked with ~. The trend is how many dead letters came in
-    this hour, after those of the hour before.
+    this hour, after those of the hour before. Rates are per
+    minute, of the last five minutes.
     """
     if watch and call.csv:
         raise usage("--watch goes with tables, --json and --jsonl")
@@ -73,6 +74,7 @@ def _print(call: Listing, found: Status) -> None:
             _age(queue.oldest, found.time),
             queue.dead_letters,
             f"{before} -> {came}" if queue.dead_letters else "",
+            _shown_rates(queue.rates),
             worst.command if worst else "",
         )
 
@@ -84,6 +86,17 @@ def _print(call: Listing, found: Status) -> None:
             f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} stand still, "
             f"{found.troubled - found.severe:,} have dead letters only"
         )
+
+
+def _shown_rates(rates: RecentRates) -> str:
+    named = (
+        ("sent", rates.sent),
+        ("completed", rates.completed),
+        ("failed", rates.failed),
+        ("dead", rates.dead),
+    )
+    shown = [f"{value:,.{0 if value >= 10 else 1}f} {name}" for name, value in named if value]
+    return ", ".join([*shown, "growing"] if rates.growing else shown)
 
 
 def _age(since: datetime | None, now: datetime) -> str:

@@ -43,6 +43,10 @@ class MaintainedStore(Store, Protocol):
         """Return a function that gives two numbers: one changes with others' commits, one with any commit."""
         ...
 
+    def rates_left(self) -> bool:
+        """Return whether counts have waited long enough for a commit to write them."""
+        ...
+
     def tidy(self) -> None:
         """Clean up after removed messages, if that is due."""
         ...
@@ -113,6 +117,8 @@ class Maintenance:
             try:
                 self._look(version)
                 gone = False
+                if self._store.rates_left():
+                    self._store.write_rates()
                 if self._clock.ticks and self._clock.now() >= clean_at:
                     more = self._store.run(CleanUp())
                     clean_at = self._clock.now() + (0 if more else int(_CLEAN_EVERY * MICROSECONDS))

@@ -19,6 +19,8 @@ from lazaretto.engine.workers.workers import blame, bury
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome
+from lazaretto.model.rates import KEPT as KEPT_RATES
+from lazaretto.model.rates import SPANS, start_of
 from lazaretto.store.contract.records import (
     DELAYED,
     FRESH,
@@ -192,4 +194,7 @@ class CleanUp(Operation[bool]):
         more = tx.repairs.forget(tx.now - HISTORY) or more
         more = tx.commands.forget(tx.now - KEPT, self.limit) or more
         more = sweep_purged(tx, self.limit) or more
+        for span, minutes in SPANS.items():
+            before = start_of(tx.now, minutes) - KEPT_RATES[span] * minutes
+            more = tx.rates.forget(minutes, before, self.limit) or more
         return tx.history.forget_old(tx.now - HISTORY, self.limit) or more

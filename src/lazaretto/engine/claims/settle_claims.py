@@ -27,6 +27,7 @@ from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.policy import Final, Outcome
+from lazaretto.model.rates import COMPLETED
 from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract.records import NewMessage, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
@@ -159,6 +160,7 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
             sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
         done = _complete(tx, queue, shard, completed)
         if done:
+            tx.rates.count(queue.queue_id, COMPLETED, done)
             outcomes["completed"] = outcomes.get("completed", 0) + done
         back = give_back(tx, shard)
         if back:

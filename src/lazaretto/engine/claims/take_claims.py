@@ -26,6 +26,7 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lane_of, lower_bound, upper_bound
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.rates import RECEIVED
 from lazaretto.store.contract.claim_contract import (
     MOST_SHARDS,
     OPEN,
@@ -98,6 +99,7 @@ class TakeClaim(Operation[int | EntityError | None]):
             sum(size for _, size in taken),
         )
         tx.claims.save(claim)
+        tx.rates.count(queue.queue_id, RECEIVED, claim.rows)
         for shard, _size in taken:
             tx.claims.save_shard(_replace(shard, careful=record.narrow > 0))
         tx.claims.save_consumer(_replace(record, last_claim=claim.number))

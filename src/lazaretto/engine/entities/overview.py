@@ -6,15 +6,33 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 
-from lazaretto.engine.entities.queues import shown_culprit
+from lazaretto.engine.entities.queues import require_queue, shown_culprit
 from lazaretto.engine.outcome.breakers import describe_breaker
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.rates import MINUTE, NONE, Counts, Rate, series, start_of
 from lazaretto.model.trouble import Standing, Trouble, find_troubles
 from lazaretto.store.contract.overview_contract import Waiting
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 _HOUR = 3_600_000_000
+#: Over how many full minutes, and the one that is not over, recent rates are taken.
+_RECENT = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecentRates:
+    """What happened to a queue's messages in the last five minutes, per minute.
+
+    `growing`: whether more were sent than completed or dead-lettered.
+    """
+
+    sent: float
+    completed: float
+    failed: float
+    dead: float
+    growing: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +43,7 @@ class QueueGlance:
     `exact` is False if there are more than 100: then it is an estimate that gaps make too high. `oldest`:
     when the oldest of these was sent. `dead_letters`: with those in transfer; `dead_since`: when the oldest
     cause of these began; `died_this_hour` and `died_last_hour`: how many came in this and the hour before.
+    `rates`: of the last five minutes.
     """
 
     path: str
@@ -36,6 +55,7 @@ class QueueGlance:
     dead_since: datetime | None
     died_this_hour: int
     died_last_hour: int
+    rates: RecentRates
 
     @property
     def growing(self) -> bool:
@@ -95,6 +115,25 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     return Status(to_datetime(tx.now), total, len(found), severe, glances)
 
 
+def read_rates(tx: Transaction, path: EntityPath, span: int, limit: int) -> list[Rate]:
+    """Return what happened to a queue's messages in the latest spans of so many minutes."""
+    queue = require_queue(tx, path)
+    since = start_of(tx.now, span) - (limit - 1) * span
+    return series(tx.rates.of(queue.queue_id, span, since), tx.now, span, limit)
+
+
+def _recent(counts: Counts, now: int, since: int) -> RecentRates:
+    minutes = now / MINUTE - since
+    sent, _, completed, failed, dead = counts
+    return RecentRates(
+        sent=round(sent / minutes, 2),
+        completed=round(completed / minutes, 2),
+        failed=round(failed / minutes, 2),
+        dead=round(dead / minutes, 2),
+        growing=sent > completed + dead,
+    )
+
+
 def _glances(
     tx: Transaction,
     shown: list[tuple[QueueRecord, tuple[Trouble, ...]]],
@@ -103,6 +142,8 @@ def _glances(
     hour = tx.now // _HOUR
     waiting = tx.overview.waiting([queue for queue, _ in shown])
     died = tx.overview.died([queue.queue_id for queue, _ in shown if queue.queue_id in dead], hour - 1)
+    first = tx.now // MINUTE - _RECENT
+    rates = tx.rates.recent([queue.queue_id for queue, _ in shown], first)
     for queue, troubles in shown:
         letters, since = dead.get(queue.queue_id, (0, None))
         stands = waiting.get(queue.queue_id, Waiting())
@@ -116,4 +157,5 @@ def _glances(
             dead_since=None if since is None else to_datetime(since),
             died_this_hour=died.get((queue.queue_id, hour), 0),
             died_last_hour=died.get((queue.queue_id, hour - 1), 0),
+            rates=_recent(rates.get(queue.queue_id, NONE), tx.now, first),
         )

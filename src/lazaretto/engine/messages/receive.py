@@ -21,9 +21,10 @@ from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
 from lazaretto.model.entities import EntityPath, MessageState, Subqueue
 from lazaretto.model.failure import short_error
-from lazaretto.model.keys import in_main, lower_bound, main_key, subqueue_of, upper_bound
+from lazaretto.model.keys import in_main, lower_bound, main_key, queue_of, subqueue_of, upper_bound
 from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
 from lazaretto.model.policy import Outcome, Retry, decide
+from lazaretto.model.rates import COMPLETED, RECEIVED
 from lazaretto.store.contract.records import (
     DEFERRED,
     FRESH,
@@ -102,7 +103,7 @@ class Receive(Operation[Found]):
             wanted = [(limit, tx.random_token(limit)) for limit in limits]
             taking = tx.start_taking(queue, wanted, until)
             for place, taken, (_, token) in zip(places, taking or (), wanted, strict=False):
-                started[place] = _answering(taken, Lock(path, token, until))
+                started[place] = _answering(tx, taken, Lock(path, token, until))
         return [started.get(index) for index in range(len(operations))]
 
     def _can_start(self, tx: Transaction) -> bool:
@@ -226,11 +227,14 @@ class Receive(Operation[Found]):
         return sorted(rows, key=operator.attrgetter("key"))
 
 
-def _answering(taken: Callable[[], list[ReceivedMessage] | Again], lock: Lock) -> Callable[[], Found | Again]:
-    return lambda: found if isinstance(found := taken(), Again) else _put_lock(found, lock)
+def _answering(
+    tx: Transaction, taken: Callable[[], list[ReceivedMessage] | Again], lock: Lock
+) -> Callable[[], Found | Again]:
+    return lambda: found if isinstance(found := taken(), Again) else _put_lock(tx, found, lock)
 
 
-def _put_lock(messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
+def _put_lock(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
+    _count(tx, RECEIVED, messages)
     for message in messages:
         message.lock = lock
     return messages
@@ -241,6 +245,7 @@ def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> l
     if not messages:
         return []
     tx.workers.register()
+    _count(tx, RECEIVED, messages)
     for message in messages:
         message.lock = lock
         if message.alone:
@@ -294,7 +299,14 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
         tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
     hooks.on_completed(tx, queue, messages)
+    _count(tx, COMPLETED, messages)
     return True
+
+
+def _count(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> None:
+    """Count messages of one queue, unless they are of a subqueue."""
+    if messages and in_main(messages[0].key):
+        tx.rates.count(queue_of(messages[0].key), kind, len(messages))
 
 
 def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
@@ -353,7 +365,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             until = record.locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return _put_lock(rows, lock)
+        return _put_lock(tx, rows, lock)
 
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:

@@ -31,6 +31,7 @@ from lazaretto.model.headers import (
 from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
+from lazaretto.model.rates import COMPLETED
 from lazaretto.store.contract.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -246,6 +247,8 @@ def settle_row(
     match settlement.outcome:
         case Outcome.COMPLETED:
             note_cleared(tx, queue, sequence_of(row.key), row.suspect)
+            if in_main(row.key):
+                tx.rates.count(queue.queue_id, COMPLETED)
             remove(tx, row)
         case Outcome.RELEASED:
             put_back(tx, end_attempt(tx, row, Outcome.RELEASED))

@@ -10,8 +10,9 @@ from lazaretto.engine.log import note
 from lazaretto.engine.routing.forwards import active_due
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.failure import Failure
-from lazaretto.model.keys import main_key, queue_of, sequence_of
+from lazaretto.model.keys import in_main, main_key, queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
+from lazaretto.model.rates import FAILED
 from lazaretto.model.site import site_in
 from lazaretto.store.contract.records import (
     DEFERRED,
@@ -29,6 +30,8 @@ _replace = msgspec.structs.replace
 #: How many of a message's latest attempts are kept: endless retries must not fill the disk.
 HISTORY_LIMIT = 100
 
+#: Outcomes that count as failed attempts.
+_FAILED = (Outcome.FAILED, Outcome.INVALID, Outcome.LOST, Outcome.LOCK_EXPIRED)
 #: Outcomes that do not show whether a suspect kills its worker.
 _UNTRIED = (Outcome.LOST, Outcome.RELEASED)
 
@@ -70,6 +73,8 @@ def record_attempt(
             site=(failure.site or site_in(failure.stack)) if failure else None,
         ),
     )
+    if outcome in _FAILED and in_main(row.key):
+        tx.rates.count(queue_of(row.key), FAILED)
     if row.deliveries > HISTORY_LIMIT:
         tx.history.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
 

@@ -24,6 +24,7 @@ from lazaretto.model.headers import (
 )
 from lazaretto.model.keys import in_main, main_key, sequence_of
 from lazaretto.model.policy import Counters, Disposition, Final, Outcome
+from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
     FRESH,
     LOCKED,
@@ -286,6 +287,7 @@ def return_to_sender(
     )
     tx.delete_messages([row.key])
     tx.insert_row(moved, body)
+    tx.rates.count(target.queue_id, SENT)
     tx.history.move_attempts(main_key(row.key), key)
     if in_main(row.key):
         release_sessions(tx, [row.key])

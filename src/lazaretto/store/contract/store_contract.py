@@ -74,6 +74,10 @@ class Store(Protocol):
         """Return a database's error as ours if the store is at fault; None if a user's SQL is."""
         ...
 
+    def write_rates(self) -> None:
+        """Write what this process has counted and no commit has written."""
+        ...
+
     def changes(self, key: int) -> int:
         """Return a number that grows when the subqueue that contains `key` may have new messages."""
         ...

@@ -27,6 +27,7 @@ from lazaretto.store.contract.message_contract import (
 )
 from lazaretto.store.contract.overview_contract import StoredOverview
 from lazaretto.store.contract.queue_contract import StoredQueues
+from lazaretto.store.contract.rate_contract import StoredRates
 from lazaretto.store.contract.records import (
     MessageRow,
     NewMessage,
@@ -124,6 +125,11 @@ class Transaction(Protocol):
     @property
     def samples(self) -> StoredSamples:
         """Operations on completed messages that are kept as examples."""
+        ...
+
+    @property
+    def rates(self) -> StoredRates:
+        """Operations on rates."""
         ...
 
     @property

@@ -82,6 +82,7 @@ def queries_in(schema: str) -> dict[str, Query]:
         ("lazaretto.store.sql", "repairs.sql"),
         ("lazaretto.store.sql", "listings.sql"),
         ("lazaretto.store.sql", "overview.sql"),
+        ("lazaretto.store.sql", "rates.sql"),
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

@@ -12,7 +12,6 @@ import psycopg
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.model.partitions import SLOTS
-from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.connection import (
@@ -40,10 +39,11 @@ from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_store import Connection, SqlStore
+from lazaretto.store.sql.sql_store import Connection, Nothing, SqlStore
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class PostgresStore(SqlStore):
         self._commits = Commits(self.dialect, schema, where, self.clock, self._server_clock)
         self._number = self._commits.number
         self._settings = Settings(connection, self.dialect)
-        self._whole = WholeCommits(self._commits, self._settings, self._whole_transaction)
+        self._whole = WholeCommits(self._commits, self._settings, self._whole_transaction, self._save_counts)
         self._begun_at = 0
         #: How many commits of this process have followed on each other, nobody else having written.
         self._lone_commits = 0
@@ -137,6 +137,7 @@ class PostgresStore(SqlStore):
         context = WholeContext(
             self._connection, self._settings, self.dialect, memory, self.worker, self._mark
         )
+        context.rates = self._rates
         return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
     def _take_slot(self) -> int:
@@ -320,6 +321,10 @@ class PostgresStore(SqlStore):
         assert isinstance(error, psycopg.Error)
         return own_fault(error, self._where)
 
+    def _write_last(self) -> None:
+        if not self._connection.broken and not self._connection.heard:
+            self._commit_whole([Ticket(Nothing())], durable=False)
+
     # -- reading --------------------------------------------------------------------------------
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
@@ -363,15 +368,13 @@ class PostgresStore(SqlStore):
         )
         return now
 
-    def _end_user_sql(
-        self, connection: PgConnection, woken: Mapping[int, int], notices: Sequence[Notice]
-    ) -> None:
+    def _end_user_sql(self, connection: PgConnection, done: CommitContext | None) -> None:
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
             self._readers.give_back(connection)
         finally:
-            self._end_exclusive(woken, notices)
+            self._end_exclusive(done)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.records import Notice
 from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.user_sql import SqlExclusive
@@ -58,7 +58,7 @@ class PgExclusive(SqlExclusive):
         tx: SqlTransaction,
         translate: Callable[[psycopg.Error], LazarettoError],
         save: Callable[[PgConnection], object],
-        ended: Callable[[PgConnection, Mapping[int, int], Sequence[Notice]], None],
+        ended: Callable[[PgConnection, CommitContext | None], None],
     ) -> None:
         super().__init__(connection, tx)
         self._connection = connection
@@ -89,8 +89,8 @@ class PgExclusive(SqlExclusive):
     def _save(self) -> None:
         self._save_connection(self._connection)
 
-    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
-        self._ended(self._connection, woken, notices)
+    def _end(self, done: CommitContext | None) -> None:
+        self._ended(self._connection, done)
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)

@@ -16,20 +16,26 @@ from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 
 class WholeCommits:
     """Commits that wait for no reply before their end, even while other processes write.
 
-    `transaction`: returns the transaction that plans them.
+    `transaction`: returns the transaction that plans them. `save_counts`: writes what ends each commit.
     """
 
     def __init__(
-        self, commits: Commits, settings: Settings, transaction: Callable[[], WholeTransaction]
+        self,
+        commits: Commits,
+        settings: Settings,
+        transaction: Callable[[], WholeTransaction],
+        save_counts: Callable[[SqlTransaction], None],
     ) -> None:
         self._commits = commits
         self._settings = settings
         self._make = transaction
+        self._save_counts = save_counts
         self._tx = transaction()
 
     def forget(self) -> None:
@@ -52,7 +58,7 @@ class WholeCommits:
             tx.whole.memory.registered = registered
             tx.begin(self._commits.clock.now())
             left = _plan_operations(foreseeable, tx)
-            tx.causes.save_counts()
+            self._save_counts(tx)
             tx.whole.finish()
         except (Unforeseen, psycopg.Error):
             return None, list(group)

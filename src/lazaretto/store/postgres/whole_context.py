@@ -37,6 +37,7 @@ class Progress(NamedTuple):
     notices: int
     woken: dict[int, int]
     counted: dict[tuple[int, int], Tally]
+    rates: int
     registers: bool
 
 
@@ -95,6 +96,7 @@ class WholeContext(PgContext):
             len(self.notices),
             dict(self.woken),
             dict(self.counted),
+            len(self.rates.entries),
             self.registers,
         )
 
@@ -105,6 +107,7 @@ class WholeContext(PgContext):
         del self.gone_bodies[to.gone_bodies :]
         del self.notices[to.notices :]
         self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
+        del self.rates.entries[to.rates :]
 
     def finish(self) -> None:
         """Plan the last statements of a commit."""

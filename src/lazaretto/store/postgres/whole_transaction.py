@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
     FRESH,
     SCHEDULED,
@@ -310,6 +311,7 @@ class WholeTransaction(PgTransaction):
             size = sum(len(m.body) + len(m.headers or b"") for m in messages)
             whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
         whole.wake(lower_bound(lane), count)
+        self.rates.count(queue_id, SENT, count)
         last = 0
 
         def note() -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.store.contract.records import FRESH, Notice
+from lazaretto.store.sql.rate_log import RateLog
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect, Statements
 
@@ -45,6 +46,9 @@ class CommitContext(Statements):
         self.notices: list[Notice] = []
         #: Dead letters that this commit has counted and not written, by place and fingerprint.
         self.counted: dict[tuple[int, int], Tally] = {}
+        #: What this commit and earlier ones have counted, and whether this one writes what earlier ones have.
+        self.rates = RateLog()
+        self.adds_rates = False
         #: Whether this commit makes the process known as a worker.
         self.registers = False
 
@@ -61,6 +65,13 @@ class CommitContext(Statements):
             self.notices = []
         if self.counted:
             self.counted = {}
+        rates = self.rates
+        if len(rates.entries) != rates.kept:
+            # A commit that was undone.
+            del rates.entries[rates.kept :]
+        if not rates.began <= now < rates.until:
+            rates.turn(now)
+        self.adds_rates = False
 
     def undone(self) -> None:
         """Forget remembered values that came from undone work."""

@@ -46,6 +46,7 @@ TABLES = (
     Table("lazaretto_shared_bodies", ("body_id",)),
     Table("lazaretto_messages", ("key",)),
     Table("lazaretto_samples", ("key",)),
+    Table("lazaretto_rates", ("queue_id", "span", "start")),
     Table("lazaretto_sessions", ("queue_id", "session_id")),
     Table("lazaretto_message_ids", ("queue_id", "message_id", "partition_key")),
     Table("lazaretto_attempts", ("id",)),

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.model.fingerprint import Fingerprint
-from lazaretto.model.keys import SEQUENCE_BITS
+from lazaretto.model.keys import SEQUENCE_BITS, queue_of
+from lazaretto.model.rates import DEAD
 from lazaretto.store.contract.records import (
     AttemptRecord,
     AuditCriteria,
@@ -21,6 +22,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.sql.cause_tables import HOUR, CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
+from lazaretto.store.sql.rate_tables import RateTables
 
 
 class HistoryTables(Part):
@@ -29,6 +31,7 @@ class HistoryTables(Part):
     def __init__(self, context: CommitContext, causes: CauseTables) -> None:
         super().__init__(context)
         self._causes = causes
+        self._rates = RateTables(context)
 
     # -- attempts and dead letters --------------------------------------------------------------
 
@@ -55,6 +58,7 @@ class HistoryTables(Part):
         number = self._causes.count_letter((record.key >> SEQUENCE_BITS) | record.subqueue, print_)
         values = {**msgspec.structs.asdict(record), "fingerprint": number, "now": record.dead_lettered}
         self._context.run("insert_dead_letter", values)
+        self._rates.count(queue_of(record.key), DEAD)
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
         row = self._context.run("select_dead_letter", (key,)).fetchone()

@@ -150,6 +150,7 @@ class QueueTables(Part):
             for name in _CAUSES:
                 self._context.run(name, places)
             self._context.run("delete_samples_of", (first, last))
+            self._context.run("delete_rates_of", (queue_id,))
             self._context.run("delete_sessions_of", (queue_id,))
             self._context.run("delete_message_ids_of", (queue_id,))
             self._context.run("delete_deleted_queue", (queue_id,))

@@ -10,13 +10,12 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.store_contract import Exclusive
 from lazaretto.store.contract.transaction_contract import ELSEWHERE, Again, Operation, Transaction
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
@@ -77,6 +76,16 @@ class _PlainlyNotDurable(_Plainly[T]):
     durable = False
 
 
+class Nothing(Operation[None]):
+    """Does nothing, so that a commit is made for what goes with any commit."""
+
+    durable = False
+    foreseeable = True
+
+    def run(self, tx: Transaction) -> None:
+        return
+
+
 class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
@@ -106,6 +115,7 @@ class SqlStore(ABC):
         #: What the store was like when this one looked, or wrote, the last time.
         self._version = -1
         self._tx = self._transaction(connection, self._memory)
+        self._rates = self._tx.context.rates
         self._closed = threading.Event()
         self._awake = threading.Event()
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
@@ -229,6 +239,9 @@ class SqlStore(ABC):
             self._memory.registered = True
         if done.notices:
             self._notices.add(done.notices)
+        if done.adds_rates:
+            self._rates.written()
+        self._rates.keep()
         if done.woken or done.comes_due is not None:
             self._tell(done.woken, done.comes_due)
 
@@ -257,7 +270,7 @@ class SqlStore(ABC):
             group[0].error = group[0].later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
             self._run_one(group[0])
-            tx.causes.save_counts()
+            self._save_counts(tx)
             return True
         for ticket in group:
             ticket.error = ticket.later = None
@@ -290,7 +303,7 @@ class SqlStore(ABC):
                     ticket.error = error
                     # Numbers it may have taken are not in the store, and must not count as the last ones.
                     tx.undone()
-        tx.causes.save_counts()
+        self._save_counts(tx)
         return True
 
     def _run_one(self, ticket: Ticket, *, starts: bool = True) -> None:
@@ -306,7 +319,7 @@ class SqlStore(ABC):
             ticket.error = ticket.later = None
             execute("SAVEPOINT operation")
             cursors, notices = dict(tx.context.cursors), len(tx.context.notices)
-            counted = dict(tx.context.counted)
+            counted, rates = dict(tx.context.counted), len(self._rates.entries)
             try:
                 ticket.answer = ticket.operation.run(tx)
             except Exception as error:
@@ -315,10 +328,18 @@ class SqlStore(ABC):
                 execute("ROLLBACK TO operation")
                 tx.undone()
                 tx.context.cursors, tx.context.counted = cursors, counted
+                del self._rates.entries[rates:]
                 del tx.context.notices[notices:]
                 ticket.error = self._translated(error) if isinstance(error, self.errors) else error
             execute("RELEASE operation")
-        tx.causes.save_counts()
+        self._save_counts(tx)
+
+    def _save_counts(self, tx: SqlTransaction) -> None:
+        """Write what the commit has counted of causes, and what earlier ones have of rates if that is due."""
+        if tx.context.counted:
+            tx.causes.save_counts()
+        if self._rates.due and self._rates.any:
+            tx.rates.add(self._rates.rows())
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -354,14 +375,29 @@ class SqlStore(ABC):
         """Wake the receivers of newly receivable messages; `comes_due`: when the next timer is due."""
         self.notifier.notify(woken)
 
-    def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+    def _end_exclusive(self, done: CommitContext | None) -> None:
+        if done is not None and done.rates.entries:
+            done.rates.keep()
+            self._rates.add(done.rates)
         self._group.release()
-        if woken:
+        if done is None:
+            return
+        if done.woken:
             # What it has scheduled besides is looked for.
-            self._tell(woken, self.clock.now())
-        if notices:
-            self._notices.add(notices)
+            self._tell(done.woken, self.clock.now())
+        if done.notices:
+            self._notices.add(done.notices)
             self._notices.write()
+
+    def rates_left(self) -> bool:
+        """Return whether counts have waited long enough for a commit to write them."""
+        return self._rates.left()
+
+    def write_rates(self) -> None:
+        """Write what this process has counted and no commit has written."""
+        if self._rates.any:
+            self._rates.due = True
+            self.run(Nothing())
 
     def read(self, query: Callable[[Transaction], T]) -> T:
         with self._unless_closed():
@@ -413,6 +449,10 @@ class SqlStore(ABC):
     @abstractmethod
     def _facts(self) -> dict[str, Any]: ...
 
+    def _write_last(self) -> None:
+        """Write rates before closing; do not wait for others."""
+        self._commit([Ticket(Nothing())])
+
     def close(self) -> None:
         if self._closed.is_set():
             return
@@ -423,6 +463,10 @@ class SqlStore(ABC):
             return
         self._group.acquire()
         try:
+            if self._rates.any:
+                with suppress(Exception):
+                    self._rates.due = True
+                    self._write_last()
             for connection in self._connections():
                 connection.close()
         finally:

@@ -15,6 +15,7 @@ import msgspec
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import in_main, lower_bound, queue_of, upper_bound
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
     DELAYED,
     FRESH,
@@ -40,6 +41,7 @@ from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.overview_tables import OverviewTables
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
+from lazaretto.store.sql.rate_tables import RateTables
 from lazaretto.store.sql.repair_tables import RepairTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sample_tables import SampleTables
@@ -72,6 +74,7 @@ class SqlTransaction:
         self._tokens: list[int] = []
         self.bodies = BodyTables(context)
         self.samples = SampleTables(context)
+        self.rates = RateTables(context)
         self.queues = QueueTables(context, self.bodies)
         self.partitions = PartitionTables(context)
         self.sequences = SequenceNumbers(context, self.queues, self.partitions)
@@ -174,6 +177,7 @@ class SqlTransaction:
         if sized is not None:
             self.queues.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
         self.context.wake(keys[0], count)
+        self.rates.count(queue.queue_id, SENT, count)
         return keys
 
     def start_sending(

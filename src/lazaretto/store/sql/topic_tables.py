@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.message_part import MessagePart
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
+from lazaretto.store.sql.rate_tables import RateTables
 from lazaretto.store.sql.rows import INLINE_BODY, queue_record
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
@@ -35,6 +37,7 @@ class TopicTables(MessagePart):
     ) -> None:
         super().__init__(context, queues, bodies, sequences)
         self._partitions = partitions
+        self._rates = RateTables(context)
 
     def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
         if queue.partitions == 1:
@@ -70,6 +73,7 @@ class TopicTables(MessagePart):
         if sized is not None:
             self._queues.grow(sized, sum(one.size + len(one.headers or b"") for one in routed_messages))
         self._context.wake(key)
+        self._rates.count(queue.queue_id, SENT, count)
         return list(range(key, key + count))
 
     def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
@@ -80,3 +84,4 @@ class TopicTables(MessagePart):
         if sized is not None:
             self._queues.grow(sized, self._queues.sum_range(key, key + count - 1))
         self._context.wake(key)
+        self._rates.count(queue.queue_id, SENT, count)

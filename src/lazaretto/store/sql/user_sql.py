@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
@@ -58,8 +57,8 @@ class SqlExclusive(ABC):
         """Commit the database's transaction."""
 
     @abstractmethod
-    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
-        """Undo what is not committed, and let others write."""
+    def _end(self, done: CommitContext | None) -> None:
+        """Undo what is not committed, and let others write; `done`: what was committed."""
 
     @abstractmethod
     def _translated(self, error: Exception) -> LazarettoError:
@@ -91,9 +90,9 @@ class SqlExclusive(ABC):
             if isinstance(error, self.errors):
                 raise self._translated(error) from error
             raise
-        self._end(self._tx.context.woken, self._tx.context.notices)
+        self._end(self._tx.context)
         return answer
 
     def rollback(self) -> None:
         """Undo everything, and let others write."""
-        self._end({}, ())
+        self._end(None)

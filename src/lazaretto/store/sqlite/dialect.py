@@ -43,6 +43,7 @@ QUERIES = {
         ("lazaretto.store.sql", "repairs.sql"),
         ("lazaretto.store.sql", "listings.sql"),
         ("lazaretto.store.sql", "overview.sql"),
+        ("lazaretto.store.sql", "rates.sql"),
         words=_WORDS,
     ).items()
 }

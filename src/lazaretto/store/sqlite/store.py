@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
 from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.store.contract.records import Notice
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable, IdleConnections
 from lazaretto.store.sql.rows import Memory
@@ -183,6 +183,10 @@ class SqliteStore(SqlStore):
         assert isinstance(error, sqlite3.Error)
         return own_fault(error, self._where)
 
+    def _write_last(self) -> None:
+        self._busy = 0.0
+        super()._write_last()
+
     # -- reading --------------------------------------------------------------------------------
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
@@ -234,9 +238,9 @@ class SqliteStore(SqlStore):
         if comes_due is not None and comes_due - self.clock.now() < _POLL * MICROSECONDS:
             news.ring_for_timer()
 
-    def _end_exclusive(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+    def _end_exclusive(self, done: CommitContext | None) -> None:
         self._pass_on()
-        super()._end_exclusive(woken, notices)
+        super()._end_exclusive(done)
 
     # -- the user's own SQL ---------------------------------------------------------------------
 

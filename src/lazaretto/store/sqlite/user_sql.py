@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.records import Notice
+from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.user_sql import SqlExclusive
@@ -62,7 +62,7 @@ class SqliteExclusive(SqlExclusive):
         memory: Memory,
         where: str,
         file: WatchedFile,
-        ended: Callable[[Mapping[int, int], Sequence[Notice]], None],
+        ended: Callable[[CommitContext | None], None],
     ) -> None:
         super().__init__(connection, tx)
         self._connection = connection
@@ -108,13 +108,13 @@ class SqliteExclusive(SqlExclusive):
         self._file.refuse_gone()
         self._connection.execute("COMMIT")
 
-    def _end(self, woken: Mapping[int, int], notices: Sequence[Notice]) -> None:
+    def _end(self, done: CommitContext | None) -> None:
         try:
             # Closing a connection undoes what it has not committed.
             self._connection.close()
         finally:
             # Also when a signal raises an exception: nobody could write any more.
-            self._ended(woken, notices)
+            self._ended(done)
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, sqlite3.Error)

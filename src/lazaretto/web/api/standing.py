@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -11,6 +11,7 @@ from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.entities.overview import Status
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
 from lazaretto.model.permissions import Permission
+from lazaretto.model.rates import Rate
 from lazaretto.web.routes import Call, OfQueue, Query, route
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -47,6 +48,11 @@ class SessionQuery(OfQueue):
     session: str
 
 
+class RatesQuery(OfQueue):
+    span: Literal["minute", "hour"] = "minute"
+    limit: Annotated[int, Meta(ge=1, le=1440)] = 60
+
+
 class HeldQuery(OfQueue):
     limit: Limit = 100
 
@@ -55,6 +61,12 @@ class HeldQuery(OfQueue):
 async def overview(call: Call, query: OverviewQuery) -> Status:
     """Tell how queues and subscriptions stand, those in trouble first."""
     return await call.broker.status(limit=query.limit, name_contains=query.name_contains)
+
+
+@route("GET", "/rates", Permission.SEE)
+async def list_rates(call: Call, query: RatesQuery) -> list[Rate]:
+    """List what happened to a queue's messages by minute or hour, oldest first."""
+    return await call.broker.rates(query.queue, span=query.span, limit=query.limit)
 
 
 @route("GET", "/sessions", Permission.SEE)

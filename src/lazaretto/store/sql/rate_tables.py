@@ -1,0 +1,42 @@
+"""Rates in SQL: the part of a transaction that counts what happens to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lazaretto.model.rates import KINDS, Counts
+from lazaretto.store.sql.commit_context import Part
+
+#: The number of columns of add_rates.
+_WIDTH = 3 + KINDS
+
+
+class RateTables(Part):
+    """What a transaction does with rates."""
+
+    def count(self, queue_id: int, kind: int, amount: int = 1) -> None:
+        self._context.rates.entries.append((queue_id << 3 | kind, amount))
+
+    def add(self, rows: Iterable[Sequence[int]]) -> None:
+        """Add sums: queue, span, start and counts."""
+        values: list[Any] = [value for row in rows for value in row]
+        self._context.insert("add_rates", values, len(values) // _WIDTH)
+        self._context.adds_rates = True
+
+    def of(self, queue_id: int, span: int, since: int) -> list[tuple[int, Counts]]:
+        values = {"queue_id": queue_id, "span": span, "since": since}
+        return [(start, _counts(counts)) for start, *counts in self._context.run("select_rates", values)]
+
+    def recent(self, queue_ids: Sequence[int], since: int) -> dict[int, Counts]:
+        values = {"ids": self._context.ids(queue_ids), "since": since}
+        return {queue: _counts(counts) for queue, *counts in self._context.run("sum_rates", values)}
+
+    def forget(self, span: int, before: int, limit: int) -> bool:
+        values = {"span": span, "before": before, "limit": limit}
+        return self._context.run("forget_rates", values).rowcount >= limit
+
+
+def _counts(counts: Sequence[Any]) -> Counts:
+    sent, received, completed, failed, dead = map(int, counts)
+    return sent, received, completed, failed, dead

@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lazaretto.model.reservoir import Kept, _chosen, _is_chosen, choose, superfluous
+from lazaretto.model.reservoir import (
+    BYTES_EACH,
+    Kept,
+    _chosen,
+    _is_chosen,
+    choose,
+    is_time_to_look,
+    superfluous,
+)
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 
@@ -83,3 +92,69 @@ def test_what_is_too_much_goes_by_level_and_age() -> None:
 
 def test_the_rarest_level_still_finds_its_numbers() -> None:
     assert all(_is_chosen(_chosen(block, 20), 20) for block in range(50))
+
+
+#: Above these once in ten thousand, by degrees of freedom.
+CRITICAL = {1: 15.14, 2: 18.42, 4: 23.51, 6: 27.86, 7: 29.88, 9: 33.72, 15: 44.26, 23: 56.0, 59: 105.2}
+
+
+def _chi_squared(counts: list[int]) -> float:
+    expected = sum(counts) / len(counts)
+    return sum((count - expected) ** 2 / expected for count in counts)
+
+
+@pytest.mark.parametrize("period", [2, 3, 5, 7, 8, 10, 16, 24, 60])
+def test_no_place_in_a_cycle_is_kept_more_often(period: int) -> None:
+    counts = [0] * period
+    for start in range(1 << 17, 1 << (21 if SOAK else 19), 1 << 17):
+        for key in choose([(3 << 44) + n for n in range(start, start + (1 << 17))]):
+            counts[key % period] += 1
+    assert _chi_squared(counts) < CRITICAL[period - 1]
+
+
+def _replay(seed: int, most: int, *, shuffled: bool) -> tuple[list[Kept], int]:
+    """Complete messages in batches; return what is left the last time that some go, and the most there was."""
+    r, other = random.Random(seed), random.Random(7)
+    kept: dict[int, Kept] = {}
+    left: list[Kept] = []
+    highest, number, now = 0, 1, 0
+    while number < (400_000 if SOAK else 100_000):
+        size = r.randint(1, 500)
+        batch = [(3 << 44) + n for n in range(number, number + size)]
+        number, now = number + size, now + 1_000 * size
+        if shuffled:
+            other.shuffle(batch)
+        chosen = choose(batch)
+        for key in chosen:
+            kept[key] = Kept(key, now, 100 + key % 700)
+        highest = max(highest, len(kept))
+        gone = superfluous(list(kept.values()), most, now) if is_time_to_look(chosen) else []
+        for key in gone:
+            del kept[key]
+        if gone:
+            left = sorted(kept.values())
+    return left, highest
+
+
+def test_what_is_kept_is_bounded_without_bias_by_time_and_the_same_in_a_replay() -> None:
+    most, thirds = 200, [0] * 3
+    for seed in range(20 if SOAK else 5):
+        left, highest = _replay(seed, most, shuffled=False)
+        assert highest <= 2 * most
+        assert sum(one.size for one in left) <= most * BYTES_EACH
+        assert _replay(seed, most, shuffled=True)[0] == left
+        end = left[-1].key - (3 << 44) + 1
+        for one in left:
+            thirds[(one.key - (3 << 44)) * 3 // end] += 1
+    assert _chi_squared(thirds) < CRITICAL[2], thirds
+
+
+def test_what_is_left_of_a_flood_is_without_bias_by_time() -> None:
+    tenths = [0] * 10
+    for start in range(1, 2 + (40 if SOAK else 10)):
+        keys = choose([(start << 44) + (start << 18) + n for n in range(1 << 17)])
+        kept = [Kept(key, n * 1_000, 500) for n, key in enumerate(keys)]
+        gone = set(superfluous(kept, 150, len(keys) * 1_000))
+        for n, key in enumerate(keys):
+            tenths[n * 10 // len(keys)] += key not in gone
+    assert _chi_squared(tenths) < CRITICAL[9], tenths

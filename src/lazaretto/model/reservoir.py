@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ _LOOKS = 4
 LONGEST_BODY = 65_536
 BYTES_EACH = 2_048
 _LEFT = 0.75
+#: Bits of the hash that orders numbers of one level.
+_PLACE_BITS = 16
 _DAY = 86_400_000_000
 _MASK = (1 << 64) - 1
 
@@ -83,12 +86,14 @@ def superfluous(kept: Sequence[Kept], most: int, now: int) -> list[int]:
     if len(kept) <= most and sum(one.size for one in kept) <= most_bytes:
         return []
 
-    def worth(one: Kept) -> tuple[float, int]:
+    def worth(one: Kept) -> float:
         number = number_in_partition(one.key)
         level = _LOWEST_LEVEL
         while level < 40 and _is_chosen(number, level + 1):
             level += 1
-        return level - (now - one.kept) / _DAY, _chosen(number, 3)
+        # Within a level a hash decides, not the age: half as many reach each further level, evenly between.
+        place = (_chosen(number, _PLACE_BITS) & (1 << _PLACE_BITS) - 1) / (1 << _PLACE_BITS)
+        return level - math.log2(1 - place / 2) - (now - one.kept) / _DAY
 
     left = sorted(kept, key=worth, reverse=True)
     number = size = 0

@@ -305,6 +305,44 @@ def test_hostile_texts_are_kept_and_counted(broker: Broker) -> None:
     _check(broker, "q")
 
 
+def test_the_order_of_arrival_makes_no_difference(broker: Broker) -> None:
+    texts = [f"no user {name} here" for name in ("ann", "bob", "cid", "dan", "eve", "fay")]
+    texts += ["order 1 is gone", "order 2 is gone", "no red light", "no green light", "no port"]
+    found = []
+    for seed in range(4):
+        path, r = f"q{seed}", random.Random(seed)
+        create(broker, path, receive_retry_count=0)
+        r.shuffle(texts)
+        cut = r.randint(1, len(texts) - 1)
+        _fail(broker, *texts[:cut], path=path)
+        broker.triage(path)
+        _fail(broker, *texts[cut:], path=path)
+        found.append(_counts(broker, path))
+        _check(broker, path)
+    assert found == [found[0]] * 4
+    assert found[0]["no user \u2731 here"] == 6
+
+
+def test_a_clock_that_jumps_counts_all_letters(broker: Broker, clock: ManualClock) -> None:
+    for hours in (0, 40, -80, 24 * 400, -24 * 400, 1):
+        clock.advance(hours * HOUR)
+        _fail(broker, "no port")
+        (cause,) = broker.triage("q").causes
+        assert sum(cause.hours) <= cause.letters
+    assert (cause.letters, cause.total) == (6, 6)
+    assert [found.letters for found in broker.explain("q")] == [6]
+    _check(broker, "q")
+
+
+def test_causes_with_one_letter_are_explained_without_an_error(broker: Broker) -> None:
+    _fail(broker, *(f"{word} is wrong in another way {word}" for word in ("one", "two", "three")))
+    _fail(broker, "x", kind="Alone")
+    found = broker.explain("q")
+    assert [cause.letters for cause in found] == [1] * 4
+    assert not any(cause.differences for cause in found)
+    _check(broker, "q")
+
+
 def test_letters_of_an_older_version_get_their_causes(broker: Broker) -> None:
     numbers = _fail(broker, "order 1 is gone", "no port", "order 2 is gone")
     _forget(broker)

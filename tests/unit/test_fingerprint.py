@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import re
 import time
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.fingerprint import Fingerprint, fingerprint_of, outage_of
-from lazaretto.model.shape import HOLE, LONGEST_SHAPE, shape, templates
+from lazaretto.model.shape import _MOST_KNOWN, _PIECE, HOLE, LONGEST_SHAPE, shape, templates
 from lazaretto.model.site import site_in
+
+SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 
 SOURCE = """
 import json
@@ -264,6 +270,33 @@ def test_the_order_of_arrival_plays_no_role() -> None:
         items = list(counts.items())
         rng.shuffle(items)
         assert templates(dict(items)) == expected
+
+
+def test_distinct_texts_cost_bounded_time_and_memory() -> None:
+    count = 100_000 if SOAK else 4_000
+    rng = random.Random(4)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    shapes = set()
+    started = time.process_time()
+    for _ in range(count):
+        text = " ".join("".join(rng.choices(letters, k=6)) for _ in range(12))
+        shapes.add(shape(text))
+    # As many as one kind of error keeps apart.
+    some = dict.fromkeys(sorted(shapes)[:1_000], 1)
+    assert templates(some).keys() == some.keys()
+    assert time.process_time() - started < 5 + count * 300e-6
+    assert len(_PIECE.__self__) <= _MOST_KNOWN  # type: ignore[attr-defined]
+
+
+_WORDS = st.lists(st.sampled_from(["no", "user", "ann", "bob", "17", "here", "row"]), min_size=1, max_size=4)
+
+
+@given(st.lists(_WORDS.map(" ".join), max_size=40), st.randoms(use_true_random=False))
+@settings(max_examples=2_000 if SOAK else 150, deadline=None)
+def test_texts_have_the_same_templates_in_any_order(texts: list[str], r: random.Random) -> None:
+    shuffled = texts[:]
+    r.shuffle(shuffled)
+    assert templates(Counter(map(shape, texts))) == templates(Counter(map(shape, shuffled)))
 
 
 def test_site_and_shape_are_quick(tmp_path: Path) -> None:

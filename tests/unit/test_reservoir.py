@@ -113,7 +113,7 @@ def test_no_place_in_a_cycle_is_kept_more_often(period: int) -> None:
 
 
 def _replay(seed: int, most: int, *, shuffled: bool) -> tuple[list[Kept], int]:
-    """Complete messages in batches; return what is left the last time that some go, and the most there was."""
+    """Complete messages in batches; return what is left the last time some go, and the most there was."""
     r, other = random.Random(seed), random.Random(7)
     kept: dict[int, Kept] = {}
     left: list[Kept] = []
@@ -147,14 +147,3 @@ def test_what_is_kept_is_bounded_without_bias_by_time_and_the_same_in_a_replay()
         for one in left:
             thirds[(one.key - (3 << 44)) * 3 // end] += 1
     assert _chi_squared(thirds) < CRITICAL[2], thirds
-
-
-def test_what_is_left_of_a_flood_is_without_bias_by_time() -> None:
-    tenths = [0] * 10
-    for start in range(1, 2 + (40 if SOAK else 10)):
-        keys = choose([(start << 44) + (start << 18) + n for n in range(1 << 17)])
-        kept = [Kept(key, n * 1_000, 500) for n, key in enumerate(keys)]
-        gone = set(superfluous(kept, 150, len(keys) * 1_000))
-        for n, key in enumerate(keys):
-            tenths[n * 10 // len(keys)] += key not in gone
-    assert _chi_squared(tenths) < CRITICAL[9], tenths

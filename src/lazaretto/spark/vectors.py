@@ -36,6 +36,8 @@ class VectorSetup:
 
     def __call__(self) -> Callable[[bytes], bytes | None]:
         function = cloudpickle.loads(self._pickled)
+        # Arrow imports pandas with the first array that it makes: the first batch has no time for that.
+        pa.array([])
 
         def run(item: bytes) -> bytes | None:
             batch = decode(item)

@@ -76,12 +76,8 @@ def _run(archive: str) -> None:
         )  # fmt: skip
         query.awaitTermination()
         spark.read.parquet(f"{folder}/results").count()
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
     spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(_LONGEST)
+    # Java ends with this program, writes the archive, and only then lets go of the program's output.
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ above it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from lazaretto.model.entities import Subqueue
 
@@ -46,6 +47,11 @@ def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
 def upper_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the highest key a subqueue's messages can have, or those of a lane."""
     return lower_bound(queue_id, subqueue) | (LAST_SEQUENCE if queue_id <= LAST_QUEUE else _LAST_IN_PARTITION)
+
+
+def most_in_lane(lane: int) -> int:
+    """Return how many messages a lane can have in its life."""
+    return LAST_SEQUENCE if lane <= LAST_QUEUE else _LAST_IN_PARTITION
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,6 +93,17 @@ def number_in_partition(key: int) -> int:
 def queue_of(key: int) -> int:
     """Return the queue id in a key."""
     return key >> QUEUE_BITS
+
+
+def queues_of(keys: Iterable[int]) -> set[int]:
+    """Return the queue ids in some keys."""
+    return {key >> QUEUE_BITS for key in keys}
+
+
+def highest_of_each(keys: Iterable[int]) -> list[int]:
+    """Return the highest of some keys for each place that numbers its messages, and perhaps lower ones."""
+    # A lane's messages may be in several subqueues; and what is above this shift may differ within one lane.
+    return list({key >> PARTITION_SEQUENCE_BITS: key for key in sorted(keys)}.values())
 
 
 def in_main(key: int) -> bool:

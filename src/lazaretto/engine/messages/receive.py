@@ -281,10 +281,7 @@ class ReceiveAndDelete(Operation[Found]):
 
 def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
     """Remove completed messages of a queue; return False if the lock on any is lost."""
-    held: dict[int, list[int]] = {}
-    for message in messages:
-        assert message.lock is not None
-        held.setdefault(message.lock.token, []).append(message.key)
+    held = _keys_by_lock(messages)
     hooks = hooks_of(queue)
     retained = hooks.retains(queue, messages)
     if retained:
@@ -307,6 +304,21 @@ def _count(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> N
     """Count messages of one queue, unless they are of a subqueue."""
     if messages and in_main(messages[0].key):
         tx.rates.count(queue_of(messages[0].key), kind, len(messages))
+
+
+def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
+    """Return the keys of messages by the tokens of their locks."""
+    held: dict[int, list[int]] = {}
+    before: Lock | None = None
+    keys: list[int] = []
+    for message in messages:
+        lock = message.lock
+        assert lock is not None
+        # Messages received together share one object.
+        if lock is not before:
+            before, keys = lock, held.setdefault(lock.token, [])
+        keys.append(message.key)
+    return held
 
 
 def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:

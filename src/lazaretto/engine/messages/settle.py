@@ -28,7 +28,7 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, sequence_of
+from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, queues_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.model.rates import COMPLETED
@@ -119,10 +119,10 @@ class Settle(Operation[list[tuple[int, Final]]]):
         for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             entries = [entry for of_lock in locks.values() for entry in of_lock]
-            for entry in entries:
-                if queue_of(entry.message.key) != queue.queue_id:
-                    # The queue was deleted, and a new one has its path.
-                    raise _lost(path, [e.message.key for e in entries])
+            keys = [entry.message.key for entry in entries]
+            if queues_of(keys) != {queue.queue_id}:
+                # The queue was deleted, and a new one has its path.
+                raise _lost(path, keys)
             # Sessions are settled one after the other; the first lost lock is the error.
             if queue.options.requires_session and len(locks) > 1:
                 for token, each in locks.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
-from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_of
+from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_of, queues_of
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
@@ -190,7 +190,7 @@ class QueueTables(Part):
 
     def count_bytes(self, keys: Sequence[int], sign: int) -> None:
         """Add messages to the sizes of their entities, or take them away, while they are there."""
-        for queue_id in set(map(queue_of, keys)):
+        for queue_id in queues_of(keys):
             sized = self.sized(queue_id)
             if sized is not None:
                 theirs = self._context.ids(key for key in keys if queue_of(key) == queue_id)

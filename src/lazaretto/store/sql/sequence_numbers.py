@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import lane_of, lower_bound, main_key, queue_of, upper_bound
+from lazaretto.model.keys import (
+    highest_of_each,
+    lane_of,
+    lower_bound,
+    main_key,
+    most_in_lane,
+    queue_of,
+    upper_bound,
+)
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.partition_tables import PartitionTables
@@ -48,7 +56,7 @@ class SequenceNumbers(Part):
 
     def take_keys(self, lane: int, count: int = 1) -> int:
         """Return the first of so many keys at the end of a lane."""
-        last, most = self._last(lane), upper_bound(lane) - lower_bound(lane)
+        last, most = self._last(lane), most_in_lane(lane)
         if last + count > most:
             raise StoreError(f"the queue, or a partition of it, has used all of its {most} sequence numbers")
         self._context.memory.last_sequences[lane] = last + count
@@ -67,7 +75,7 @@ class SequenceNumbers(Part):
     def _highest(self, keys: Sequence[int]) -> dict[int, int]:
         """Return the highest of some messages' numbers by lane."""
         found: dict[int, int] = {}
-        for key in keys:
+        for key in highest_of_each(keys):
             lane = self._lane_of(key)
             found[lane] = max(main_key(key) - lower_bound(lane), found.get(lane, 0))
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from lazaretto.store.sql.query_files import PARAMETER, load_queries
 from lazaretto.store.sql.statements import Dialect
@@ -24,7 +25,7 @@ _WORDS = words(
 
 def ids(values: Iterable[int]) -> str:
     """Return numbers as the one parameter that a query takes them in: JSON."""
-    return json.dumps(list(values))
+    return msgspec.json.encode(list(values)).decode()
 
 
 def place(sql: str) -> tuple[str, Sequence[str]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -285,3 +288,53 @@ def test_edits(tmp_path: Path) -> None:
     with cli.broker() as broker:
         found = [message.body for message in broker.peek("orders", 9)]
     assert found == [b'{"price": 1.10}', b'{"price": 1.10, "to": "us"}']
+
+
+class TestExport:
+    """`lazaretto dead-letter export`."""
+
+    def test_lines_can_be_sent_again(self, cli: Program) -> None:
+        lines = cli.ok("dead-letter", "export", "orders", "--error-type", "KeyError").out
+        assert [json.loads(line)["body"] for line in lines.splitlines()] == ["two: no", "four: no"]
+        cli.ok("queue", "create", "desk")
+        cli.ok("send", "desk", "--jsonl", stdin=lines)
+        assert [m["body"] for m in cli.ok("peek", "desk", "--json").json] == ["two: no", "four: no"]
+        assert _numbers(cli, "list", "orders") == [1, 2, 3, 4, 5]
+
+    def test_more_letters_than_a_page(self, cli: Program, tmp_path: Path) -> None:
+        bodies = [b"%d" % number for number in range(250)]
+        with cli.broker() as broker:
+            set_aside(broker, "many", bodies)
+        file = tmp_path / "many.jsonl"
+        done = cli.ok("dead-letter", "export", "many", "--output", str(file), "--json").json
+        assert done == {"queue": "many", "file": str(file), "exported": 250}
+        assert [json.loads(line)["body"].encode() for line in file.read_bytes().splitlines()] == bodies
+        table = cli.ok("dead-letter", "export", "many", "--format", "csv").out
+        rows = list(csv.DictReader(table.splitlines()))
+        assert [int(row["sequence_number"]) for row in rows] == list(range(1, 251))
+
+    def test_a_file_is_new_private_and_whole(self, cli: Program, tmp_path: Path) -> None:
+        file = tmp_path / "letters.csv"
+        arguments = ["dead-letter", "export", "orders", "--format", "csv", "--output", str(file)]
+        assert "exported 5 dead letters" in cli.ok(*arguments).out
+        assert file.stat().st_mode & 0o777 == 0o600
+        before = file.read_bytes()
+        again = cli(*arguments)
+        assert (again.code, file.read_bytes()) == (2, before)
+        assert "exists" in again.err
+        missing = tmp_path / "none.jsonl"
+        assert cli("dead-letter", "export", "none", "--output", str(missing)).code == 3
+        assert not missing.exists()
+
+    @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+    def test_no_cell_is_a_formula(self, cli: Program, start: str) -> None:
+        with cli.broker() as broker:
+            set_aside(broker, "odd", [f"{start}1+1".encode()])
+        rows = io.StringIO(cli.ok("dead-letter", "export", "odd", "--format", "csv").out, newline="")
+        assert next(csv.DictReader(rows))["error_message"] == f"'{start}1+1"
+
+    def test_no_cell_of_a_listing_is_a_formula(self, cli: Program) -> None:
+        with cli.broker() as broker:
+            set_aside(broker, "odd", [b"=1+1"])
+        listed = cli.ok("dead-letter", "list", "odd", "--csv").out.splitlines()
+        assert next(csv.DictReader(listed))["error"] == "'=1+1"

@@ -34,6 +34,7 @@ LISTINGS = {
     "dead-letter list": ["q"],
     "dead-letter show": ["q", "1"],
     "dead-letter groups": ["q"],
+    "dead-letter export": ["q"],
     "breaker show": ["q"],
     "session list": ["s"],
     "session show": ["s", EVIL],
@@ -106,7 +107,7 @@ def test_listings(program: Program, listing: str) -> None:
 
 
 def test_every_listing_is_tried(program: Program) -> None:
-    reading = {"list", "show", "groups", "timeline", "definitions", "test", "check", "letters"}
+    reading = {"list", "show", "export", "groups", "timeline", "definitions", "test", "check", "letters"}
     alone = {"peek", "events", "audit", "doctor", "status"}
     names = [command for command in _commands(program) if command not in alone]
     found = [f"{name} {part}" for name in names for part in _commands(program, name) if part in reading]

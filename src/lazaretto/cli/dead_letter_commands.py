@@ -1,4 +1,4 @@
-"""`lazaretto dead-letter`: list, show, groups, resubmit, purge, restore, delete, move, republish."""
+"""`lazaretto dead-letter`: list, show, groups, export, resubmit, purge, restore, delete, move, republish."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument, YesOption, ask_count, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
+from lazaretto.cli.dead_letter_export import Format, export_letters
 from lazaretto.cli.dead_letter_selection import (
     DryRunOption,
     FilterOptions,
@@ -111,6 +112,31 @@ def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
         output.shown_time(group.last),
         group.example,
     )
+
+
+@letters.command("export")
+def export(
+    call: CallOptions,
+    queue: QueueArgument,
+    which: FilterOptions,
+    format_: Annotated[Format, typer.Option("--format", help="Lines of JSON, or CSV without bodies.")] = (
+        Format.JSONL
+    ),
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write to this new file.  [default: standard output]"),
+    ] = None,
+) -> None:
+    """Write the dead letters of a queue as messages that can be sent again, or as a table.
+
+    `lazaretto send --jsonl` reads the lines back. They stay dead letters. With filters, it writes those that
+    meet all of them. In CSV, a ' goes before what a spreadsheet would take for a formula.
+    """
+    with call.broker() as broker:
+        written = export_letters(broker, queue, which, format_, file)
+    if file is not None:
+        record = {"queue": queue, "file": str(file), "exported": written}
+        call.print(record, f"exported {output.plural(written, 'dead letter')} of {queue} to {file}")
 
 
 @letters.command("resubmit")

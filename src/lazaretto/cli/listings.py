@@ -113,9 +113,11 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     import csv
     import sys
 
+    from lazaretto.records.letters import csv_cell
+
     safe = output.on_terminal()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([output.cell(value) if safe else value for value in row])
+        writer.writerow([csv_cell(output.cell(value) if safe else value) for value in row])
     sys.stdout.flush()

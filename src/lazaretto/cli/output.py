@@ -100,7 +100,8 @@ def problem(code: str, text: str) -> None:
 # -- JSON ---------------------------------------------------------------------------------------
 
 
-def _json(value: Any, indent: int = 0) -> str:
+def json_text(value: Any, indent: int = 0) -> str:
+    """Return a value as JSON in which a terminal finds nothing to obey; on one line without `indent`."""
     import msgspec
 
     from lazaretto.records.plain import plain
@@ -119,12 +120,12 @@ def _write(text: str) -> None:
 
 def json_object(value: Any) -> None:
     """Print one value as JSON."""
-    _write(_json(value, 2) + "\n")
+    _write(json_text(value, 2) + "\n")
 
 
 def json_line(value: Any) -> None:
     """Print one value as a line of JSON."""
-    _write(_json(value) + "\n")
+    _write(json_text(value) + "\n")
 
 
 class JsonArray:
@@ -137,7 +138,7 @@ class JsonArray:
         """Print elements; they are out when this returns."""
         parts = []
         for value in values:
-            parts.append(f"{self._separator}\n{_json(value)}")
+            parts.append(f"{self._separator}\n{json_text(value)}")
             self._separator = ","
         _write("".join(parts))
 

@@ -16,17 +16,10 @@ from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
-from lazaretto.records.plain import plain
+from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, OfQueue, route
 
-#: Columns of the listing as CSV, whose names are those of JSON.
-_COLUMNS = (
-    "sequence_number", "message_id", "reason", "description", "error_type", "error_message",
-    "dead_lettered", "enqueued", "generation", "fingerprint",
-)  # fmt: skip
-#: With what a cell begins that a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 #: Lines that go out together.
 _LINES = 100
 
@@ -113,21 +106,16 @@ async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
 async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(_COLUMNS)
+    writer.writerow(LETTER_COLUMNS)
     number = 0
     async for letter in letters:
-        writer.writerow([_cell(plain(getattr(letter, name))) for name in _COLUMNS])
+        writer.writerow(letter_cells(letter))
         number += 1
         if number % _LINES == 0:
             yield out.getvalue().encode()
             out.seek(0)
             out.truncate()
     yield out.getvalue().encode()
-
-
-def _cell(value: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 @route("GET", "/dead-letters/{number}", Permission.READ_BODIES)

@@ -127,7 +127,7 @@ def export(
         typer.Option("--output", metavar="FILE", help="Write to this new file.  [default: standard output]"),
     ] = None,
 ) -> None:
-    """Write the dead letters of a queue as messages that can be sent again, or as a table.
+    """Write dead letters as messages to send again, or as CSV.
 
     `lazaretto send --jsonl` reads the lines back. They stay dead letters. With filters, it writes those that
     meet all of them. In CSV, a ' goes before what a spreadsheet would take for a formula.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import lazaretto
-from lazaretto import Backoff, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto import Backoff, Message, PoisonPolicy, QueueOptions, ReceivedMessage, commands
 from lazaretto.host import HandlerContext, ServiceHost, handler
 
 OPTIONS = QueueOptions(
@@ -120,6 +120,8 @@ def administer(broker: lazaretto.Broker) -> None:
     print(broker.check(), dict(broker.facts()), broker.dialogs)
     broker.delete_subscription("events", "audit")
     broker.delete_topic("events")
+    made = broker.run(commands.CreateQueue(path="again"), actor="ann", idempotency_key="once")
+    print(made["path"])
     broker.delete_queue("orders", actor="ann")
     broker.close()
 

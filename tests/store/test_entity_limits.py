@@ -162,7 +162,8 @@ class TestStatus:
         (event,) = broker.events(kind="status_set")
         assert event.detail == {"status": "disabled"}
         (entry,) = broker.audit(queue="q")
-        assert (entry.actor, entry.action, entry.detail) == ("ann", "status", {"status": "disabled"})
+        assert (entry.actor, entry.action) == ("ann", "status")
+        assert entry.detail == {"status": "disabled", "before": "active"}
 
 
 def counted(broker: Broker, queue_id: int) -> int:

@@ -450,7 +450,7 @@ class SqlStore(ABC):
     def _facts(self) -> dict[str, Any]: ...
 
     def _write_last(self) -> None:
-        """Write rates before closing; do not wait for others."""
+        """Write rates before closing; wait for other writers only for a moment."""
         self._commit([Ticket(Nothing())])
 
     def close(self) -> None:

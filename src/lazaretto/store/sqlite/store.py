@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 #: seconds: the first and the longest time. SQLite's own waits are longer, and so less fair.
 _FIRST_NAP = 0.000_2
 _LONGEST_NAP = 0.005
+#: How long closing waits for other writers, in seconds, to write what was counted last.
+_LAST_WAIT = 0.5
 #: How often a process that gets news still checks for others' commits, in seconds.
 _POLL = 0.25
 #: Writers wait here, not in SQLite.
@@ -184,7 +186,7 @@ class SqliteStore(SqlStore):
         return own_fault(error, self._where)
 
     def _write_last(self) -> None:
-        self._busy = 0.0
+        self._busy = min(self._busy, _LAST_WAIT)
         super()._write_last()
 
     # -- reading --------------------------------------------------------------------------------

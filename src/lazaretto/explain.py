@@ -12,11 +12,8 @@ from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.causes import Cause as CauseOfLetters
 from lazaretto.engine.outcome.causes import ExplainCauses
-from lazaretto.engine.outcome.dead_letter_operations import (
-    DeadLetterFilter,
-    holder,
-    list_dead_letters,
-)
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
+from lazaretto.engine.outcome.dead_letter_pages import Slice, some_letters
 from lazaretto.errors import InvalidOption, StoreBusy, StoreFull, StoreReadOnly, TransactionError
 from lazaretto.filters.body import LazyBody
 from lazaretto.filters.view import MessageView
@@ -219,22 +216,28 @@ class Asked:
     # -- letters --------------------------------------------------------------------------------
 
     def _letters(self, *, messages: bool) -> Iterator[DeadLetter]:
-        after, size = 0, _MESSAGES if messages else _PAGE
-        while True:
-            query = functools.partial(
-                list_dead_letters,
-                path=self._path,
-                which=self._which,
-                limit=size,
-                after=after,
-                messages=messages,
-            )
+        found: Slice | None = None
+        while found is None or found.position is not None:
             self._check_time()
-            page = look(self._store, query)
-            yield from page
-            if len(page) < size:
-                return
-            after = page[-1].sequence_number
+            letters, found = self._some(
+                self._which, _MESSAGES if messages else _PAGE, after=found, messages=messages
+            )
+            yield from letters
+
+    def _some(
+        self, which: DeadLetterFilter, limit: int, *, after: Slice | None = None, messages: bool = True
+    ) -> tuple[list[DeadLetter], Slice]:
+        query = functools.partial(
+            some_letters,
+            path=self._path,
+            which=which,
+            limit=limit,
+            after=after,
+            messages=messages,
+            by_time=False,
+            down=False,
+        )
+        return look(self._store, query)
 
     def count(self) -> dict[Kind, Letters]:
         """Return the letters that are meant, by cause."""
@@ -263,11 +266,8 @@ class Asked:
         found: list[Features] = []
         for start in range(0, len(numbers), _MESSAGES):
             which = DeadLetterFilter(sequence_numbers=tuple(numbers[start : start + _MESSAGES]))
-            query = functools.partial(
-                list_dead_letters, path=self._path, which=which, limit=_MESSAGES, after=0, messages=True
-            )
             self._check_time()
-            letters = look(self._store, query)
+            letters, _ = self._some(which, _MESSAGES)
             found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
         return found
 
@@ -277,11 +277,9 @@ class Asked:
         found: list[Features] = []
         for cause in others:
             self._check_time()
-            query = functools.partial(
-                list_dead_letters, path=self._path, which=DeadLetterFilter(cause=cause.number),
-                limit=max(1, min(LETTERS, _GOOD // len(others))), after=0, messages=True,
-            )  # fmt: skip
-            letters = look(self._store, query)
+            letters, _ = self._some(
+                DeadLetterFilter(cause=cause.number), max(1, min(LETTERS, _GOOD // len(others)))
+            )
             found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
         return Group(found)
 

@@ -11,11 +11,7 @@ from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.causes import Cause
-from lazaretto.engine.outcome.dead_letter_operations import (
-    DeadLetterFilter,
-    dead_letter_path,
-    list_dead_letters,
-)
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
 from lazaretto.errors import InvalidOption
 from lazaretto.explain import LETTERS, Asked, Decode, Kind, Letters, keep
 from lazaretto.filters.view import MessageView
@@ -38,7 +34,6 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.triage_tables import write_tables
 from lazaretto.store.addresses import absolute
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.triage.answers import Explanation
 from lazaretto.triage.parts import Part, merge
 from lazaretto.triage.verify import Tally
@@ -143,11 +138,8 @@ class _OnSpark(Asked):
 
     def _numbered(self, numbers: Sequence[int]) -> list[DeadLetter]:
         which = DeadLetterFilter(sequence_numbers=tuple(numbers))
-
-        def read(tx: Transaction) -> list[DeadLetter]:
-            return list_dead_letters(tx, self._path, which, limit=_PAGE, after=0, messages=False)
-
-        return look(self._store, read)
+        letters, _ = self._some(which, _PAGE, messages=False)
+        return letters
 
     def check(self, tallies: Mapping[Kind, Tally], kinds: Mapping[Kind, Letters]) -> None:
         distinct = {id(tally): tally for tally in tallies.values()}

@@ -1,4 +1,4 @@
-"""Finds and groups dead letters."""
+"""Finds dead letters."""
 
 from __future__ import annotations
 
@@ -306,23 +306,6 @@ def holder(tx: Transaction, path: EntityPath) -> QueueRecord:
     queue = require_queue(tx, path)
     refuse_topic(queue, "the dead letters are in its subscriptions")
     return queue
-
-
-def list_dead_letters(
-    tx: Transaction, path: EntityPath, which: DeadLetterFilter, limit: int, after: int, *, messages: bool
-) -> list[DeadLetter]:
-    """Return a queue's unresolved dead letters by sequence number, starting after `after`."""
-    queue = holder(tx, path)
-    records: list[DeadLetterRecord] = []
-    while len(records) < limit:
-        wanted = limit - len(records)
-        found_ = tx.history.dead_letters(which.criteria(tx, queue, path.subqueue, after), wanted)
-        records += which.passing(tx, path.subqueue, found_)
-        if len(found_) < wanted:
-            break
-        after = sequence_of(found_[-1].key)
-    found = messages_of(tx, records) if messages else {}
-    return [letter_of(queue, record, found.get(record.key)) for record in records]
 
 
 def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLetter:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from lazaretto.amqp import Connection, ConnectionLimits, Link, Session
+from lazaretto.amqp.composites import Composite
 from lazaretto.amqp.events import Event, LinkAttached, Opened, SaslStarted, SessionBegun
-from lazaretto.amqp.performatives import Source, Target
+from lazaretto.amqp.frames import AMQP_HEADER, frame, read_frame
+from lazaretto.amqp.performatives import Begin, Open, Source, Target
 
 E = TypeVar("E", bound=Event)
 
@@ -87,3 +89,35 @@ class Peers:
             receiver.session.grant(receiver, credit)
             self.pump()
         return ours, theirs
+
+
+def said(data: bytes) -> list[Composite]:
+    """Return the performatives of frames."""
+    place, found = 0, []
+    while place < len(data):
+        if data[place : place + 4] == b"AMQP":
+            place += 8
+            continue
+        one = read_frame(data, place, 1 << 20)
+        assert one is not None
+        place = one.end
+        if one.body is not None:
+            found.append(one.body)
+    return found
+
+
+def opened_server(**options: Any) -> Connection:
+    """Return a server that a peer has opened, without SASL."""
+    server = Connection(server=True, container_id="server", **options)
+    (event,) = server.receive(AMQP_HEADER + frame(0, Open("peer")))
+    assert isinstance(event, Opened)
+    server.take()
+    return server
+
+
+def begun_server(**options: Any) -> Connection:
+    """Return a server on whose channel 0 a peer has begun a session."""
+    server = opened_server(**options)
+    server.receive(frame(0, Begin(None, 0, 100, 100)))
+    server.take()
+    return server

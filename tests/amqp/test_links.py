@@ -1,0 +1,280 @@
+"""Links, and the messages that go over them."""
+
+from __future__ import annotations
+
+import pytest
+from peers import Peers
+
+from lazaretto.amqp import AmqpError, ConnectionLimits
+from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    SenderUpdated,
+)
+from lazaretto.amqp.frames import frame
+from lazaretto.amqp.performatives import (
+    Accepted,
+    Attach,
+    Detach,
+    Flow,
+    Modified,
+    Released,
+    Source,
+    Target,
+    Transfer,
+)
+from lazaretto.amqp.states import LinkState, SessionState
+from tests.amqp.peers import begun_server, said
+
+BODY = b"\x00\x53\x75\xa0\x05hello"
+
+
+class TestLinks:
+    def test_a_link_has_two_ends(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=True, max_message_size=1000)
+        assert ours.attached
+        assert theirs.attached
+        assert not theirs.sends
+        assert ours.remote_max_message_size == 1000
+        assert isinstance(theirs.target, Target)
+        session.detach(ours, "amqp:link:detach-forced", "why", {"a": 1})
+        peers.pump()
+        detached = peers.of(peers.server_events, LinkDetached)
+        assert detached.link is theirs
+        assert detached.closed
+        assert detached.error is not None
+        assert detached.error.info == {"a": 1}
+        peers.of(peers.client_events, LinkDetached)
+        assert ours.state is theirs.state is LinkState.ENDED
+        assert session.links == theirs.session.links == {}
+        peers.link(session, sends=True)
+
+    def test_two_links_may_have_one_name_in_two_directions(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        peers.link(session, sends=True)
+        peers.link(session, sends=False)
+        assert len(session.links) == 2
+
+    def test_one_that_is_refused_is_detached_with_the_reason(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        session.attach("l", sends=True, source=Source("q"), target=Target("no such queue"))
+        peers.pump()
+        theirs = peers.of(peers.server_events, LinkAttached).link
+        theirs.session.refuse(theirs, "amqp:not-found", "no such queue")
+        peers.pump()
+        attached = peers.of(peers.client_events, LinkAttached)
+        assert attached.attach.target is None
+        detached = peers.of(peers.client_events, LinkDetached)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:not-found"
+        peers.of(peers.server_events, LinkDetached)
+        assert session.links == {}
+
+    def test_credit_that_comes_before_the_answer_counts(self) -> None:
+        server = begun_server()
+        events = server.receive(
+            frame(0, Attach("r", 0, True))
+            + frame(0, Flow(0, 10, 0, 10, handle=0, delivery_count=0, link_credit=7))
+        )
+        assert [type(event) for event in events] == [LinkAttached]
+        link = events[0].link  # type: ignore[attr-defined]
+        link.session.accept(link)
+        assert link.credit == 7
+
+    def test_a_drain_is_answered(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=False, credit=5)
+        peers.of(peers.server_events, CreditChanged)
+        theirs.session.transfer(theirs, BODY, b"t")
+        session.grant(ours, 4, drain=True)
+        peers.pump()
+        assert peers.of(peers.server_events, CreditChanged).link.drain
+        assert theirs.credit in (3, 4)
+        theirs.session.finish_drain(theirs)
+        peers.pump()
+        assert ours.credit == theirs.credit == 0
+        assert ours.delivery_count == theirs.delivery_count
+
+    def test_an_echo_is_answered_once(self) -> None:
+        server = begun_server()
+        server.receive(frame(0, Flow(0, 10, 0, 10, echo=True)))
+        (flow,) = said(server.take())
+        assert isinstance(flow, Flow)
+        assert not flow.echo
+
+
+class TestMessages:
+    @pytest.mark.parametrize("piece", [0, 1])
+    @pytest.mark.parametrize("size", [0, 1, 400, 511, 512, 5000, 100_000])
+    def test_a_message_of_any_size_arrives(self, size: int, piece: int) -> None:
+        peers = Peers(server=ConnectionLimits(max_frame_size=512), piece=piece)
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=True, credit=2)
+        peers.of(peers.client_events, CreditChanged)
+        delivery = session.transfer(ours, b"x" * size, b"tag", context="mine")
+        peers.pump()
+        message = peers.of(peers.server_events, MessageReceived)
+        assert (message.payload, message.delivery_tag) == (b"x" * size, b"tag")
+        theirs.session.settle(message.delivery_id, message.delivery_id)
+        peers.pump()
+        updated = peers.of(peers.client_events, DeliveriesUpdated)
+        assert updated.deliveries == [delivery]
+        assert updated.deliveries[0].context == "mine"
+        assert updated.settled
+        assert session.unsettled == {}
+        assert theirs.credit == ours.credit == 1
+
+    def test_one_disposition_settles_a_range(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=True, credit=100)
+        sent = [session.transfer(ours, BODY, b"%d" % n) for n in range(50)]
+        settled = session.transfer(ours, BODY, b"s", settled=True)
+        peers.pump()
+        came = [event for event in peers.server_events if isinstance(event, MessageReceived)]
+        assert [one.settled for one in came] == [False] * 50 + [True]
+        theirs.session.settle(came[10].delivery_id, came[19].delivery_id, encode_composite(Released()))
+        peers.pump()
+        updated = peers.of(peers.client_events, DeliveriesUpdated)
+        assert updated.deliveries == sent[10:20]
+        assert updated.state == Released()
+        # A range may be wider than what is there, and name what is settled already.
+        theirs.session.settle(0, 0x7FFFFFF0)
+        peers.pump()
+        assert peers.of(peers.client_events, DeliveriesUpdated).deliveries == sent[:10] + sent[20:]
+        assert settled.id not in session.unsettled
+
+    def test_a_receiver_that_does_not_settle_is_answered(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        _, theirs = peers.link(session, sends=False, credit=1)
+        delivery = theirs.session.transfer(theirs, BODY, b"t")
+        peers.pump()
+        message = peers.of(peers.client_events, MessageReceived)
+        state = Modified(delivery_failed=True, message_annotations={"why": "no"})
+        session.settle(message.delivery_id, message.delivery_id, encode_composite(state), settled=False)
+        peers.pump()
+        assert peers.of(peers.server_events, DeliveriesUpdated).state == state
+        assert theirs.session.unsettled == {delivery.id: delivery}
+        theirs.session.settle_sent(delivery, encode_composite(Accepted()))
+        peers.pump()
+        assert peers.of(peers.client_events, SenderUpdated).first == delivery.id
+        assert theirs.session.unsettled == {}
+
+    def test_nothing_is_sent_without_credit(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, _ = peers.link(session, sends=True, credit=1)
+        session.transfer(ours, BODY, b"t")
+        with pytest.raises(AmqpError, match="credit"):
+            session.transfer(ours, BODY, b"u")
+
+    def test_a_transfer_without_credit_detaches_the_link_alone(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, _ = peers.link(session, sends=True)
+        ours.credit = 1
+        session.transfer(ours, BODY, b"t")
+        peers.pump()
+        detached = peers.of(peers.client_events, LinkDetached)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:link:transfer-limit-exceeded"
+        assert session.state is SessionState.MAPPED
+
+    def test_a_message_too_large_detaches_the_link(self) -> None:
+        peers = Peers(server=ConnectionLimits(max_frame_size=512))
+        session, _ = peers.begin()
+        ours, _ = peers.link(session, sends=True, credit=5, max_message_size=1000)
+        session.transfer(ours, b"x" * 1000, b"t")
+        peers.pump()
+        peers.of(peers.server_events, MessageReceived)
+        session.transfer(ours, b"x" * 1001, b"u")
+        session.transfer(ours, b"x", b"v")
+        peers.pump()
+        detached = peers.of(peers.client_events, LinkDetached)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:link:message-size-exceeded"
+        assert not any(isinstance(event, MessageReceived) for event in peers.server_events)
+        assert peers.server.partial_size == 0
+
+    def test_messages_in_part_are_bounded_over_all_links(self) -> None:
+        peers = Peers(server=ConnectionLimits(max_frame_size=512, partial=2_000))
+        session, _ = peers.begin()
+        ours, _ = peers.link(session, sends=True, credit=5)
+        session.transfer(ours, b"x" * 3_000, b"t")
+        peers.pump()
+        detached = peers.of(peers.client_events, LinkDetached)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:resource-limit-exceeded"
+        assert peers.server.partial_size == 0
+
+    def test_an_aborted_message_is_none(self) -> None:
+        server = begun_server()
+        (attached,) = server.receive(frame(0, Attach("l", 0, False)))
+        assert isinstance(attached, LinkAttached)
+        link = attached.link
+        link.session.accept(link)
+        link.session.grant(link, 1)
+        begin = frame(0, Transfer(0, 0, b"t", more=True))
+        assert server.receive(begin + frame(0, Transfer(0, aborted=True))) == []
+        assert link.credit == 1
+        (message,) = server.receive(frame(0, Transfer(0, 1, b"u")))
+        assert isinstance(message, MessageReceived)
+
+    @pytest.mark.parametrize("body", [Transfer(0), Transfer(0, 0), Transfer(0, 0, b"t" * 33)])
+    def test_a_first_part_without_its_names_detaches_the_link(self, body: Transfer) -> None:
+        server = begun_server()
+        (attached,) = server.receive(frame(0, Attach("l", 0, False)))
+        assert isinstance(attached, LinkAttached)
+        attached.link.session.accept(attached.link)
+        attached.link.session.grant(attached.link, 1)
+        server.take()
+        assert server.receive(frame(0, body)) == []
+        assert [type(one) for one in said(server.take())] == [Detach]
+
+    def test_frames_wait_for_the_window_of_the_peer(self) -> None:
+        peers = Peers(client=ConnectionLimits(window=4, max_frame_size=512))
+        session, _ = peers.begin()
+        _, theirs = peers.link(session, sends=False, credit=100)
+        for n in range(20):
+            theirs.session.transfer(theirs, b"x" * 1000, b"%d" % n)
+        assert theirs.session.congested
+        peers.pump()
+        came = [event for event in peers.client_events if isinstance(event, MessageReceived)]
+        assert [event.payload for event in came] == [b"x" * 1000] * 20
+        assert not theirs.session.congested
+
+    def test_what_a_detached_link_had_on_its_way_is_forgotten(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=False, credit=5)
+        theirs.session.transfer(theirs, BODY, b"t")
+        peers.pump()
+        session.detach(ours)
+        peers.pump()
+        assert theirs.session.unsettled == {}
+        session.settle(0, 0)
+        peers.pump()
+        assert not any(isinstance(event, DeliveriesUpdated) for event in peers.server_events)
+
+    def test_numbers_begin_again_behind_the_last(self) -> None:
+        peers = Peers()
+        session, server = peers.begin()
+        session._next_delivery = 0xFFFFFFFE
+        ours, theirs = peers.link(session, sends=True, credit=10)
+        sent = [session.transfer(ours, BODY, b"%d" % n) for n in range(5)]
+        peers.pump()
+        assert [one.id for one in sent] == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2]
+        server.settle(0xFFFFFFFE, 1)
+        peers.pump()
+        assert peers.of(peers.client_events, DeliveriesUpdated).deliveries == sent[:4]
+        assert theirs.credit == 5

@@ -102,19 +102,29 @@ class ClaimConsumer:
         max_rows: int = 100_000,
         max_bytes: int = 1 << 30,
         shards: int = 1,
-        last: int | None = None,
+        last: Sequence[int] | None = None,
     ) -> int | None:
         """Take the claim after a number, unless it is already taken; return its number, or None.
 
         `max_rows`, `max_bytes`: of it, at least one message. `shards`: parts that can be read at the
-        same time. `last`: the highest sequence number to take. Raises ClaimFenced, PoisonMessageError,
-        QueueDisabled.
+        same time. `last`: the highest sequence number to take of each partition. Raises ClaimFenced,
+        PoisonMessageError, QueueDisabled.
         """
         whole("max_rows", max_rows, 1, MOST_ROWS)
         whole("max_bytes", max_bytes, 1, 1 << 50)
         whole("shards", shards, 1, MOST_SHARDS)
         taken = self._store.run(
-            TakeClaim(self.path, self.name, self.epoch, after, max_rows, max_bytes, shards, self._lease, last)
+            TakeClaim(
+                self.path,
+                self.name,
+                self.epoch,
+                after,
+                max_rows,
+                max_bytes,
+                shards,
+                self._lease,
+                None if last is None else tuple(last),
+            )
         )
         if isinstance(taken, EntityError):
             raise taken
@@ -189,12 +199,12 @@ class ClaimConsumer:
         """Return the key that sequence numbers of the queue are added to."""
         return self._store.read(lambda tx: lower_bound(require_claims(tx, self.path).queue_id))
 
-    def last_sequence(self) -> int:
-        """Return the highest sequence number there is in the queue now."""
+    def last_sequences(self) -> list[int]:
+        """Return the highest sequence number there is now in each partition: one of any other queue."""
 
-        def find(tx: Transaction) -> int:
+        def find(tx: Transaction) -> list[int]:
             queue = require_claims(tx, self.path)
-            return sequence_of(tx.claims.last_message(queue.queue_id) or 0)
+            return [sequence_of(tx.claims.last_message(lane) or lower_bound(lane)) for lane in queue.lanes]
 
         return self._store.read(find)
 

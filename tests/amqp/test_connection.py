@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from peers import Peers
+from peers import Peers, begun_server, opened_server, said
 
 from lazaretto.amqp import Connection, ConnectionLimits
 from lazaretto.amqp.composites import Composite
@@ -31,7 +31,6 @@ from lazaretto.amqp.performatives import (
 )
 from lazaretto.amqp.states import ConnectionState, SessionState
 from lazaretto.amqp.windows import Windows
-from tests.amqp.peers import begun_server, opened_server, said
 
 
 class TestOpening:

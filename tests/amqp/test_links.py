@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from peers import Peers
+from peers import Peers, begun_server, said
 
 from lazaretto.amqp import AmqpError, ConnectionLimits
 from lazaretto.amqp.composites import encode_composite
@@ -28,7 +28,6 @@ from lazaretto.amqp.performatives import (
     Transfer,
 )
 from lazaretto.amqp.states import LinkState, SessionState
-from tests.amqp.peers import begun_server, said
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
 

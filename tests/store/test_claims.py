@@ -97,10 +97,49 @@ class TestTaking:
     def test_up_to_a_sequence_number(self, broker: Broker, queue: str) -> None:
         send(broker, 5)
         consumer = attached(broker)
-        last = consumer.last_sequence()
+        last = consumer.last_sequences()
         send(broker, 5)
         assert consumer.take(0, last=last) == 1
         assert consumer.take(1, last=last) is None
+
+    @pytest.mark.parametrize("sessions", [False, True], ids=["messages", "sessions"])
+    def test_up_to_a_sequence_number_of_each_partition(self, broker: Broker, sessions: bool) -> None:
+        broker.create_queue("parts", QueueOptions(partitions=4, requires_session=sessions))
+        before, later = (
+            [
+                Message(b"", session_id=key) if sessions else Message(b"", partition_key=key)
+                for key in map(str, numbers)
+            ]
+            for numbers in (range(40), range(80))
+        )
+        broker.sender("parts").send(before)
+        consumer = ClaimConsumer(broker._store, "parts", "job")
+        consumer.attach()
+        last = consumer.last_sequences()
+        assert len({number >> 36 for number in last}) == 4
+        broker.sender("parts").send(later)
+        # Two of those that came later are suspects: their worker died.
+        consumer.take(0, shards=2)
+        for (_, shard), keys in zip(consumer.shards(0, 1), keys_of(broker, consumer, 1), strict=True):
+            consumer.start(shard.token, "task")
+            consumer.mark(shard.token, keys[-1])
+        consumer.attach()
+        consumer.revoke(1)
+        assert broker.queue("parts").counts.suspect == 2
+        taken: list[int] = []
+        number = 1
+        while (found := consumer.take(number, last=last)) is not None:
+            number = found
+            (keys,) = keys_of(broker, consumer, number)
+            taken += keys
+            consumer.stage(
+                f"{number}", staged_rows(consumer.shards(number - 1, number)[0][1].token, keys, [], {})
+            )
+            consumer.settle([number], [f"{number}"])
+        assert len(taken) == 40
+        assert all(sequence_of(key) <= last[sequence_of(key) >> 36] for key in taken)
+        assert broker.queue("parts").counts.total == 80
+        assert broker.queue("parts").counts.suspect == 2
 
     def test_those_that_failed_before_go_first(self, broker: Broker, queue: str) -> None:
         send(broker, 3)

@@ -17,9 +17,9 @@ from lazaretto import (
     NotAllowed,
     QueueOptions,
 )
-from tests.store.forwarding import chain, peek_time, why
 
 from .actions import bodies, create, peek_one, send, states, take
+from .forwarding import chain, peek_time, why
 
 
 class TestForwardTo:

@@ -19,9 +19,9 @@ from lazaretto import (
     SqlFilter,
     TopicOptions,
 )
-from tests.store.forwarding import chain, peek_time, why
 
 from .actions import bodies, create, numbers, peek_one, send, set_aside, states, take
+from .forwarding import chain, peek_time, why
 
 TRANSFER = "/$Transfer/$deadletterqueue"
 

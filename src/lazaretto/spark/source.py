@@ -54,7 +54,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._consumer: ClaimConsumer | None = None
         self._settled = 0
-        self._last: int | None = None
+        self._last: list[int] | None = None
         self._seen = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._last = self._attached().last_sequence()
+        self._last = self._attached().last_sequences()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         options = self._options

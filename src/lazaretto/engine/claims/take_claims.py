@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -60,7 +60,7 @@ class TakeClaim(Operation[int | EntityError | None]):
     max_bytes: int
     shards: int
     lease: float
-    last: int | None = None
+    last: tuple[int, ...] | None = None
 
     def run(self, tx: Transaction) -> int | EntityError | Again | None:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
@@ -129,7 +129,13 @@ class _Taker:
         self._token = token
         self._wanted = wanted
         self._first = lower_bound(queue.queue_id)
-        self._last = upper_bound(queue.queue_id) if wanted.last is None else self._first + wanted.last
+        #: Up to which key each lane is taken from.
+        self._lasts = dict(zip(queue.lanes, map(upper_bound, queue.lanes), strict=True))
+        if wanted.last is not None:
+            # Partitions that the queue has got meanwhile had none.
+            self._lasts = dict(zip(queue.lanes, map(lower_bound, queue.lanes), strict=True))
+            for lane, last in zip(queue.lanes, wanted.last, strict=False):
+                self._lasts[lane] = self._first + last
 
     def take(self) -> list[tuple[ShardRecord, int]]:
         """Return the shards, each with its bytes."""
@@ -151,7 +157,7 @@ class _Taker:
 
     def _messages(self) -> list[tuple[ShardRecord, int]]:
         tx, wanted = self._tx, self._wanted
-        suspect = tx.select_suspect(self._first, self._last)
+        suspect = next(self._suspects(), None)
         if suspect is not None:
             # Messages before it go first, as for any receiver; then it goes alone.
             lane = lane_of(suspect.key, self._queue.partitions)
@@ -199,7 +205,7 @@ class _Taker:
         return again, [message for ready, fresh in found.values() for message in (*ready, *fresh)][:most]
 
     def _next_of(self, lane: int, limit: int) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
-        return self._tx.claims.claimable(lane, min(self._last, upper_bound(lane)), limit)
+        return self._tx.claims.claimable(lane, self._lasts[lane], limit)
 
     def _sessions(self) -> list[tuple[ShardRecord, int]]:
         tx, wanted, queue_id = self._tx, self._wanted, self._queue.queue_id
@@ -236,16 +242,26 @@ class _Taker:
     def _suspect_of_sessions(self) -> tuple[ShardRecord, int] | None:
         """Take a suspect alone if it is the next message of its session."""
         tx, queue_id = self._tx, self._queue.queue_id
-        first = self._first
-        while (found := tx.select_suspect(first, self._last)) is not None:
-            first = found.key
-            row = tx.row(first)
+        for found in self._suspects():
+            row = tx.row(found.key)
             name = None if row is None else row.session_id
-            if name and self._is_free(name) and tx.sessions.first_receivable(queue_id, name) == first:
+            if name and self._is_free(name) and tx.sessions.first_receivable(queue_id, name) == found.key:
                 tx.sessions.lock(queue_id, name, self._token, WITH_CLAIM)
-                tx.lock([first], self._token, None)
+                tx.lock([found.key], self._token, None)
                 return self._shard(0, [_claimed(found)])
         return None
+
+    def _suspects(self) -> Iterator[ReceivedMessage]:
+        """Yield the suspects that may be taken, lane by lane."""
+        limits = self._lasts
+        if self._wanted.last is None:
+            # One search finds those of all lanes.
+            limits = {self._queue.queue_id: upper_bound(self._queue.queue_id)}
+        for lane, last in limits.items():
+            first = lower_bound(lane)
+            while (found := self._tx.select_suspect(first, last)) is not None:
+                yield found
+                first = found.key
 
     def _is_free(self, name: str) -> bool:
         record = self._tx.sessions.find(self._queue.queue_id, name)
@@ -263,4 +279,5 @@ class _Taker:
         suspect = tx.select_session_messages(queue_id, name, SUSPECT, before, 1)
         if suspect:
             before = suspect[0].key
-        return tx.claims.claimable_session(queue_id, name, min(before, self._last + 1), limit)
+        lane = tx.partitions.lane(self._queue, name)
+        return tx.claims.claimable_session(queue_id, name, min(before, self._lasts[lane] + 1), limit)

@@ -176,8 +176,8 @@ class StoredClaims(Protocol):
         """Record that a writer's batch was sent."""
         ...
 
-    def last_message(self, queue_id: int) -> int | None:
-        """Return the key of the last message in a queue itself."""
+    def last_message(self, lane: int) -> int | None:
+        """Return the key of the last message in a lane of a queue itself."""
         ...
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:

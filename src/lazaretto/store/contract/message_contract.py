@@ -59,6 +59,10 @@ class StoredSequences(Protocol):
 class StoredPartitions(Protocol):
     """Chooses partitions within one commit. A queue without partitions is one lane."""
 
+    def lane(self, queue: QueueRecord, partition_key: str | None) -> int:
+        """Return the lane of a message, whose session's id is its partition key."""
+        ...
+
     def waiting(self, queue: QueueRecord) -> Iterator[int]:
         """Yield the lanes to look at for messages, in order; in the end all in which something waits."""
         ...

@@ -117,8 +117,8 @@ class ClaimTables(MessagePart):
     def save_writer(self, writer: str, batch: int) -> None:
         self._context.run("save_writer", (writer, batch, self._context.now))
 
-    def last_message(self, queue_id: int) -> int | None:
-        row = self._context.run("select_last_key", (lower_bound(queue_id), upper_bound(queue_id))).fetchone()
+    def last_message(self, lane: int) -> int | None:
+        row = self._context.run("select_last_key", (lower_bound(lane), upper_bound(lane))).fetchone()
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:

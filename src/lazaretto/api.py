@@ -4,6 +4,7 @@ from lazaretto.broker import Broker, connect
 from lazaretto.claims import Claim
 from lazaretto.consume import ConsumeReport
 from lazaretto.edits.edit import Edit
+from lazaretto.engine.access import Person, Token
 from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.log import AuditEntry, Event
@@ -39,6 +40,7 @@ from lazaretto.errors import (
     MessageNotReceivable,
     MessageTooLarge,
     NotAllowed,
+    PersonNotFound,
     PoisonMessageError,
     QueueDisabled,
     QuotaExceeded,
@@ -62,6 +64,7 @@ from lazaretto.errors import (
     StoreTooNew,
     StoreUnavailable,
     SystemicFailure,
+    TokenNotFound,
     TransactionError,
 )
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
@@ -84,6 +87,7 @@ from lazaretto.model.entities import (
     Subqueue,
     TopicOptions,
 )
+from lazaretto.model.grants import Grant, Role
 from lazaretto.model.headers import NegativeAcknowledgement
 from lazaretto.model.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.paths import (
@@ -148,6 +152,7 @@ __all__ = [
     "FalseFilter",
     "FilterError",
     "FilterSyntaxError",
+    "Grant",
     "Growth",
     "HandlerError",
     "HeldMessages",
@@ -171,6 +176,8 @@ __all__ = [
     "NotAllowed",
     "Outcome",
     "PeekedMessage",
+    "Person",
+    "PersonNotFound",
     "PoisonMessageError",
     "PoisonPolicy",
     "PoisonSession",
@@ -195,6 +202,7 @@ __all__ = [
     "RepublishReport",
     "RestoreReport",
     "ResubmitReport",
+    "Role",
     "Rule",
     "SandboxError",
     "SandboxSetupError",
@@ -222,6 +230,8 @@ __all__ = [
     "SubscriptionDescription",
     "SystemClock",
     "SystemicFailure",
+    "Token",
+    "TokenNotFound",
     "TopicDescription",
     "TopicOptions",
     "TransactionError",

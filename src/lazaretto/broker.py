@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from lazaretto.access import AccessDesk
 from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
@@ -94,7 +95,9 @@ def store_of(broker: Broker) -> Store:
     return broker._store
 
 
-class Broker(Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, CommandDesk, Closing):
+class Broker(
+    Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, CommandDesk, AccessDesk, Closing
+):
     """A store and all its operations. Threads can share it. A context manager.
 
     Paths name queues (`orders`, `shop/orders`) and their subqueues (`orders/$deadletterqueue` or

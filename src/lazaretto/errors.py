@@ -276,6 +276,18 @@ class IdempotencyConflict(LazarettoError):
     code = "idempotency_conflict"
 
 
+class PersonNotFound(LazarettoError, LookupError):
+    """Nobody of this name was granted anything."""
+
+    code = "person_not_found"
+
+
+class TokenNotFound(LazarettoError, LookupError):
+    """No token or session has this id."""
+
+    code = "token_not_found"
+
+
 class JavaNotFound(LazarettoError):
     """No Java version that Spark supports was found."""
 

@@ -9,6 +9,9 @@ from cli_program import Program
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlFilter
+from lazaretto.broker import store_of
+from lazaretto.commands import CreateLink, CreateToken, GrantRole
+from lazaretto.engine.access import OpenSession
 
 #: Colour, the window's title, a notifier, a carriage return, a C1 escape, text that runs backwards, markup.
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\x9b\u202e\u2066[red]\u200f"
@@ -44,6 +47,9 @@ LISTINGS = {
     "dialog timeline": ["DIALOG"],
     "claim list": ["q"],
     "worker list": [],
+    "access person list": [],
+    "access token list": [],
+    "access session list": [],
     "store check": [],
     "repair list": [],
     "repair show": ["one"],
@@ -76,6 +82,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         literal = EVIL.replace("\r\n", "")
         rule = Rule(EVIL, SqlFilter(f"a = 1 OR b = '{literal}'"), SqlAction(f"SET c = '{literal}'"))
         broker.create_subscription("t", "a", rules=[rule])
+        # A person's name is printable; a pattern and what a token is for need not be.
+        broker.run(GrantRole(person="[red]", role="viewer", queue=EVIL), actor=EVIL)
+        broker.run(CreateToken(person="[red]", label=EVIL), actor=EVIL)
+        code = broker.run(CreateLink(person="[red]"))["secret"]
+        store_of(broker).run(OpenSession(code, None, EVIL))
         dialogs = broker.dialogs
         dialogs.create_service(EVIL, "d", ["DEFAULT"])
         with dialogs.transaction() as work:
@@ -110,7 +121,10 @@ def test_every_listing_is_tried(program: Program) -> None:
     reading = {"list", "show", "export", "groups", "timeline", "definitions", "test", "check", "letters"}
     alone = {"peek", "events", "audit", "doctor", "status"}
     names = [command for command in _commands(program) if command not in alone]
-    found = [f"{name} {part}" for name in names for part in _commands(program, name) if part in reading]
+    names += [f"access {part}" for part in ("person", "token", "session")]
+    found = [
+        f"{name} {part}" for name in names for part in _commands(program, *name.split()) if part in reading
+    ]
     assert sorted([*found, *alone]) == sorted(LISTINGS)
 
 

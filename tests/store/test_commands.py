@@ -60,6 +60,10 @@ EACH: list[c.Command] = [
     c.PauseRepair(name="again"),
     c.ResumeRepair(name="again"),
     c.UndoRepair(name="again"),
+    c.GrantRole(person="ana", role="viewer", queue="q"),
+    c.WithdrawRole(person="ana", role="viewer", queue="q"),
+    c.EndSessions(person="ana"),
+    c.RemovePerson(person="ana"),
 ]
 
 

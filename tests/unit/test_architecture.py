@@ -26,6 +26,7 @@ PURE = {
     "decimal",
     "difflib",
     "enum",
+    "fnmatch",
     "functools",
     "hashlib",
     "heapq",

@@ -45,6 +45,7 @@ CODES = {
     "MessageNotReceivable": "message_not_receivable",
     "MessageTooLarge": "message_too_large",
     "NotAllowed": "not_allowed",
+    "PersonNotFound": "person_not_found",
     "PoisonMessageError": "poison_message",
     "QuotaExceeded": "quota_exceeded",
     "QueueDisabled": "queue_disabled",
@@ -69,6 +70,7 @@ CODES = {
     "StoreTooNew": "store_too_new",
     "StoreUnavailable": "store_unavailable",
     "SystemicFailure": "systemic_failure",
+    "TokenNotFound": "token_not_found",
     "TransactionError": "transaction_error",
 }
 

@@ -33,10 +33,11 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[Served]:
-    """The API, served by a thread."""
+def served(url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """The API, served by a thread. A parameter: more of its Access."""
     started, ports, ended, loops = threading.Event(), [], asyncio.Event(), []
-    access = Access((f"token-of-{name}", Identity(name, grants)) for name, grants in TOKENS.items())
+    own = ((f"token-of-{name}", Identity(name, grants)) for name, grants in TOKENS.items())
+    access = Access(own, **getattr(request, "param", {}))
 
     async def serve() -> None:
         async with await aio.connect(url) as one, open_web(one, access, port=0) as server:

@@ -8,9 +8,11 @@ import getpass
 import importlib.util
 import secrets
 import signal
+import urllib.parse
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import SplitResult
 
 import typer
 
@@ -67,6 +69,30 @@ def serve(
     no_login: Annotated[
         bool, typer.Option("--no-login", help="Let every program on this machine use the HTTP API.")
     ] = False,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="Address or network of a proxy that says who asks; repeatable.  [default: none]",
+            show_default=False,
+        ),
+    ] = None,
+    user_header: Annotated[
+        str, typer.Option("--user-header", metavar="HEADER", help="Header with a person's name.")
+    ] = "X-Forwarded-User",
+    groups_header: Annotated[
+        str, typer.Option("--groups-header", metavar="HEADER", help="Header with names of groups.")
+    ] = "X-Forwarded-Groups",
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--origin",
+            metavar="URL",
+            help="Where browsers see the server, if a proxy is in front: https://queues.example.com.",
+            show_default=False,
+        ),
+    ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(
@@ -92,8 +118,47 @@ def serve(
     # Opened once to say what is wrong with the store as every command does.
     with call.broker():
         pass
-    token = None if no_login or http is None else _token_of(token_file)
-    _run(_serve(call.url(), http, token, amqp, policies, call.json))
+    door = None
+    if http is not None:
+        named = (proxies or [], user_header, groups_header)
+        door = HttpDoor(http, None if no_login else _token_of(token_file), *named, _origin_of(origin))
+        door.access()
+    _run(_serve(call.url(), door, amqp, policies, call.json))
+
+
+class HttpDoor(NamedTuple):
+    """How the HTTP API is served, and whom it lets in. `token`: that of its owner; None: everybody's."""
+
+    port: int
+    token: str | None
+    proxies: list[str]
+    user_header: str
+    groups_header: str
+    origin: SplitResult | None
+
+    def access(self) -> Access:
+        """Return whom the server takes for whom. Raises InvalidOption."""
+        from lazaretto.web import Access, Grant, Identity, Proxies, Role
+
+        somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),))
+        own = [] if self.token is None else [(self.token, somebody)]
+        proxies = Proxies(self.proxies, self.user_header, self.groups_header) if self.proxies else None
+        secure = self.origin is not None and self.origin.scheme == "https"
+        anonymous = somebody if self.token is None else None
+        return Access(own, anonymous, proxies=proxies, secure=secure)
+
+    def host_names(self) -> list[str]:
+        """Return the names under which the server is seen besides those of this machine."""
+        return [] if self.origin is None else [self.origin.netloc, str(self.origin.hostname)]
+
+
+def _origin_of(given: str | None) -> SplitResult | None:
+    if given is None:
+        return None
+    found = urllib.parse.urlsplit(given.rstrip("/"))
+    if found.scheme not in ("http", "https") or not found.hostname or found.path or found.query:
+        raise usage(f"expected --origin to be such as https://queues.example.com, got {given!r}")
+    return found
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -126,7 +191,7 @@ def _policy_of(file: Path) -> AccessPolicy:
 
 
 async def _serve(
-    url: str, http: int | None, token: str | None, amqp: int | None, policies: list[AccessPolicy], json: bool
+    url: str, http: HttpDoor | None, amqp: int | None, policies: list[AccessPolicy], json: bool
 ) -> None:
     from lazaretto import aio
 
@@ -136,15 +201,23 @@ async def _serve(
         loop.add_signal_handler(number_, ended.set)
     async with contextlib.AsyncExitStack() as stack:
         broker = await stack.enter_async_context(await aio.connect(url, create=False))
-        told: dict[str, object] = {}
+        told: dict[str, Any] = {}
         lines: list[str] = []
         if http is not None:
+            from lazaretto.cli.access_commands import login_url
+            from lazaretto.commands import CreateLink
             from lazaretto.web import open_web
 
-            port = (await stack.enter_async_context(open_web(broker, _access_of(token), port=http))).port
-            told |= {"http_port": port, "url": f"http://localhost:{port}/api/v1", "token": token}
+            serving = open_web(broker, http.access(), port=http.port, host_names=http.host_names())
+            port = (await stack.enter_async_context(serving)).port
+            server = f"http://localhost:{port}" if http.origin is None else http.origin.geturl()
+            told |= {"http_port": port, "url": f"http://localhost:{port}/api/v1", "token": http.token}
             lines.append(f"serving the HTTP API at http://localhost:{port}/api/v1")
-            lines += [] if token is None else ["send the header:", f"Authorization: Bearer {token}"]
+            if http.token is not None:
+                made = await broker.run(CreateLink(), actor=getpass.getuser())
+                told["login_url"] = login_url(server, made["secret"])
+                lines += ["send the header:", f"Authorization: Bearer {http.token}"]
+                lines += ["log in within a minute, once:", told["login_url"]]
         if amqp is not None:
             from lazaretto.door import open_door
 
@@ -161,10 +234,3 @@ async def _serve(
         for line in () if json else lines:
             output.line(line)
         await ended.wait()
-
-
-def _access_of(token: str | None) -> Access:
-    from lazaretto.web import Access, Grant, Identity, Role
-
-    somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),))
-    return Access(anonymous=somebody) if token is None else Access([(token, somebody)])

@@ -1,5 +1,14 @@
 """What operators change, as values: each with the permission that it needs."""
 
+from lazaretto.commands.access_commands import (
+    CreateLink,
+    CreateToken,
+    EndSessions,
+    GrantRole,
+    RemovePerson,
+    RevokeToken,
+    WithdrawRole,
+)
 from lazaretto.commands.command import Command
 from lazaretto.commands.desk import COMMANDS, CommandDesk
 from lazaretto.commands.entity_commands import (
@@ -49,13 +58,17 @@ __all__ = [
     "CancelRepair",
     "Command",
     "CommandDesk",
+    "CreateLink",
     "CreateQueue",
     "CreateSubscription",
+    "CreateToken",
     "CreateTopic",
     "DeletePurged",
     "DeleteQueue",
     "DeleteSubscription",
     "DeleteTopic",
+    "EndSessions",
+    "GrantRole",
     "MergeCauses",
     "MoveDeadLetters",
     "NoteCause",
@@ -63,12 +76,14 @@ __all__ = [
     "PauseRepair",
     "PlanRepair",
     "Purge",
+    "RemovePerson",
     "RemoveRule",
     "Restore",
     "Resubmit",
     "ResumeQueue",
     "ResumeRepair",
     "ResumeSession",
+    "RevokeToken",
     "SetBreaker",
     "SetStatus",
     "SplitCause",
@@ -76,5 +91,6 @@ __all__ = [
     "UpdateQueue",
     "UpdateSubscription",
     "UpdateTopic",
+    "WithdrawRole",
     "opposite_of",
 ]

@@ -23,6 +23,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     permission: ClassVar[Permission]
     #: What it is called over HTTP, such as "create_queue".
     command_name: ClassVar[str]
+    #: Whether the answer has a secret, which is not kept, so that it cannot be run under a key.
+    shown_once: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
+from lazaretto.commands.access_commands import (
+    CreateLink,
+    CreateToken,
+    EndSessions,
+    GrantRole,
+    RemovePerson,
+    RevokeToken,
+    WithdrawRole,
+)
 from lazaretto.commands.command import Command
 from lazaretto.commands.entity_commands import (
     AddRule,
@@ -67,7 +76,8 @@ _ALL: Final[Sequence[type[Command]]] = (
     UpdateSubscription, DeleteSubscription, AddRule, RemoveRule, SetStatus, ResumeQueue, ResumeSession,
     SetBreaker, Resubmit, MoveDeadLetters, Purge, Restore, DeletePurged, MergeCauses, SplitCause, NoteCause,
     AcknowledgeCause, PlanRepair, CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair,
-    UndoRepair, PaceRepair,
+    UndoRepair, PaceRepair, GrantRole, WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken,
+    CreateLink,
 )  # fmt: skip
 
 
@@ -118,8 +128,13 @@ class CommandDesk:
             raise InvalidOption(f"expected a command, got {shown(command)}")
         if idempotency_key is not None:
             text("idempotency_key", idempotency_key, _LONGEST_KEY)
+            if command.shown_once:
+                raise NotAllowed("expected no idempotency key: the answer has a secret, which is shown once")
         who = acting(actor)
-        told = msgspec.json.encode((command.command_name, command))
+        try:
+            told = msgspec.json.encode((command.command_name, command))
+        except UnicodeEncodeError:
+            raise InvalidOption(f"expected valid Unicode, got a lone surrogate in {shown(command)}") from None
         digest = hashlib.blake2b(told, digest_size=16).digest()
         broker = copy.copy(cast("Broker", self))
         broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lazaretto.commands.access_commands import GrantRole, WithdrawRole
 from lazaretto.commands.command import Command
 from lazaretto.commands.entity_commands import SetStatus, UpdateQueue, UpdateSubscription, UpdateTopic
 from lazaretto.commands.letter_commands import (
@@ -90,6 +91,10 @@ def _repair(make: type[CancelRepair | UndoRepair | ResumeRepair | PauseRepair]) 
     return lambda path, detail: make(name=detail["repair"])
 
 
+def _granting(make: type[GrantRole | WithdrawRole]) -> Callable[[str, Detail], Command | None]:
+    return lambda path, detail: make(person=detail["person"], role=detail["role"], queue=detail["pattern"])
+
+
 _OPPOSITES: Final[Mapping[str, Callable[[str, Detail], Command | None]]] = {
     "update": _update,
     "status": _status,
@@ -97,6 +102,8 @@ _OPPOSITES: Final[Mapping[str, Callable[[str, Detail], Command | None]]] = {
     "acknowledge_cause": _acknowledge,
     "purge": _letters(Restore),
     "restore": _letters(Purge),
+    "access: grant": _granting(WithdrawRole),
+    "access: withdraw": _granting(GrantRole),
     "repair: plan": _repair(CancelRepair),
     "repair: apply": _repair(UndoRepair),
     "repair: pause": _repair(ResumeRepair),

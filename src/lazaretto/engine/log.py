@@ -30,11 +30,26 @@ def actor_name() -> str:
         return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
+class Actor(str):
+    """An actor's name that knows where the actor is: `origin`, such as an address."""
+
+    __slots__ = ("origin",)
+    origin: str
+
+    @classmethod
+    def at(cls, name: str, origin: str) -> Actor:
+        """Return a name with an origin."""
+        made = cls(name)
+        made.origin = origin
+        return made
+
+
 def acting(given: object) -> str:
     """Return the actor for the audit log: the given name, or the user of this process."""
     if given is None or (isinstance(given, str) and not given):
         return actor_name()
-    return text("actor", given, LONGEST_ACTOR)
+    name = text("actor", given, LONGEST_ACTOR)
+    return Actor.at(name, given.origin) if isinstance(given, Actor) else name
 
 
 #: Every kind of event, and the contents of its detail.
@@ -146,7 +161,10 @@ def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None =
 
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:
-    """Write an entry of the audit log."""
+    """Write an entry of the audit log. `detail`: besides, "origin" where the actor has one."""
+    if isinstance(actor, Actor):
+        detail["origin"] = actor.origin
+        actor = str(actor)
     tx.history.insert_audit(actor, action, queue, msgspec.json.encode(detail).decode())
 
 

@@ -40,5 +40,5 @@ class Once(Operation[bytes]):
         if isinstance(answer, Again):
             return answer
         told = self.encode(answer)
-        tx.commands.keep(CommandRecord(self.key, self.actor, self.digest, told, tx.now))
+        tx.commands.keep(CommandRecord(self.key, str(self.actor), self.digest, told, tx.now))
         return told

@@ -193,6 +193,7 @@ class CleanUp(Operation[bool]):
         more = tx.queues.remove_deleted(self.limit)
         more = tx.repairs.forget(tx.now - HISTORY) or more
         more = tx.commands.forget(tx.now - KEPT, self.limit) or more
+        more = tx.access.forget(tx.now, self.limit) or more
         more = sweep_purged(tx, self.limit) or more
         for span, minutes in SPANS.items():
             before = start_of(tx.now, minutes) - KEPT_RATES[span] * minutes

@@ -1,7 +1,7 @@
 """The HTTP API: everything that Python and the command can do, for any language."""
 
-from lazaretto.web.access import Access, Grant, Identity, Role
+from lazaretto.web.access import Access, Grant, Identity, Proxies, Role
 from lazaretto.web.app import web_app
 from lazaretto.web.server import WebServer, open_web
 
-__all__ = ["Access", "Grant", "Identity", "Role", "WebServer", "open_web", "web_app"]
+__all__ = ["Access", "Grant", "Identity", "Proxies", "Role", "WebServer", "open_web", "web_app"]

@@ -1,70 +1,54 @@
-"""Who may do what over HTTP: roles, granted for the queues that a pattern names. Pure."""
+"""Who asks over HTTP, what they may do, and whom a server takes for whom without asking the store. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import fnmatch
-import hashlib
 import hmac
-from collections.abc import Iterable
+import ipaddress
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lazaretto.model.entities import EntityPath
+from starlette.datastructures import Headers
+
+from lazaretto.engine.access import digest_of
+from lazaretto.engine.log import Actor
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import shown
+from lazaretto.model.grants import GROUP, LONGEST_PERSON, ROLES, Grant, Role, may
 from lazaretto.model.permissions import Permission
 from lazaretto.web.refusals import NotAuthenticated, NotPermitted
 
+__all__ = ["ROLES", "Access", "Grant", "Identity", "Proxies", "Role"]
 
-class Role(enum.StrEnum):
-    """A set of permissions that can be granted."""
-
-    VIEWER = "viewer"
-    CLIENT = "client"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-#: What each role may do.
-ROLES: Final = {
-    Role.VIEWER: frozenset({Permission.SEE}),
-    Role.CLIENT: frozenset({Permission.READ_BODIES, Permission.SEND, Permission.RECEIVE}),
-    Role.OPERATOR: frozenset({Permission.SEE, Permission.READ_BODIES, Permission.OPERATE}),
-    Role.ADMIN: frozenset(Permission),
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Grant:
-    """A role on the entities whose path a pattern matches, such as `shop/*`; `*` means all.
-
-    Paths are compared without case, as entities are found.
-    """
-
-    role: Role
-    pattern: str = "*"
-
-    def covers(self, path: str | None) -> bool:
-        """Return whether it holds for an entity; None: for all of them. Raises InvalidPath."""
-        if self.pattern == "*":
-            return True
-        return path is not None and fnmatch.fnmatchcase(_entity_of(path), self.pattern.lower())
-
-
-def _entity_of(path: str) -> str:
-    """Return the queue or topic that a path is of, in lower case: without subqueue and subscription."""
-    return EntityPath.parse(path).queue.lower().partition("/subscriptions/")[0]
+#: The most groups of a person that a proxy names.
+_MOST_GROUPS: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody, by name, and what was granted."""
+    """Somebody, by name, and what was granted.
+
+    `origin`: the address that the request came from. `csrf`: what each change by a session in a browser must
+    repeat; None: the request was not made with a session's cookie.
+    """
 
     name: str
     grants: tuple[Grant, ...]
+    origin: str = ""
+    csrf: str | None = None
+
+    @property
+    def actor(self) -> str:
+        """The name for the audit log, with the origin."""
+        return Actor.at(self.name, self.origin) if self.origin else self.name
 
     def may(self, permission: Permission, path: str | None) -> bool:
         """Return whether a permission was granted on an entity; None: on all of them."""
-        return any(permission in ROLES[grant.role] and grant.covers(path) for grant in self.grants)
+        return may(self.grants, permission, path)
+
+    def may_anywhere(self, permission: Permission) -> bool:
+        """Return whether a permission was granted on something."""
+        return any(permission in ROLES[grant.role] for grant in self.grants)
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless a permission was granted on an entity; None: on all of them."""
@@ -74,34 +58,94 @@ class Identity:
 
     def require_anywhere(self, permission: Permission) -> None:
         """Raise NotPermitted unless a permission was granted on something."""
-        if not any(permission in ROLES[grant.role] for grant in self.grants):
+        if not self.may_anywhere(permission):
             raise NotPermitted(f"expected somebody with {permission.value!r}, got {self.name!r}")
 
 
-class Access:
-    """Identities by their tokens, of which only hashes are kept. `anonymous`: who comes without one."""
+class Proxies:
+    """Proxies in front of the server that say who asks: from other addresses their headers mean nothing.
+
+    `networks`: where they are, such as "127.0.0.1" or "10.0.0.0/8". `user`: the header with a person's name;
+    `groups`: that with the names of groups, between commas. Raises InvalidOption.
+    """
 
     def __init__(
-        self, tokens: Iterable[tuple[str, Identity]] = (), anonymous: Identity | None = None
+        self, networks: Iterable[str], user: str = "X-Forwarded-User", groups: str = "X-Forwarded-Groups"
     ) -> None:
-        self._identities = {hash_of(token): identity for token, identity in tokens}
-        self._anonymous = anonymous
+        try:
+            self._networks = [ipaddress.ip_network(network) for network in networks]
+        except ValueError as error:
+            raise InvalidOption(f"expected the address or network of a proxy: {error}") from None
+        for header in (user, groups):
+            if not header.replace("-", "").isalnum() or not header.isascii():
+                raise InvalidOption(f"expected the name of a header, got {shown(header)}")
+        self._user, self._groups = user, groups
 
-    def identify(self, authorization: str | None) -> Identity:
-        """Return whom the header `Authorization` names. Raises NotAuthenticated."""
-        if authorization is None:
-            if self._anonymous is None:
-                raise NotAuthenticated
-            return self._anonymous
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            wanted = hash_of(token.strip())
-            for known, identity in self._identities.items():
-                if hmac.compare_digest(known, wanted):
-                    return identity
-        raise NotAuthenticated("expected a token that the server knows, got another")
+    def trusts(self, peer: str) -> bool:
+        """Return whether an address is that of a proxy."""
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def address_of(self, peer: str, headers: Headers) -> str:
+        """Return where a request comes from: as the last proxy says, if the peer is one."""
+        hops = [hop.strip() for line in headers.getlist("x-forwarded-for") for hop in line.split(",")]
+        while self.trusts(peer) and hops:
+            peer = hops.pop()
+        try:
+            return str(ipaddress.ip_address(peer))
+        except ValueError:
+            return ""
+
+    def names_of(self, peer: str, headers: Headers) -> list[str]:
+        """Return the person whom a proxy names, and the person's groups; nobody: an empty list."""
+        if not self.trusts(peer):
+            return []
+        given = headers.getlist(self._user)
+        if len(given) > 1:
+            raise NotAuthenticated(f"expected one header {self._user}, got several")
+        name = given[0].strip() if given else ""
+        if not name:
+            return []
+        # Nobody is let in under the name of a group.
+        if name.startswith(GROUP) or len(name) > LONGEST_PERSON or not name.isprintable():
+            raise NotAuthenticated("expected the name of a person from the proxy, got another text")
+        groups = [group.strip() for line in headers.getlist(self._groups) for group in line.split(",")]
+        return [name, *(f"{GROUP}{group}" for group in groups[:_MOST_GROUPS] if group)]
 
 
-def hash_of(token: str) -> bytes:
-    """Return what is kept of a token. Tokens are random, so a quick hash is enough."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+class Access:
+    """Whom a server takes for whom, besides the people in the store.
+
+    `tokens`: identities by their tokens, of which only hashes are kept. `anonymous`: who comes without any.
+    `proxies`: who may name people in a header. `secure`: whether browsers reach the server over TLS: then
+    cookies are kept from anything else.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[tuple[str, Identity]] = (),
+        anonymous: Identity | None = None,
+        *,
+        proxies: Proxies | None = None,
+        secure: bool = False,
+    ) -> None:
+        self._identities = [(digest_of(token), identity) for token, identity in tokens]
+        self.anonymous = anonymous
+        self.proxies = proxies
+        self.secure = secure
+
+    def by_token(self, token: str) -> Identity | None:
+        """Return whom one of the server's own tokens stands for."""
+        wanted = digest_of(token)
+        for known, identity in self._identities:
+            if hmac.compare_digest(known, wanted):
+                return identity
+        return None
+
+
+def all_grants(names: Sequence[str], granted: Iterable[tuple[Grant, ...]]) -> Identity:
+    """Return the identity of a person with everything that was granted to the person and the groups."""
+    return Identity(names[0], tuple(dict.fromkeys(grant for grants in granted for grant in grants)))

@@ -19,9 +19,11 @@ from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
+from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.json import json_of
+from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
-from lazaretto.web.origin import check_host, check_origin
+from lazaretto.web.origin import check_host
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
@@ -52,19 +54,23 @@ def web_app(
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
     site reaches a server on the same machine.
     """
-    names = frozenset(name.lower() for name in host_names)
-
+    door = AccessDoor(broker, access, host_names)
     ending = Ending()
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, Call(broker, _NOBODY, request, ending), access, names)
+            return await _answered(request, route, Call(broker, _NOBODY, request, ending), door)
 
         return answer
 
     async def describe(request: Request) -> Response:
-        check_host(request.headers.get("host"), names)
+        check_host(request.headers.get("host"), door.host_names)
         return Response(json_of(document(PREFIX)), media_type="application/json")
+
+    async def tell_me(request: Request) -> Response:
+        who = await door.admit(request)
+        told = {"name": who.name, "grants": who.grants, "csrf": who.csrf}
+        return Response(json_of(told), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def live(request: Request) -> Response:
         return Response(b"ok\n", media_type="text/plain")
@@ -79,6 +85,8 @@ def web_app(
         # Where Prometheus looks.
         *(Place("/metrics", endpoint(one)) for one in ROUTES if one.path == "/metrics"),
         Place("/openapi.json", describe),
+        Place(f"{PREFIX}/access/me", tell_me),
+        *login_places(door),
         Place("/healthz", live),
         Place("/readyz", ready),
     ]
@@ -91,17 +99,14 @@ def web_app(
         },
     )
     app.state.ending = ending
+    app.state.door = door
     return app
 
 
-async def _answered(
-    request: Request, route: Route, call: Call, access: Access, names: frozenset[str]
-) -> Response:
+async def _answered(request: Request, route: Route, call: Call, door: AccessDoor) -> Response:
     began, number = time.perf_counter(), f"{_RUN}-{next(_numbers):x}"
     try:
-        check_host(request.headers.get("host"), names)
-        check_origin(request.method, request.headers)
-        call.identity = access.identify(request.headers.get("authorization"))
+        call.identity = await door.admit(request)
         found = await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route)
     except LazarettoError as error:

@@ -8,7 +8,7 @@ from typing import Final
 from lazaretto.web.refusals import HttpError
 
 #: Methods that change nothing.
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_host(given: str | None, names: Set[str]) -> None:
@@ -20,12 +20,12 @@ def check_host(given: str | None, names: Set[str]) -> None:
         raise HttpError("wrong_host", "expected the name of this host in Host, got another")
 
 
-def check_origin(method: str, headers: Mapping[str, str]) -> None:
+def check_origin(method: str, headers: Mapping[str, str], *, from_browser: bool = False) -> None:
     """Raise HttpError for a request that changes something and that another site's page has made.
 
-    Programs send neither header; browsers send at least one with such requests.
+    Programs send neither header; browsers send at least one with such requests: `from_browser` demands it.
     """
-    if method in _SAFE:
+    if method in SAFE:
         return
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
@@ -33,6 +33,6 @@ def check_origin(method: str, headers: Mapping[str, str]) -> None:
     elif origin is not None:
         same = origin.partition("://")[2].lower() == (headers.get("host") or "").lower()
     else:
-        same = True
+        same = not from_browser
     if not same:
         raise HttpError("cross_site", "expected a request of this site's own page, got one of another site")

@@ -31,6 +31,8 @@ STATUSES: Final[Mapping[str, int]] = {
     "message_not_found": 404,
     "conversation_not_found": 404,
     "repair_not_found": 404,
+    "person_not_found": 404,
+    "token_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
     "not_allowed": 409,

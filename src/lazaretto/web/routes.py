@@ -100,7 +100,7 @@ class Call:
 
     @property
     def actor(self) -> str:
-        return self.identity.name
+        return self.identity.actor
 
 
 Handler = Callable[..., Awaitable[Any]]

@@ -51,7 +51,7 @@ async def open_web(
     app = web_app(broker, access, host_names=("localhost", "127.0.0.1", "[::1]", *host_names))
     listening = _listen(host, port)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", server_header=False,
+        app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
         timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
     )  # fmt: skip
     server = uvicorn.Server(config)

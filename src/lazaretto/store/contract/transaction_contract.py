@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.store.contract.access_contract import StoredAccess
 from lazaretto.store.contract.cause_contract import StoredCauses
 from lazaretto.store.contract.claim_contract import StoredClaims
 from lazaretto.store.contract.command_contract import StoredCommands
@@ -105,6 +106,11 @@ class Transaction(Protocol):
     @property
     def commands(self) -> StoredCommands:
         """Operations on commands that were run under an idempotency key."""
+        ...
+
+    @property
+    def access(self) -> StoredAccess:
+        """Operations on people and their secrets."""
         ...
 
     @property

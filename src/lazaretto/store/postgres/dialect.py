@@ -83,6 +83,7 @@ def queries_in(schema: str) -> dict[str, Query]:
         ("lazaretto.store.sql", "listings.sql"),
         ("lazaretto.store.sql", "overview.sql"),
         ("lazaretto.store.sql", "rates.sql"),
+        ("lazaretto.store.sql", "access.sql"),
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

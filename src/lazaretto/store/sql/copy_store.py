@@ -59,6 +59,8 @@ TABLES = (
     Table("lazaretto_repair_items", ("repair", "key")),
     Table("lazaretto_repair_originals", ("repair", "key")),
     Table("lazaretto_commands", ("key",)),
+    Table("lazaretto_people", ("name",)),
+    Table("lazaretto_secrets", ("id",), only="kind = 'token'"),
     Table("lazaretto_events", ("position",)),
     Table("lazaretto_audit", ("position",)),
     Table("lazaretto_consumers", ("queue_id", "consumer")),

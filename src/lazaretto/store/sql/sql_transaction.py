@@ -29,6 +29,7 @@ from lazaretto.store.contract.records import (
     QueueRecord,
 )
 from lazaretto.store.contract.transaction_contract import Again
+from lazaretto.store.sql.access_tables import AccessTables
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
@@ -88,6 +89,7 @@ class SqlTransaction:
         self.history = HistoryTables(context, self.causes)
         self.repairs = RepairTables(context, self.causes, self.history)
         self.commands = CommandTables(context)
+        self.access = AccessTables(context)
         self.listings = ListingTables(context, self.history)
         self.overview = OverviewTables(context)
 

@@ -45,6 +45,7 @@ QUERIES = {
         ("lazaretto.store.sql", "listings.sql"),
         ("lazaretto.store.sql", "overview.sql"),
         ("lazaretto.store.sql", "rates.sql"),
+        ("lazaretto.store.sql", "access.sql"),
         words=_WORDS,
     ).items()
 }

@@ -1,7 +1,17 @@
 """The routes of the API, one module a resource. Importing it fills the table of routes."""
 
 from lazaretto.web.api import messages  # isort: skip
-from lazaretto.web.api import causes, changes, dead_letters, entities, events, metrics, repairs, standing
+from lazaretto.web.api import (
+    causes,
+    changes,
+    dead_letters,
+    entities,
+    events,
+    metrics,
+    people,
+    repairs,
+    standing,
+)
 
 #: Routes are tried in this order, so what is asked for most comes first.
-MODULES = (messages, entities, dead_letters, causes, repairs, standing, events, changes, metrics)
+MODULES = (messages, entities, dead_letters, causes, repairs, standing, events, changes, metrics, people)

@@ -17,7 +17,7 @@ def _runs(name: str, kind: type[Command]) -> Handler:
             call.require(permission, path)
         key = call.request.headers.get("idempotency-key")
         # Keys of one client are not those of another.
-        mine = None if key is None else f"{call.actor}:{key}"
+        mine = None if key is None else f"{call.identity.name}:{key}"
         return await call.broker.run(body, actor=call.actor, idempotency_key=mine)
 
     run.__name__, run.__doc__ = f"run_{name}", kind.__doc__

@@ -1,0 +1,28 @@
+"""Who may do what, in the store: people, groups, tokens and sessions. Commands change it."""
+
+from __future__ import annotations
+
+from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
+from lazaretto.engine.maintenance import look
+from lazaretto.model.grants import person_name
+from lazaretto.store.contract.store_contract import Store
+
+
+class AccessDesk:
+    """Lists people and what stands for them."""
+
+    _store: Store
+
+    def people(self) -> list[Person]:
+        """Return the people and groups that were granted something, by name."""
+        return look(self._store, find_people)
+
+    def tokens(self, person: str | None = None) -> list[Token]:
+        """Return the tokens of a person or of all, the latest first."""
+        name = None if person is None else person_name(person)
+        return look(self._store, lambda tx: find_tokens(tx, TOKEN, name))
+
+    def browser_sessions(self, person: str | None = None) -> list[Token]:
+        """Return the sessions of a person or of all in browsers, the latest first."""
+        name = None if person is None else person_name(person)
+        return look(self._store, lambda tx: find_tokens(tx, SESSION, name))

@@ -1,0 +1,53 @@
+"""Asks the store, on an event loop, whom a secret stands for; opens and ends sessions of browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.aio.driver import Driver
+from lazaretto.engine.access import (
+    CloseSession,
+    MadeSecret,
+    NoteSeen,
+    OpenSession,
+    Visitor,
+    find_visitor,
+    grants_of,
+)
+from lazaretto.model.grants import Grant
+from lazaretto.store.contract.store_contract import Store
+
+
+class Visits:
+    """Who comes to a server of a broker."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        inner: Any = broker
+        self._store: Store = inner._inner._store
+        self._driver: Driver = inner._driver
+
+    async def find(self, secret: str, kind: str) -> Visitor | None:
+        """Return whom a secret stands for, and note that it was used; None if it is not known."""
+        found: Visitor | None = await self._driver.call(
+            self._store.read, lambda tx: find_visitor(tx, secret, kind)
+        )
+        if found is not None and found.stale:
+            await self._driver.call(self._store.run, NoteSeen(found.id))
+        return found
+
+    async def grants(self, names: Sequence[str]) -> list[tuple[Grant, ...]]:
+        """Return what was granted to each of several people and groups."""
+        found: list[tuple[Grant, ...]] = await self._driver.call(
+            self._store.read, lambda tx: [grants_of(tx, name) for name in names]
+        )
+        return found
+
+    async def open_session(self, secret: str, former: str | None, address: str) -> MadeSecret | None:
+        """Open a session for whoever has a token or a link's code. See OpenSession."""
+        return await self._driver.call(self._store.run, OpenSession(secret, former, address))
+
+    async def close_session(self, session: str) -> None:
+        """End a session."""
+        await self._driver.call(self._store.run, CloseSession(session))

@@ -1,0 +1,185 @@
+"""`lazaretto access`: who may do what over HTTP and in the console, and the tokens that stand for them."""
+
+from __future__ import annotations
+
+import urllib.parse
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import CallOptions, YesOption, confirm, confirm_deletion
+from lazaretto.cli.command import Group
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import future
+from lazaretto.commands.access_commands import (
+    CreateLink,
+    CreateToken,
+    EndSessions,
+    GrantRole,
+    RemovePerson,
+    RevokeToken,
+    WithdrawRole,
+)
+from lazaretto.engine.access import Person, Token
+from lazaretto.model.grants import Role
+
+commands = Group()
+access = commands.group("access")
+people = access.group("person", "List people and groups, and remove them.")
+tokens = access.group("token", "Create, list and revoke tokens.")
+sessions = access.group("session", "List and end the sessions of browsers.")
+
+PersonArgument = Annotated[
+    str,
+    typer.Argument(metavar="PERSON", help="Name of the person; of a group: group:NAME.", show_default=False),
+]
+RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help="Role.", show_default=False)]
+QueueOption = Annotated[
+    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
+]
+OfPersonOption = Annotated[
+    str | None, typer.Option("--person", metavar="PERSON", help="Only of this person.", show_default=False)
+]
+_COLUMNS = ("id", "person", "for", "created", "expires", "last used")
+
+
+def _granted(person: Any) -> str:
+    return ", ".join(
+        f"{grant.role.value}" + ("" if grant.pattern == "*" else f" on {grant.pattern}")
+        for grant in person.grants
+    )
+
+
+def _token_row(token: Token) -> tuple[object, ...]:
+    times = (token.created, token.expires, token.seen)
+    return (token.id, token.person, token.label, *map(output.shown_time, times))
+
+
+@access.command("grant")
+def grant(call: CallOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
+    """Grant a role to a person or group.
+
+    Roles: viewer sees names, counts, causes, errors; reader also bodies; client sends and receives; operator
+    looks after dead letters, sessions, breakers; admin may do everything.
+    """
+    with call.broker() as broker:
+        found = broker.run(GrantRole(person=person, role=role.value, queue=queue))
+    call.print(found, f"granted {role.value} on {queue} to {person}")
+
+
+@access.command("withdraw")
+def withdraw(call: CallOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
+    """Withdraw a role, as it was granted."""
+    with call.broker() as broker:
+        found = broker.run(WithdrawRole(person=person, role=role.value, queue=queue))
+    call.print(found, f"withdrew {role.value} on {queue} from {person}")
+
+
+@access.command("link")
+def link(
+    call: CallOptions,
+    person: Annotated[
+        str | None,
+        typer.Argument(metavar="[PERSON]", help="Who logs in.  [default: you, as admin]", show_default=False),
+    ] = None,
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="Address of the server.")
+    ] = "http://localhost:8080",
+) -> None:
+    """Print a link that logs a browser in once, within a minute."""
+    with call.broker() as broker:
+        made = broker.run(CreateLink(person=person))
+    found = {"person": made["person"], "url": login_url(url, made["secret"]), "expires": made["expires"]}
+    call.print(found, found["url"])
+
+
+def login_url(server: str, code: str) -> str:
+    """Return the address that logs a browser in."""
+    return f"{server.rstrip('/')}/login?code={urllib.parse.quote(code)}"
+
+
+@people.command("list")
+def list_people(call: ListingOptions) -> None:
+    """List people and groups with their roles."""
+
+    def row(person: Person) -> tuple[object, ...]:
+        return person.name, _granted(person), output.shown_time(person.created)
+
+    with call.broker() as broker:
+        call.print_all(broker.people(), ("person", "roles", "since"), row, "nobody was granted a role")
+
+
+@people.command("remove")
+def remove(call: CallOptions, person: PersonArgument, yes: YesOption = False) -> None:
+    """Remove a person with all roles, tokens and sessions."""
+    with call.broker() as broker:
+        confirm(f"removing {person}", "removed", f"Remove {person} with all tokens?", yes)
+        count = broker.run(RemovePerson(person=person))
+    found = {"person": person, "secrets": count}
+    call.print(found, f"removed {person} and {output.plural(count, 'token or session')}")
+
+
+@tokens.command("create")
+def create_token(
+    call: CallOptions,
+    person: PersonArgument,
+    label: Annotated[str, typer.Option("--for", metavar="TEXT", help="What the token is for.")] = "",
+    expires: Annotated[
+        datetime | None,
+        typer.Option(
+            "--expires",
+            parser=future,
+            metavar="TIME",
+            help="When it ends: 90d, or a time.  [default: never]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make a token for a person, and print it.
+
+    It is shown only now: the store keeps its hash. What it may do is what was granted to the person.
+    """
+    with call.broker() as broker:
+        made = broker.run(CreateToken(person=person, label=label, expires=expires))
+    call.print(made, made["secret"])
+
+
+@tokens.command("list")
+def list_tokens(call: ListingOptions, person: OfPersonOption = None) -> None:
+    """List tokens, and when each was last used, to the hour."""
+    with call.broker() as broker:
+        call.print_all(broker.tokens(person), _COLUMNS, _token_row, "no tokens", spare=("created",))
+
+
+@tokens.command("revoke")
+def revoke(
+    call: CallOptions,
+    token: Annotated[str, typer.Argument(metavar="ID", help="ID of the token.", show_default=False)],
+    yes: YesOption = False,
+) -> None:
+    """Revoke a token by its ID.
+
+    The next request with it is refused, and the sessions of its person end.
+    """
+    with call.broker() as broker:
+        confirm_deletion(f"token {token}", yes)
+        person = broker.run(RevokeToken(id=token))
+    call.print({"id": token, "person": person}, f"revoked {token} of {person}")
+
+
+@sessions.command("list")
+def list_sessions(call: ListingOptions, person: OfPersonOption = None) -> None:
+    """List the sessions of browsers."""
+    columns = ("id", "person", "address", *_COLUMNS[3:])
+    with call.broker() as broker:
+        call.print_all(broker.browser_sessions(person), columns, _token_row, "no sessions")
+
+
+@sessions.command("end")
+def end_sessions(call: CallOptions, person: PersonArgument) -> None:
+    """End all sessions of a person."""
+    with call.broker() as broker:
+        count = broker.run(EndSessions(person=person))
+    call.print({"person": person, "sessions": count}, f"ended {output.plural(count, 'session')} of {person}")

@@ -1,0 +1,114 @@
+"""Changes of who may do what: roles, tokens, sessions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from lazaretto.commands.command import Administering
+from lazaretto.engine.access import (
+    ChangeGrants,
+)
+from lazaretto.engine.access import (
+    CreateLink as MakeLink,
+)
+from lazaretto.engine.access import (
+    CreateToken as MakeToken,
+)
+from lazaretto.engine.access import (
+    EndSessions as EndAll,
+)
+from lazaretto.engine.access import (
+    RemovePerson as Remove,
+)
+from lazaretto.engine.access import (
+    RevokeToken as Revoke,
+)
+from lazaretto.model.checks import moment, text
+from lazaretto.model.grants import Grant, Role, checked_grant, person_name
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+#: The most characters of what a token is for, and of an id.
+_LONGEST_LABEL: Final = 200
+
+
+class OfPerson(Administering, frozen=True, kw_only=True):
+    """A change of what somebody may do. A name that begins with `group:` is that of a group."""
+
+    person: str
+
+
+class GrantRole(OfPerson, frozen=True, kw_only=True):
+    """Grant a role to a person or group, on the entities that a pattern matches."""
+
+    role: str
+    queue: str = "*"
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        grant = checked_grant(self.role, self.queue)
+        broker._store.run(ChangeGrants(person_name(self.person), grant, actor))
+
+
+class WithdrawRole(OfPerson, frozen=True, kw_only=True):
+    """Withdraw a role that was granted."""
+
+    role: str
+    queue: str = "*"
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        grant = checked_grant(self.role, self.queue)
+        broker._store.run(ChangeGrants(person_name(self.person), grant, actor, withdraw=True))
+
+
+class RemovePerson(OfPerson, frozen=True, kw_only=True):
+    """Remove a person with all roles, tokens and sessions; the answer is how many secrets these were."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker._store.run(Remove(person_name(self.person), actor))
+
+
+class EndSessions(OfPerson, frozen=True, kw_only=True):
+    """End all sessions of a person in browsers; the answer is how many these were."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker._store.run(EndAll(person_name(self.person), actor))
+
+
+class CreateToken(OfPerson, frozen=True, kw_only=True):
+    """Make a token that stands for a person. The answer has its secret, which is shown only now."""
+
+    shown_once: ClassVar[bool] = True
+    label: str = ""
+    expires: datetime | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        label = text("label", self.label, _LONGEST_LABEL) if self.label else ""
+        expires = moment("expires", self.expires)
+        broker._store.run(MakeToken(person_name(self.person), label, expires, actor))
+
+
+class RevokeToken(Administering, frozen=True, kw_only=True):
+    """Delete a token by its id, with the sessions of its person; or one session by its id."""
+
+    id: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker._store.run(Revoke(text("id", self.id, _LONGEST_LABEL), actor))
+
+
+class CreateLink(Administering, frozen=True, kw_only=True):
+    """Make the secret of a link that opens one session within a minute.
+
+    `person`: whose session; null: that of whoever asks, who may do everything in it.
+    """
+
+    shown_once: ClassVar[bool] = True
+    person: str | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        if self.person is None:
+            broker._store.run(MakeLink(str(actor), actor, (Grant(Role.ADMIN),)))
+        else:
+            broker._store.run(MakeLink(person_name(self.person), actor))

@@ -1,0 +1,77 @@
+"""Access in the store: people with what they were granted, and their secrets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class PersonRecord(msgspec.Struct, frozen=True):
+    """Somebody, by name, or a group. `grants`: as JSON; `created`: in microseconds."""
+
+    name: str
+    grants: str
+    created: int
+
+
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A secret that stands for a person: a token, a browser's session, or a link that is used once.
+
+    `digest`: the hash of the secret, which is not kept. `grants`: as JSON, in place of the person's; None:
+    the person's. `label`: what a token is for; where a session came from. Times are in microseconds.
+    """
+
+    id: str
+    kind: str
+    person: str
+    digest: bytes
+    grants: str | None
+    label: str
+    created: int
+    expires: int | None
+    seen: int | None
+
+
+class StoredAccess(Protocol):
+    """Operations on people and their secrets within one commit."""
+
+    def person(self, name: str) -> PersonRecord | None:
+        """Return a person."""
+        ...
+
+    def people(self) -> list[PersonRecord]:
+        """Return all people, by name."""
+        ...
+
+    def save_person(self, person: PersonRecord) -> None:
+        """Keep a person, in place of one with the same name."""
+        ...
+
+    def delete_person(self, name: str) -> bool:
+        """Delete a person; return whether there was one. Their secrets stay."""
+        ...
+
+    def secret(self, id_: str) -> SecretRecord | None:
+        """Return a secret."""
+        ...
+
+    def secrets(self, kind: str, person: str | None) -> list[SecretRecord]:
+        """Return all secrets of a kind, or those of a person, the latest first."""
+        ...
+
+    def save_secret(self, secret: SecretRecord) -> None:
+        """Keep a new secret, or when it was last seen."""
+        ...
+
+    def delete_secret(self, id_: str) -> bool:
+        """Delete a secret; return whether there was one."""
+        ...
+
+    def delete_secrets(self, person: str, kind: str | None) -> int:
+        """Delete the secrets of a person, or those of a kind; return how many."""
+        ...
+
+    def forget(self, before: int, limit: int) -> bool:
+        """Delete secrets that expired before a time; return whether there may be more."""
+        ...

@@ -1,0 +1,45 @@
+"""Access in SQL: the part of a transaction for people and their secrets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lazaretto.store.contract.access_contract import PersonRecord, SecretRecord
+from lazaretto.store.sql.commit_context import Part
+
+
+class AccessTables(Part):
+    """What a transaction does with people and their secrets."""
+
+    def person(self, name: str) -> PersonRecord | None:
+        row = self._context.run("select_person", (name,)).fetchone()
+        return PersonRecord(*row) if row else None
+
+    def people(self) -> list[PersonRecord]:
+        return [PersonRecord(*row) for row in self._context.run("select_people")]
+
+    def save_person(self, person: PersonRecord) -> None:
+        self._context.run("save_person", msgspec.structs.asdict(person))
+
+    def delete_person(self, name: str) -> bool:
+        return bool(self._context.run("delete_person", (name,)).rowcount)
+
+    def secret(self, id_: str) -> SecretRecord | None:
+        row = self._context.run("select_secret", (id_,)).fetchone()
+        return SecretRecord(*row) if row else None
+
+    def secrets(self, kind: str, person: str | None) -> list[SecretRecord]:
+        rows = self._context.run("select_secrets", {"kind": kind, "person": person})
+        return [SecretRecord(*row) for row in rows]
+
+    def save_secret(self, secret: SecretRecord) -> None:
+        self._context.run("save_secret", msgspec.structs.asdict(secret))
+
+    def delete_secret(self, id_: str) -> bool:
+        return bool(self._context.run("delete_secret", (id_,)).rowcount)
+
+    def delete_secrets(self, person: str, kind: str | None) -> int:
+        return int(self._context.run("delete_secrets", {"person": person, "kind": kind}).rowcount)
+
+    def forget(self, before: int, limit: int) -> bool:
+        return bool(self._context.run("forget_secrets", (before, limit)).rowcount >= limit)

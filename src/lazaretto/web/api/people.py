@@ -1,0 +1,29 @@
+"""Who was granted what, and the tokens and sessions that stand for them, without their secrets."""
+
+from __future__ import annotations
+
+from lazaretto.engine.access import Person, Token
+from lazaretto.model.permissions import Permission
+from lazaretto.web.routes import Call, Query, route
+
+
+class OfPerson(Query):
+    person: str | None = None
+
+
+@route("GET", "/access/people", Permission.ADMINISTER)
+async def list_people(call: Call) -> list[Person]:
+    """List the people and groups that were granted something."""
+    return await call.broker.people()
+
+
+@route("GET", "/access/tokens", Permission.ADMINISTER)
+async def list_tokens(call: Call, query: OfPerson) -> list[Token]:
+    """List the tokens of a person or of all, the latest first."""
+    return await call.broker.tokens(query.person)
+
+
+@route("GET", "/access/sessions", Permission.ADMINISTER)
+async def list_browser_sessions(call: Call, query: OfPerson) -> list[Token]:
+    """List the sessions of a person or of all in browsers, the latest first."""
+    return await call.broker.browser_sessions(query.person)

@@ -1,0 +1,94 @@
+"""`lazaretto access`, and the link and proxies of `lazaretto serve`, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from cli_program import Program
+
+import lazaretto
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    path = tmp_path / "store.db"
+    with lazaretto.connect(path) as broker:
+        broker.create_queue("shop/orders")
+    return Program(path)
+
+
+def test_from_a_grant_to_its_end(program: Program) -> None:
+    program.ok("access", "grant", "ana", "operator", "--queue", "shop/*")
+    granted = program.ok("access", "grant", "group:ops", "admin", "--json").json
+    assert granted["grants"] == [{"role": "admin", "pattern": "*"}]
+    people = program.ok("access", "person", "list", "--csv").out.splitlines()
+    assert [line.partition(",20")[0] for line in people] == [
+        "person,roles,since", "ana,operator on shop/*", "group:ops,admin",
+    ]  # fmt: skip
+    secret = program.ok("access", "token", "create", "ana", "--for", "laptop", "--expires", "90d").out.strip()
+    made = program.ok("access", "token", "create", "ana", "--json").json
+    assert secret.startswith("lzt_")
+    (first, second) = program.ok("access", "token", "list", "--person", "ana", "--json").json
+    assert {first["id"], second["id"]} == {made["id"], secret.split("_")[1]}
+    assert secret not in program.ok("audit", "--json").out
+    program.fails(2, "usage", "access", "token", "revoke", made["id"])
+    program.ok("access", "token", "revoke", made["id"], "--yes")
+    program.fails(1, "token_not_found", "access", "token", "revoke", made["id"], "--yes")
+    program.ok("access", "withdraw", "ana", "operator", "--queue", "shop/*")
+    program.fails(1, "not_allowed", "access", "withdraw", "ana", "operator")
+    program.fails(1, "person_not_found", "access", "token", "create", "bob")
+    program.fails(2, "usage", "access", "grant", "ana", "god")
+    removed = program.ok("access", "person", "remove", "ana", "--yes", "--json").json
+    assert removed == {"person": "ana", "secrets": 1}
+    assert program.ok("access", "session", "end", "ana", "--json").json == {"person": "ana", "sessions": 0}
+    actions = {entry["action"] for entry in program.ok("audit", "--json").json}
+    assert actions == {
+        f"access: {verb}" for verb in ("grant", "withdraw", "token", "revoke", "remove", "end sessions")
+    }
+
+
+def test_the_links_of_a_server(program: Program) -> None:
+    """The server's own link, and one from another process."""
+    options = ("--http", "0", "--json", "--proxy", "127.0.0.1", "--origin", "https://queues.example.com")
+    with program.start("serve", *options) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            assert told["login_url"].startswith("https://queues.example.com/login?code=lzl_")
+            address = f"http://127.0.0.1:{told['http_port']}"
+            program.ok("access", "grant", "ana", "viewer")
+            link = program.ok("access", "link", "ana", "--url", address).out.strip()
+            with httpx.Client(base_url=address) as client:
+                for url in (link, told["login_url"].replace("https://queues.example.com", address)):
+                    answer = client.get(url, headers={"Host": "queues.example.com"})
+                    assert answer.status_code == 303, answer.text
+                    assert "__Host-lazaretto=lzs_" in answer.headers["set-cookie"]
+                answer = client.get("/api/v1/overview", headers={"X-Forwarded-User": "ana"})
+                assert answer.status_code == 200
+            sessions = program.ok("access", "session", "list", "--json").json
+            assert {one["label"] for one in sessions} == {"127.0.0.1"}
+            assert len(sessions) == 2
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--proxy", "everywhere"),
+        ("--proxy", "127.0.0.1", "--user-header", "a b"),
+        ("--origin", "queues.example.com"),
+        ("--origin", "https://queues.example.com/path"),
+    ],
+    ids=["network", "header", "no-scheme", "path"],
+)
+def test_what_a_server_refuses(program: Program, options: tuple[str, ...]) -> None:
+    result = program("serve", "--http", "0", *options)
+    assert result.code == 2
+    assert result.err.startswith("error[")

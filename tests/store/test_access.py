@@ -1,0 +1,274 @@
+"""Who may do what: roles, tokens, links and sessions, in both stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lazaretto import (
+    Broker,
+    Grant,
+    InvalidOption,
+    ManualClock,
+    NotAllowed,
+    PersonNotFound,
+    Role,
+    TokenNotFound,
+)
+from lazaretto import commands as c
+from lazaretto.broker import store_of
+from lazaretto.commands import opposite_of
+from lazaretto.engine.access import (
+    LINK,
+    SESSION,
+    TOKEN,
+    CloseSession,
+    NoteSeen,
+    OpenSession,
+    Visitor,
+    find_visitor,
+)
+from lazaretto.engine.log import Actor
+from lazaretto.engine.timers import CleanUp
+
+
+def visitor(broker: Broker, secret: str, kind: str = TOKEN) -> Visitor | None:
+    return store_of(broker).read(lambda tx: find_visitor(tx, secret, kind))
+
+
+def token(broker: Broker, person: str = "ana", **given: object) -> str:
+    made: str = broker.run(c.CreateToken(person=person, **given))["secret"]  # type: ignore[arg-type]
+    return made
+
+
+def log_in(broker: Broker, secret: str, former: str | None = None) -> str | None:
+    made = store_of(broker).run(OpenSession(secret, former, "10.0.0.9"))
+    return None if made is None else made.secret
+
+
+@pytest.fixture
+def ana(broker: Broker) -> Broker:
+    broker.run(c.GrantRole(person="ana", role="operator", queue="shop/*"))
+    return broker
+
+
+class TestRoles:
+    """Granted and withdrawn, each with its entry in the audit log."""
+
+    def test_granted_and_withdrawn(self, ana: Broker) -> None:
+        ana.run(c.GrantRole(person="ana", role="viewer"))
+        (person,) = ana.people()
+        assert person.grants == (Grant(Role.OPERATOR, "shop/*"), Grant(Role.VIEWER))
+        ana.run(c.WithdrawRole(person="ana", role="operator", queue="shop/*"))
+        assert ana.people()[0].grants == (Grant(Role.VIEWER),)
+        withdrawn, granted, _ = ana.audit()
+        assert withdrawn.detail == {"person": "ana", "role": "operator", "pattern": "shop/*"}
+        assert granted.action == "access: grant"
+        opposite = opposite_of(withdrawn)
+        assert opposite is not None
+        ana.run(opposite)
+        assert Grant(Role.OPERATOR, "shop/*") in ana.people()[0].grants
+
+    def test_what_changes_nothing_is_refused(self, ana: Broker) -> None:
+        for command in (
+            c.GrantRole(person="ana", role="operator", queue="shop/*"),
+            c.WithdrawRole(person="ana", role="operator"),
+        ):
+            with pytest.raises(NotAllowed):
+                ana.run(command)
+        for unknown in (c.WithdrawRole(person="bob", role="viewer"), c.RemovePerson(person="bob")):
+            with pytest.raises(PersonNotFound):
+                ana.run(unknown)
+        assert len(ana.audit()) == 1
+
+    @pytest.mark.parametrize("person", ["", " ana", "a\nb", "a\u202eb", "x" * 201, "\ud800"], ids=ascii)
+    def test_names(self, broker: Broker, person: str) -> None:
+        with pytest.raises(InvalidOption):
+            broker.run(c.GrantRole(person=person, role="viewer"))
+        assert broker.people() == []
+
+    def test_a_role_that_is_none(self, broker: Broker) -> None:
+        with pytest.raises(InvalidOption, match="viewer"):
+            broker.run(c.GrantRole(person="ana", role="god"))
+
+    def test_the_audit_log_tells_where_the_actor_was(self, broker: Broker) -> None:
+        actor = Actor.at("root", "10.0.0.1")
+        broker.run(c.GrantRole(person="ana", role="viewer"), actor=actor, idempotency_key="k")
+        broker.run(c.GrantRole(person="ana", role="viewer"), actor="root", idempotency_key="k")
+        broker.create_queue("q")
+        broker.set_status("q", "disabled", actor=actor)
+        assert [(e.actor, e.detail.get("origin")) for e in broker.audit(actor="root")] == [
+            ("root", "10.0.0.1")
+        ] * 2
+
+
+class TestTokens:
+    """Shown once, told by a prefix, hashed, expired, revoked."""
+
+    def test_made_once(self, ana: Broker) -> None:
+        made = ana.run(c.CreateToken(person="ana", label="laptop"))
+        assert made["secret"].startswith(f"lzt_{made['id']}_")
+        found = visitor(ana, made["secret"])
+        assert found is not None
+        assert (found.name, found.grants) == ("ana", (Grant(Role.OPERATOR, "shop/*"),))
+        (listed,) = ana.tokens()
+        assert (listed.id, listed.person, listed.label, listed.expires) == (made["id"], "ana", "laptop", None)
+        told = repr((ana.tokens(), ana.audit(), ana.people()))
+        assert made["secret"].rpartition("_")[2] not in told
+
+    def test_the_secret_is_in_no_table(self, ana: Broker) -> None:
+        secret = token(ana)
+        kept = store_of(ana).read(lambda tx: tx.access.secrets(TOKEN, None))
+        assert secret[-20:].encode() not in repr(kept).encode()
+        assert len(kept[0].digest) == 32
+
+    def test_no_key_keeps_its_answer(self, ana: Broker) -> None:
+        for command in (c.CreateToken(person="ana"), c.CreateLink(person="ana")):
+            with pytest.raises(NotAllowed, match="shown once"):
+                ana.run(command, idempotency_key="k")
+        assert ana.tokens() == []
+
+    def test_another_secret(self, ana: Broker) -> None:
+        secret = token(ana)
+        id_ = secret.split("_")[1]
+        wrong = ["", "lzt", f"lzt_{id_}", f"lzt_{id_}_", secret[:-1], secret + "x", f"lzt_{id_}_{'x' * 43}",
+                 secret.replace("lzt", "lzs"), "lzt__", "lzt_\0_x", "lzt_%_x", "\ud800"]  # fmt: skip
+        assert [visitor(ana, one) for one in wrong] == [None] * len(wrong)
+        assert visitor(ana, secret.replace("lzt", "lzs"), SESSION) is None
+        assert visitor(ana, secret, SESSION) is None
+
+    def test_expiry(self, ana: Broker, clock: ManualClock) -> None:
+        secret = token(ana, expires=datetime.fromtimestamp(clock.now() / 1e6, UTC) + timedelta(days=1))
+        assert visitor(ana, secret) is not None
+        clock.advance(86_399)
+        assert visitor(ana, secret) is not None
+        clock.advance(2)
+        assert visitor(ana, secret) is None
+        store_of(ana).run(CleanUp())
+        assert ana.tokens() == []
+
+    def test_revoked(self, ana: Broker) -> None:
+        kept, gone = token(ana), token(ana)
+        session = log_in(ana, gone)
+        assert session is not None
+        assert ana.run(c.RevokeToken(id=gone.split("_")[1])) == "ana"
+        assert visitor(ana, gone) is None
+        assert visitor(ana, session, SESSION) is None
+        assert visitor(ana, kept) is not None
+        with pytest.raises(TokenNotFound):
+            ana.run(c.RevokeToken(id=gone.split("_")[1]))
+
+    def test_a_removed_person(self, ana: Broker) -> None:
+        secrets = [token(ana), token(ana)]
+        ana.run(c.GrantRole(person="bob", role="viewer"))
+        other = token(ana, "bob")
+        assert ana.run(c.RemovePerson(person="ana")) == 2
+        assert [visitor(ana, secret) for secret in secrets] == [None, None]
+        assert visitor(ana, other) is not None
+        assert [person.name for person in ana.people()] == ["bob"]
+
+    def test_roles_are_those_of_now(self, ana: Broker) -> None:
+        secret = token(ana)
+        ana.run(c.WithdrawRole(person="ana", role="operator", queue="shop/*"))
+        found = visitor(ana, secret)
+        assert found is not None
+        assert found.grants == ()
+
+    def test_last_used_to_the_hour(self, ana: Broker, clock: ManualClock) -> None:
+        secret = token(ana)
+        first = visitor(ana, secret)
+        assert first is not None
+        assert first.stale
+        store_of(ana).run(NoteSeen(first.id))
+        again = visitor(ana, secret)
+        assert again is not None
+        assert not again.stale
+        clock.advance(3601)
+        later = visitor(ana, secret)
+        assert later is not None
+        assert later.stale
+
+    def test_for_nobody(self, broker: Broker) -> None:
+        for command in (c.CreateToken(person="ana"), c.CreateLink(person="ana")):
+            with pytest.raises(PersonNotFound):
+                broker.run(command)
+
+
+class TestSessions:
+    """Opened by a link or a token, rotated, ended."""
+
+    def test_a_link_works_once(self, ana: Broker) -> None:
+        code = ana.run(c.CreateLink(person="ana"))["secret"]
+        assert visitor(ana, code) is None
+        assert visitor(ana, code, SESSION) is None
+        session = log_in(ana, code)
+        assert session is not None
+        assert log_in(ana, code) is None
+        found = visitor(ana, session, SESSION)
+        assert found is not None
+        assert found.grants == (Grant(Role.OPERATOR, "shop/*"),)
+        assert visitor(ana, session) is None
+        (listed,) = ana.browser_sessions()
+        assert (listed.person, listed.label) == ("ana", "10.0.0.9")
+
+    def test_a_link_lasts_a_minute(self, ana: Broker, clock: ManualClock) -> None:
+        code = ana.run(c.CreateLink(person="ana"))["secret"]
+        clock.advance(61)
+        assert log_in(ana, code) is None
+
+    def test_the_owners_link(self, broker: Broker) -> None:
+        """It needs nobody in the store, and makes nobody there an admin."""
+        session = log_in(broker, broker.run(c.CreateLink(), actor="root")["secret"])
+        assert session is not None
+        found = visitor(broker, session, SESSION)
+        assert found is not None
+        assert (found.name, found.grants) == ("root", (Grant(Role.ADMIN),))
+        assert broker.people() == []
+        assert visitor(broker, session, LINK) is None
+
+    def test_a_login_ends_the_former_session(self, ana: Broker) -> None:
+        secret = token(ana)
+        first = log_in(ana, secret)
+        second = log_in(ana, secret, first)
+        assert first is not None
+        assert second is not None
+        assert visitor(ana, first, SESSION) is None
+        assert visitor(ana, second, SESSION) is not None
+        assert log_in(ana, second) is None
+
+    def test_unused_and_in_all(self, ana: Broker, clock: ManualClock) -> None:
+        idle, used = log_in(ana, token(ana)), log_in(ana, token(ana))
+        assert idle is not None
+        assert used is not None
+        for _ in range(3):
+            clock.advance(7.9 * 3600)
+            found = visitor(ana, used, SESSION)
+            assert found is not None
+            assert found.stale
+            store_of(ana).run(NoteSeen(found.id))
+        assert visitor(ana, idle, SESSION) is None
+        clock.advance(0.4 * 3600)
+        assert visitor(ana, used, SESSION) is None
+
+    def test_ended(self, ana: Broker) -> None:
+        secret = token(ana)
+        one, two, three = (log_in(ana, secret) for _ in range(3))
+        assert one is not None
+        assert two is not None
+        assert three is not None
+        assert store_of(ana).run(CloseSession(one))
+        assert not store_of(ana).run(CloseSession(one))
+        assert visitor(ana, two, SESSION) is not None
+        ana.run(c.RevokeToken(id=two.split("_")[1]))
+        assert visitor(ana, two, SESSION) is None
+        assert visitor(ana, secret) is not None
+        assert ana.run(c.EndSessions(person="ana")) == 1
+        assert visitor(ana, three, SESSION) is None
+
+    def test_a_session_ends_with_its_token(self, ana: Broker, clock: ManualClock) -> None:
+        secret = token(ana, expires=datetime.fromtimestamp(clock.now() / 1e6, UTC) + timedelta(hours=1))
+        session = log_in(ana, secret)
+        assert session is not None
+        clock.advance(3601)
+        assert visitor(ana, session, SESSION) is None

@@ -329,6 +329,7 @@ def test_a_clock_that_jumps_counts_all_letters(broker: Broker, clock: ManualCloc
         _fail(broker, "no port")
         (cause,) = broker.triage("q").causes
         assert sum(cause.hours) <= cause.letters
+        assert cause.first <= cause.last
     assert (cause.letters, cause.total) == (6, 6)
     assert [found.letters for found in broker.explain("q")] == [6]
     _check(broker, "q")

@@ -10,13 +10,14 @@ f.fingerprint, f.family, f.reason, f.error_type, f.site, f.shape, f.waiting, f.t
 d.resolution IS NULL AND d.key > :first AND d.key <= :last AND d.subqueue = :subqueue
 
 -- name: count_letters
--- Dead letters that came, by fingerprint.
+-- Dead letters that came, by fingerprint. After a clock has jumped back, later ones may be the first by time.
 INSERT INTO lazaretto_fingerprints AS f
     (place, fingerprint, family, version, reason, error_type, site, shape, waiting, total, first, last, since)
 VALUES [rows] (:place, :fingerprint, :family, :version, :reason, :error_type, :site, :shape, :waiting, :total, :first,
     :last, :since)
 ON CONFLICT (place, fingerprint) DO UPDATE SET waiting = f.waiting + excluded.waiting, total = f.total + excluded.total,
-    last = excluded.last, since = CASE WHEN f.waiting <= 0 THEN excluded.since ELSE f.since END
+    first = CASE WHEN excluded.first < f.first THEN excluded.first ELSE f.first END, last = excluded.last,
+    since = CASE WHEN f.waiting <= 0 THEN excluded.since ELSE f.since END
 
 -- name: count_hours
 -- How many came in an hour.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Edit, EditKind, Refused, Unchanged
 from lazaretto.edits.json_text import put, remove
-from lazaretto.edits.patches import merge
+from lazaretto.edits.patches import merge, read_merge
 from lazaretto.errors import FilterSyntaxError, InvalidOption
 from lazaretto.filters.sql import compile_action
 from lazaretto.model.headers import Headers, encode_headers
@@ -201,7 +201,7 @@ def test_merging_text_is_merging_values(
     target: object, patch: object, indent: int | None, plain: bool
 ) -> None:
     text = json.dumps(target, indent=indent, ensure_ascii=plain)
-    assert json.loads(merge(text, json.dumps(patch))) == merged(target, patch)
+    assert json.loads(merge(text, read_merge(json.dumps(patch)))) == merged(target, patch)
 
 
 @given(

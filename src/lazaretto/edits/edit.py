@@ -7,13 +7,13 @@ import enum
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lazaretto.edits.json_text import Misfit, put, quote, read_json, remove
 from lazaretto.edits.json_text import find as find_value
-from lazaretto.edits.patches import Operation, check_merge, merge, patch_text, read_operations
+from lazaretto.edits.patches import merge, patch_text, read_merge, read_operations
 from lazaretto.errors import FilterError, InvalidOption
 from lazaretto.filters.rules import change, sql
 from lazaretto.filters.view import SETTABLE, Action, MessageView
@@ -119,16 +119,14 @@ def _kind_of(text: str) -> EditKind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Patch:
-    text: str
-    operations: Sequence[Operation] | None
+    apply: Callable[[str], str]
 
     def change(self, message: Message, stored: StoredMessage) -> Message:
         try:
             body = read_json(message.body)
         except Misfit as error:
             raise Misfit(f"the body: {error}") from None
-        text = merge(body, self.text) if self.operations is None else patch_text(body, self.operations)
-        return msgspec.structs.replace(message, body=text.encode())
+        return msgspec.structs.replace(message, body=self.apply(body).encode())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,10 +159,11 @@ def _compiled(edit: Edit) -> _Action | _Patch | None:
         case EditKind.ACTION:
             return _Action(sql().compile_action(edit.text, edits=True))
         case EditKind.MERGE_PATCH:
-            check_merge(read_json(edit.text.encode()))
-            return _Patch(edit.text, None)
+            steps = read_merge(read_json(edit.text.encode()))
+            return _Patch(lambda body: merge(body, steps))
         case EditKind.JSON_PATCH:
-            return _Patch("", read_operations(read_json(edit.text.encode())))
+            operations = read_operations(read_json(edit.text.encode()))
+            return _Patch(lambda body: patch_text(body, operations))
 
 
 def _view_of(view: MessageView, stored: StoredMessage, body: bytes) -> MessageView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -14,8 +15,17 @@ from lazaretto.filters.printing import print_name
 _STRING_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRING = re.compile(_STRING_TEXT, re.DOTALL)
 _NESTING = re.compile(_STRING_TEXT + r"|[\[\]{}]", re.DOTALL)
-_SCALAR = re.compile(r"[^\s,\]}]+")
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SCALAR_TEXT = r"[^\s,\]}\[{\"]+"
+_SCALAR = re.compile(_SCALAR_TEXT)
+_SPACE_TEXT = r"[ \t\n\r]*"
+_SPACE = re.compile(_SPACE_TEXT)
+#: Between a part and the next one.
+_COMMA_TEXT = rf"{_SPACE_TEXT}(?:,{_SPACE_TEXT})?"
+_COMMA = re.compile(_COMMA_TEXT)
+#: The name of a member, where its value begins, and a plain value with what follows. Elements have no name.
+_VALUE_TEXT = rf"()(?:({_STRING_TEXT}|{_SCALAR_TEXT}){_COMMA_TEXT})?"
+_MEMBER = re.compile(rf"({_STRING_TEXT}){_SPACE_TEXT}:{_SPACE_TEXT}{_VALUE_TEXT}", re.DOTALL)
+_ELEMENT = re.compile(rf"(){_VALUE_TEXT}", re.DOTALL)
 _KINDS = {"{": "an object", "[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", "n": "null"}
 
 Path = Sequence[Step]
@@ -38,10 +48,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+@functools.lru_cache(8)
+def _decoder(number: Callable[[str], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(parse_float=number, parse_int=number, parse_constant=_refuse_constant)
+
+
 def decode_with(text: str, number: Callable[[str], Any]) -> Any:
     """Return JSON decoded, its numbers by a function of their text. Raises Misfit."""
     try:
-        return json.loads(text, parse_float=number, parse_int=number, parse_constant=_refuse_constant)
+        return _decoder(number).decode(text)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise Misfit(f"it is not JSON: {why}") from None
@@ -67,7 +82,11 @@ def quote(value: object) -> str:
 
 def equal(left: str, right: str) -> bool:
     """Return whether two JSON texts mean the same: 1.10 is 1.1, and the order of keys is nothing."""
-    return left == right or _same(_exact(left), _exact(right))
+    if left == right:
+        return True
+    if left[0] == right[0] == '"' and "\\" not in left and "\\" not in right:
+        return False
+    return _same(_exact(left), _exact(right))
 
 
 def _exact(text: str) -> Any:
@@ -91,9 +110,13 @@ def _same(left: Any, right: Any) -> bool:
 # -- finding -------------------------------------------------------------------------------------
 
 
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
+def _after(what: re.Pattern[str], text: str, at: int) -> int:
+    found = what.match(text, at)
     return found.end() if found else at
+
+
+def _after_space(text: str, at: int) -> int:
+    return _after(_SPACE, text, at)
 
 
 def begin_of(text: str) -> int:
@@ -121,22 +144,23 @@ def parts_of(text: str, start: int) -> list[Part]:
     found: list[Part] = []
     if text[start] not in "[{":
         return found
-    is_object = text[start] == "{"
+    shape = _MEMBER if text[start] == "{" else _ELEMENT
     at = _after_space(text, start + 1)
     while text[at] not in "]}":
-        begin, key = at, len(found)
-        name: Step = key
-        if is_object:
-            end = end_of(text, at)
-            name = text[at + 1 : end - 1]
+        match = shape.match(text, at)
+        assert match is not None
+        name: Step = len(found)
+        if shape is _MEMBER:
+            name = match[1][1:-1]
             if "\\" in name:
-                name = json.loads(text[at:end])
-            at = _after_space(text, _after_space(text, end) + 1)
-        end = end_of(text, at)
-        found.append(Part(name, begin, at, end))
-        at = _after_space(text, end)
-        if text[at] == ",":
-            at = _after_space(text, at + 1)
+                name = json.loads(match[1])
+        end, behind = match.end(3), match.end()
+        if end < 0:
+            # An array or an object.
+            end = end_of(text, behind)
+            behind = _after(_COMMA, text, end)
+        found.append(Part(name, at, match.end(2), end))
+        at = behind
     return found
 
 
@@ -155,14 +179,13 @@ def find_part(text: str, start: int, step: Step) -> Part | None:
 
 def find(text: str, path: Path) -> tuple[int, int] | None:
     """Return where the value is that a path names; None: there is none."""
-    start = begin_of(text)
-    end = end_of(text, start)
+    start, end = begin_of(text), -1
     for step in path:
         part = find_part(text, start, step)
         if part is None:
             return None
         start, end = part.start, part.end
-    return start, end
+    return start, end if path else end_of(text, start)
 
 
 def told(path: Path) -> str:
@@ -179,7 +202,7 @@ def told(path: Path) -> str:
 def put(text: str, path: Path, value: str) -> str:
     """Set what a path names to a value, a JSON text; make the objects on the way. Raises Misfit."""
     start = begin_of(text)
-    end = end_of(text, start)
+    end = -1
     for number, step in enumerate(path):
         part = find_part(text, start, step)
         if part is None:
@@ -189,7 +212,7 @@ def put(text: str, path: Path, value: str) -> str:
                 value = f"{{{quote(inner)}: {value}}}"
             return _add(text, start, path[: number + 1], value)
         start, end = part.start, part.end
-    return f"{text[:start]}{value}{text[end:]}"
+    return f"{text[:start]}{value}{text[end if path else end_of(text, start) :]}"
 
 
 def _add(text: str, start: int, path: Path, value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from lazaretto.edits.json_text import (
     Misfit,
@@ -32,32 +33,55 @@ _NEEDS = {
 }  # fmt: skip
 
 
-def merge(text: str, patch: str) -> str:
-    """Return a JSON text with a merge patch applied, both of them JSON."""
-    return _merge(text, (), patch, 0)
+class MergeStep(NamedTuple):
+    """A value that a merge patch sets, as JSON; None: it removes it. "{": it needs an object there."""
+
+    path: tuple[Step, ...]
+    value: str | None
 
 
-def _merge(text: str, path: tuple[Step, ...], patch: str, depth: int) -> str:
-    if depth > DEEPEST:
+_OBJECT = "{"
+
+
+def read_merge(patch: str) -> list[MergeStep]:
+    """Return the steps of a merge patch, which is JSON. Raises Misfit if it is nested too deep."""
+    steps: list[MergeStep] = []
+    _read_merge(patch, begin_of(patch), (), steps)
+    return steps
+
+
+def _read_merge(patch: str, begin: int, path: tuple[Step, ...], steps: list[MergeStep]) -> None:
+    if len(path) > DEEPEST:
         raise Misfit(f"a merge patch is nested at most {DEEPEST} levels deep")
-    begin = begin_of(patch)
-    where = find(text, path)
     if patch[begin] != "{":
         value = patch[begin : end_of(patch, begin)]
-        if where is not None and equal(text[slice(*where)], value):
-            return text
-        return put(text, path, value)
-    if where is None or text[where[0]] != "{":
-        text = put(text, path, "{}")
+        steps.append(MergeStep(path, None if value == "null" and path else value))
+        return
+    steps.append(MergeStep(path, _OBJECT))
     for part in parts_of(patch, begin):
-        here, value = (*path, part.key), patch[part.start : part.end]
-        text = remove(text, here) if value == "null" else _merge(text, here, value, depth + 1)
+        _read_merge(patch, part.start, (*path, part.key), steps)
+
+
+def merge(text: str, steps: Sequence[MergeStep]) -> str:
+    """Return a JSON text with a merge patch applied."""
+    for path, value in steps:
+        if value is None:
+            text = remove(text, path)
+            continue
+        if value == _OBJECT:
+            if not path and text[begin_of(text)] == "{":
+                continue
+            value = "{}"
+            where = find(text, path)
+            if where is None or text[where[0]] != "{":
+                text = put(text, path, value)
+            continue
+        where = find(text, path)
+        if where is None:
+            text = put(text, path, value)
+        elif not equal(text[slice(*where)], value):
+            text = text[: where[0]] + value + text[where[1] :]
     return text
-
-
-def check_merge(patch: str) -> None:
-    """Raise Misfit if a merge patch is nested too deep; it is JSON."""
-    _merge("{}", (), patch, 0)
 
 
 # -- JSON Patch ----------------------------------------------------------------------------------

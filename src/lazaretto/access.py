@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
+from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens, four_eyes
 from lazaretto.engine.maintenance import look
 from lazaretto.model.grants import person_name
 from lazaretto.store.contract.store_contract import Store
@@ -26,3 +26,7 @@ class AccessDesk:
         """Return the sessions of a person or of all in browsers, the latest first."""
         name = None if person is None else person_name(person)
         return look(self._store, lambda tx: find_tokens(tx, SESSION, name))
+
+    def four_eyes(self) -> int | None:
+        """Return the most letters that a repair may send without a second person; None: any number."""
+        return look(self._store, four_eyes)

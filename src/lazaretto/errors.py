@@ -288,6 +288,12 @@ class TokenNotFound(LazarettoError, LookupError):
     code = "token_not_found"
 
 
+class SecondPersonNeeded(LazarettoError):
+    """Somebody else than whoever planned the repair must let it go on."""
+
+    code = "second_person_needed"
+
+
 class JavaNotFound(LazarettoError):
     """No Java version that Spark supports was found."""
 

@@ -92,3 +92,11 @@ def test_what_a_server_refuses(program: Program, options: tuple[str, ...]) -> No
     result = program("serve", "--http", "0", *options)
     assert result.code == 2
     assert result.err.startswith("error[")
+
+
+def test_four_eyes(program: Program) -> None:
+    assert program.ok("access", "four-eyes").out == "any number\n"
+    assert program.ok("access", "four-eyes", "100", "--json").json == {"letters": 100}
+    assert program.ok("access", "four-eyes").out == "100 letters\n"
+    assert program.ok("access", "four-eyes", "none").out == "any number\n"
+    program.fails(2, "usage", "access", "four-eyes", "many")

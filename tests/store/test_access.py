@@ -8,12 +8,14 @@ import pytest
 
 from lazaretto import (
     Broker,
+    DeadLetterFilter,
     Grant,
     InvalidOption,
     ManualClock,
     NotAllowed,
     PersonNotFound,
     Role,
+    SecondPersonNeeded,
     TokenNotFound,
 )
 from lazaretto import commands as c
@@ -31,6 +33,8 @@ from lazaretto.engine.access import (
 )
 from lazaretto.engine.log import Actor
 from lazaretto.engine.timers import CleanUp
+
+from .actions import create, send
 
 
 def visitor(broker: Broker, secret: str, kind: str = TOKEN) -> Visitor | None:
@@ -272,3 +276,55 @@ class TestSessions:
         assert session is not None
         clock.advance(3601)
         assert visitor(ana, session, SESSION) is None
+
+
+class TestFourEyes:
+    """Whoever planned a large repair does not let it go on."""
+
+    @pytest.fixture
+    def stocked(self, broker: Broker) -> Broker:
+        create(broker)
+        send(broker, *(b"%d" % n for n in range(6)))
+        receiver = broker.receiver("q")
+        for message in receiver.receive(6):
+            receiver.dead_letter(message, reason="A")
+        return broker
+
+    def test_a_second_person_applies(self, stocked: Broker) -> None:
+        stocked.run(c.SetFourEyes(letters=5))
+        assert stocked.four_eyes() == 5
+        large = stocked.plan_repair(
+            "q", DeadLetterFilter(), everything=True, name="large", canary=2, actor="ana"
+        )
+        large.canary(actor="ana")
+        large.cancel(actor="ana")
+        again = stocked.plan_repair(
+            "q", DeadLetterFilter(), everything=True, name="again", canary=6, actor="ana"
+        )
+        for refused in (again.apply, again.canary):
+            with pytest.raises(SecondPersonNeeded, match="ana"):
+                refused(actor="ana")
+        with pytest.raises(SecondPersonNeeded):
+            stocked.run(c.ApplyRepair(name="again"), actor=Actor.at("ana", "10.0.0.1"), idempotency_key="k")
+        assert again.status().phase.value == "planned"
+        again.apply(actor="bob")
+        again.pause(actor="bob")
+        again.resume(actor="ana")
+        assert again.status().phase.value == "applying"
+
+    def test_up_to_the_size_one_person_does(self, stocked: Broker) -> None:
+        stocked.run(c.SetFourEyes(letters=6))
+        stocked.plan_repair("q", DeadLetterFilter(), everything=True, name="small", actor="ana").apply(
+            actor="ana"
+        )
+
+    def test_set_and_taken_back(self, broker: Broker) -> None:
+        assert broker.four_eyes() is None
+        broker.run(c.SetFourEyes(letters=6))
+        broker.run(c.SetFourEyes(letters=None))
+        assert broker.four_eyes() is None
+        opposite = opposite_of(broker.audit()[0])
+        assert opposite == c.SetFourEyes(letters=6)
+        for wrong in (-1, 1 << 50):
+            with pytest.raises(InvalidOption):
+                broker.run(c.SetFourEyes(letters=wrong))

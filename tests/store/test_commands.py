@@ -64,6 +64,7 @@ EACH: list[c.Command] = [
     c.WithdrawRole(person="ana", role="viewer", queue="q"),
     c.EndSessions(person="ana"),
     c.RemovePerson(person="ana"),
+    c.SetFourEyes(letters=10),
 ]
 
 

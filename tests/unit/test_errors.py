@@ -53,6 +53,7 @@ CODES = {
     "RepairNotFound": "repair_not_found",
     "SandboxError": "sandbox_error",
     "SandboxSetupError": "sandbox_setup_error",
+    "SecondPersonNeeded": "second_person_needed",
     "SessionCannotBeLocked": "session_cannot_be_locked",
     "SessionHeld": "session_held",
     "SessionLockLost": "session_lock_lost",

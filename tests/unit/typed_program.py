@@ -121,7 +121,7 @@ def administer(broker: lazaretto.Broker) -> None:
     broker.delete_subscription("events", "audit")
     broker.delete_topic("events")
     made = broker.run(commands.CreateQueue(path="again"), actor="ann", idempotency_key="once")
-    print(made["path"], broker.people(), broker.tokens("ann"), broker.browser_sessions())
+    print(made["path"], broker.people(), broker.tokens("ann"), broker.browser_sessions(), broker.four_eyes())
     broker.delete_queue("orders", actor="ann")
     broker.close()
 

@@ -12,7 +12,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, YesOption, confirm, confirm_deletion
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.parse import future
+from lazaretto.cli.parse import NOTHING, future, optional_count
 from lazaretto.commands.access_commands import (
     CreateLink,
     CreateToken,
@@ -20,6 +20,7 @@ from lazaretto.commands.access_commands import (
     GrantRole,
     RemovePerson,
     RevokeToken,
+    SetFourEyes,
     WithdrawRole,
 )
 from lazaretto.engine.access import Person, Token
@@ -98,6 +99,31 @@ def link(
 def login_url(server: str, code: str) -> str:
     """Return the address that logs a browser in."""
     return f"{server.rstrip('/')}/login?code={urllib.parse.quote(code)}"
+
+
+@access.command("four-eyes")
+def four_eyes(
+    call: CallOptions,
+    letters: Annotated[
+        Any,
+        typer.Argument(
+            metavar="[NUMBER|none]",
+            parser=optional_count,
+            help="The most letters that one person may send.  [default: show it]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show or set from where on a repair needs a second person.
+
+    Whoever planned a repair of more letters cannot apply it.
+    """
+    with call.broker() as broker:
+        if letters is None:
+            found = broker.four_eyes()
+        else:
+            found = broker.run(SetFourEyes(letters=None if letters is NOTHING else letters))
+    call.print({"letters": found}, "any number" if found is None else output.plural(found, "letter"))
 
 
 @people.command("list")

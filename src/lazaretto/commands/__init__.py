@@ -7,6 +7,7 @@ from lazaretto.commands.access_commands import (
     GrantRole,
     RemovePerson,
     RevokeToken,
+    SetFourEyes,
     WithdrawRole,
 )
 from lazaretto.commands.command import Command
@@ -85,6 +86,7 @@ __all__ = [
     "ResumeSession",
     "RevokeToken",
     "SetBreaker",
+    "SetFourEyes",
     "SetStatus",
     "SplitCause",
     "UndoRepair",

@@ -1,4 +1,4 @@
-"""Changes of who may do what: roles, tokens, sessions."""
+"""Changes of who may do what: roles, tokens, sessions, and what needs two people."""
 
 from __future__ import annotations
 
@@ -6,25 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from lazaretto.commands.command import Administering
-from lazaretto.engine.access import (
-    ChangeGrants,
-)
-from lazaretto.engine.access import (
-    CreateLink as MakeLink,
-)
-from lazaretto.engine.access import (
-    CreateToken as MakeToken,
-)
-from lazaretto.engine.access import (
-    EndSessions as EndAll,
-)
-from lazaretto.engine.access import (
-    RemovePerson as Remove,
-)
-from lazaretto.engine.access import (
-    RevokeToken as Revoke,
-)
-from lazaretto.model.checks import moment, text
+from lazaretto.engine import access
+from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.grants import Grant, Role, checked_grant, person_name
 
 if TYPE_CHECKING:
@@ -48,7 +31,7 @@ class GrantRole(OfPerson, frozen=True, kw_only=True):
 
     def apply(self, broker: Broker, actor: str) -> None:
         grant = checked_grant(self.role, self.queue)
-        broker._store.run(ChangeGrants(person_name(self.person), grant, actor))
+        broker._store.run(access.ChangeGrants(person_name(self.person), grant, actor))
 
 
 class WithdrawRole(OfPerson, frozen=True, kw_only=True):
@@ -59,21 +42,21 @@ class WithdrawRole(OfPerson, frozen=True, kw_only=True):
 
     def apply(self, broker: Broker, actor: str) -> None:
         grant = checked_grant(self.role, self.queue)
-        broker._store.run(ChangeGrants(person_name(self.person), grant, actor, withdraw=True))
+        broker._store.run(access.ChangeGrants(person_name(self.person), grant, actor, withdraw=True))
 
 
 class RemovePerson(OfPerson, frozen=True, kw_only=True):
     """Remove a person with all roles, tokens and sessions; the answer is how many secrets these were."""
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker._store.run(Remove(person_name(self.person), actor))
+        broker._store.run(access.RemovePerson(person_name(self.person), actor))
 
 
 class EndSessions(OfPerson, frozen=True, kw_only=True):
     """End all sessions of a person in browsers; the answer is how many these were."""
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker._store.run(EndAll(person_name(self.person), actor))
+        broker._store.run(access.EndSessions(person_name(self.person), actor))
 
 
 class CreateToken(OfPerson, frozen=True, kw_only=True):
@@ -86,7 +69,7 @@ class CreateToken(OfPerson, frozen=True, kw_only=True):
     def apply(self, broker: Broker, actor: str) -> None:
         label = text("label", self.label, _LONGEST_LABEL) if self.label else ""
         expires = moment("expires", self.expires)
-        broker._store.run(MakeToken(person_name(self.person), label, expires, actor))
+        broker._store.run(access.CreateToken(person_name(self.person), label, expires, actor))
 
 
 class RevokeToken(Administering, frozen=True, kw_only=True):
@@ -95,7 +78,7 @@ class RevokeToken(Administering, frozen=True, kw_only=True):
     id: str
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker._store.run(Revoke(text("id", self.id, _LONGEST_LABEL), actor))
+        broker._store.run(access.RevokeToken(text("id", self.id, _LONGEST_LABEL), actor))
 
 
 class CreateLink(Administering, frozen=True, kw_only=True):
@@ -109,6 +92,16 @@ class CreateLink(Administering, frozen=True, kw_only=True):
 
     def apply(self, broker: Broker, actor: str) -> None:
         if self.person is None:
-            broker._store.run(MakeLink(str(actor), actor, (Grant(Role.ADMIN),)))
+            broker._store.run(access.CreateLink(str(actor), actor, (Grant(Role.ADMIN),)))
         else:
-            broker._store.run(MakeLink(person_name(self.person), actor))
+            broker._store.run(access.CreateLink(person_name(self.person), actor))
+
+
+class SetFourEyes(Administering, frozen=True, kw_only=True):
+    """Set the most letters that a repair may send unless a second person lets it go on; null: any number."""
+
+    letters: int | None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        most = None if self.letters is None else whole("letters", self.letters, 0, 1 << 40)
+        broker._store.run(access.SetFourEyes(most, actor))

@@ -16,6 +16,7 @@ from lazaretto.commands.access_commands import (
     GrantRole,
     RemovePerson,
     RevokeToken,
+    SetFourEyes,
     WithdrawRole,
 )
 from lazaretto.commands.command import Command
@@ -77,7 +78,7 @@ _ALL: Final[Sequence[type[Command]]] = (
     SetBreaker, Resubmit, MoveDeadLetters, Purge, Restore, DeletePurged, MergeCauses, SplitCause, NoteCause,
     AcknowledgeCause, PlanRepair, CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair,
     UndoRepair, PaceRepair, GrantRole, WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken,
-    CreateLink,
+    CreateLink, SetFourEyes,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.commands.access_commands import GrantRole, WithdrawRole
+from lazaretto.commands.access_commands import GrantRole, SetFourEyes, WithdrawRole
 from lazaretto.commands.command import Command
 from lazaretto.commands.entity_commands import SetStatus, UpdateQueue, UpdateSubscription, UpdateTopic
 from lazaretto.commands.letter_commands import (
@@ -104,6 +104,7 @@ _OPPOSITES: Final[Mapping[str, Callable[[str, Detail], Command | None]]] = {
     "restore": _letters(Purge),
     "access: grant": _granting(WithdrawRole),
     "access: withdraw": _granting(GrantRole),
+    "access: four eyes": lambda path, detail: SetFourEyes(letters=detail["before"]),
     "repair: plan": _repair(CancelRepair),
     "repair: apply": _repair(UndoRepair),
     "repair: pause": _repair(ResumeRepair),

@@ -27,6 +27,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "not_authenticated": 401,
     "not_permitted": 403,
     "cross_site": 403,
+    "second_person_needed": 403,
     "entity_not_found": 404,
     "message_not_found": 404,
     "conversation_not_found": 404,

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.engine.access import four_eyes
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
 from lazaretto.engine.repairs.freeze import Frozen
 from lazaretto.engine.repairs.letters import FAILED, PROCESSED, SKIPPED, UNDONE
-from lazaretto.errors import RepairError
+from lazaretto.errors import RepairError, SecondPersonNeeded
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath
@@ -54,7 +55,7 @@ class PlanRepair(Operation[RepairRecord]):
                 plan=msgspec.json.encode(self.plan).decode(),
                 pace=msgspec.json.encode(self.pace).decode(),
                 letters=len(self.frozen.keys),
-                actor=self.actor,
+                actor=str(self.actor),
             ),
             self.frozen.keys.parts,
         )
@@ -83,6 +84,7 @@ class DirectRepair(Operation[RepairRecord]):
             raise RepairError(f"the repair {self.name!r} was planned without a canary")
         if course.phase is Phase.STOPPED and self.event is RepairEvent.RESUME:
             course.pace = course.pace.afresh()
+        _require_second_person(tx, course, self.event, self.actor)
         if self.limits is not None:
             course.pace = course.pace.changed(*self.limits)
         course.go(self.event, self.actor)
@@ -91,6 +93,18 @@ class DirectRepair(Operation[RepairRecord]):
             course.change(runner=None, token=None, lease_until=None)
         course.save()
         return course.record
+
+
+def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, actor: str) -> None:
+    """Raise SecondPersonNeeded if whoever planned a repair lets it send more than one person may."""
+    count = {RepairEvent.APPLY: course.record.letters, RepairEvent.TRY_FEW: course.plan.canary}.get(event, 0)
+    most = four_eyes(tx) if actor == course.record.actor else None
+    if most is not None and count > most:
+        raise SecondPersonNeeded(
+            f"expected somebody other than {actor!r}, who planned it: {event.value} sends {count} letters, "
+            f"and one person may send {most}. Ask somebody else: lazaretto repair {event.value} "
+            f"{course.record.name}"
+        )
 
 
 @dataclasses.dataclass(slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+#: The setting: from how many letters on a repair needs a second person.
+FOUR_EYES: Final = "four_eyes"
 
 
 class PersonRecord(msgspec.Struct, frozen=True):
@@ -70,6 +73,14 @@ class StoredAccess(Protocol):
 
     def delete_secrets(self, person: str, kind: str | None) -> int:
         """Delete the secrets of a person, or those of a kind; return how many."""
+        ...
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting of the store; None: it was not set."""
+        ...
+
+    def save_setting(self, name: str, value: str | None) -> None:
+        """Set a setting of the store; None removes it."""
         ...
 
     def forget(self, before: int, limit: int) -> bool:

@@ -49,3 +49,16 @@ WHERE person = :person AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
 -- Some secrets that expired before a time.
 DELETE FROM lazaretto_secrets
 WHERE id IN (SELECT id FROM lazaretto_secrets WHERE expires < :before ORDER BY expires LIMIT :limit)
+
+-- name: select_setting
+-- A setting of the store.
+SELECT value FROM lazaretto_meta WHERE name = :name
+
+-- name: save_setting
+-- A setting of the store, in place of what it was.
+INSERT INTO lazaretto_meta (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: delete_setting
+-- A setting that is not set any more.
+DELETE FROM lazaretto_meta WHERE name = :name

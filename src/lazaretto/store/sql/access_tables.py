@@ -41,5 +41,15 @@ class AccessTables(Part):
     def delete_secrets(self, person: str, kind: str | None) -> int:
         return int(self._context.run("delete_secrets", {"person": person, "kind": kind}).rowcount)
 
+    def setting(self, name: str) -> str | None:
+        row = self._context.run("select_setting", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    def save_setting(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._context.run("delete_setting", (name,))
+        else:
+            self._context.run("save_setting", {"name": name, "value": value})
+
     def forget(self, before: int, limit: int) -> bool:
         return bool(self._context.run("forget_secrets", (before, limit)).rowcount >= limit)

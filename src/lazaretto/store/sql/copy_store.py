@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
+from lazaretto.store.contract.access_contract import FOUR_EYES
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 
 Row = tuple[Any, ...]
@@ -152,7 +153,8 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
                     f"{got.rows} with {got.sha256[:12]}…; the copy is not usable, remove it and copy again"
                 )
             done.append(got)
-        ours.finish({"store_id": origin["store_id"], "created": origin["created"], COPYING: None})
+        kept = {name: origin.get(name) for name in ("store_id", "created", FOUR_EYES)}
+        ours.finish({**kept, COPYING: None})
         return done
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from lazaretto.engine.access import Person, Token
 from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, Query, route
@@ -27,3 +29,15 @@ async def list_tokens(call: Call, query: OfPerson) -> list[Token]:
 async def list_browser_sessions(call: Call, query: OfPerson) -> list[Token]:
     """List the sessions of a person or of all in browsers, the latest first."""
     return await call.broker.browser_sessions(query.person)
+
+
+class FourEyes(Struct):
+    """The most letters that a repair may send without a second person; null: any number."""
+
+    letters: int | None
+
+
+@route("GET", "/access/four-eyes", Permission.SEE)
+async def show_four_eyes(call: Call) -> FourEyes:
+    """Show from how many letters on a repair needs a second person."""
+    return FourEyes(await call.broker.four_eyes())

@@ -17,6 +17,7 @@ from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.engine.workers.list_workers import HeldMessages, Worker
 from lazaretto.errors import (
     BrokerClosed,
+    ChangedMeanwhile,
     ClaimFenced,
     CommitUnknown,
     ConversationError,
@@ -124,6 +125,7 @@ __all__ = [
     "Cause",
     "CauseDifference",
     "CauseState",
+    "ChangedMeanwhile",
     "Claim",
     "ClaimFenced",
     "CommitUnknown",

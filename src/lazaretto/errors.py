@@ -76,6 +76,12 @@ class QueueDisabled(EntityError):
     code = "queue_disabled"
 
 
+class ChangedMeanwhile(EntityError):
+    """Somebody has changed the entity since it was looked at."""
+
+    code = "changed_meanwhile"
+
+
 class QuotaExceeded(EntityError):
     """The queue or topic is full."""
 

@@ -11,8 +11,10 @@ import pytest
 from lazaretto import (
     Backoff,
     Broker,
+    ChangedMeanwhile,
     DeadLetterFilter,
     EntityExists,
+    EntityNotFound,
     IdempotencyConflict,
     InvalidOption,
     ManualClock,
@@ -238,3 +240,77 @@ class TestOpposites:
         assert c.opposite_of(stocked.audit(limit=1)[0]) is None
         stocked.delete_queue("other")
         assert c.opposite_of(stocked.audit(limit=1)[0]) is None
+
+
+class TestVersions:
+    """A command that changes what was seen, and nothing else."""
+
+    def test_of_a_queue(self, stocked: Broker) -> None:
+        seen = stocked.queue("q").version
+        assert seen in {queue.version for queue in stocked.queues()}
+        send(stocked, b"counts are no settings")
+        assert stocked.queue("q").version == seen
+        stocked.run(c.UpdateQueue(path="q", changes={"lock_duration": 5}), version=seen)
+        for command in (
+            c.UpdateQueue(path="q", changes={"lock_duration": 6}),
+            c.SetStatus(path="q/$deadletterqueue", status="disabled"),
+            c.DeleteQueue(path="q"),
+        ):
+            with pytest.raises(ChangedMeanwhile):
+                stocked.run(command, version=seen)
+        assert stocked.queue("q").options.lock_duration == 5
+        stocked.run(
+            c.UpdateQueue(path="q", changes={"lock_duration": 60}), version=stocked.queue("q").version
+        )
+        stocked.run(c.SetStatus(path="q", status="disabled"), version=stocked.queue("q").version)
+        stocked.run(c.DeleteQueue(path="q"), version=stocked.queue("q").version)
+
+    def test_of_a_subscription(self, broker: Broker) -> None:
+        topic = broker.create_topic("t")
+        made = broker.create_subscription("t", "s")
+        assert made.version == broker.subscription("t", "s").version
+        assert topic.version == broker.topic("t").version
+        rule = {"name": "r", "filter": {"kind": "sql", "expression": "a > 5"}}
+        broker.run(c.AddRule(**TOPIC, rule=rule), version=made.version)
+        found = broker.subscription("t", "s").version
+        assert found == broker.subscriptions("t")[0].version != made.version
+        for command in (c.RemoveRule(**TOPIC, rule="r"), c.UpdateSubscription(**TOPIC, changes={})):
+            with pytest.raises(ChangedMeanwhile):
+                broker.run(command, version=made.version)
+        broker.run(c.RemoveRule(**TOPIC, rule="r"), version=found)
+        assert broker.subscription("t", "s").version == made.version
+        broker.run(c.UpdateTopic(path="t", changes={"max_message_size": 5000}), version=topic.version)
+        with pytest.raises(ChangedMeanwhile):
+            broker.run(c.DeleteTopic(path="t"), version=topic.version)
+
+    def test_two_at_once(self, broker: Broker) -> None:
+        """Of many who saw the same, one changes it."""
+        broker.create_queue("q")
+        seen, done, refused = broker.queue("q").version, [], []
+
+        def change(number: int) -> None:
+            try:
+                broker.run(c.UpdateQueue(path="q", changes={"lock_duration": number}), version=seen)
+                done.append(number)
+            except ChangedMeanwhile:
+                refused.append(number)
+
+        threads = [threading.Thread(target=change, args=(number,)) for number in range(5, 15)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(done), len(refused)) == (1, 9)
+        assert [broker.queue("q").options.lock_duration] == done
+
+    def test_asked_again_under_its_key(self, broker: Broker) -> None:
+        broker.create_queue("q")
+        command, seen = c.UpdateQueue(path="q", changes={"lock_duration": 5}), broker.queue("q").version
+        first = broker.run(command, idempotency_key="k", version=seen)
+        assert broker.run(command, idempotency_key="k", version=seen) == first
+
+    def test_what_has_none(self, broker: Broker) -> None:
+        with pytest.raises(InvalidOption):
+            broker.run(c.GrantRole(person="ana", role="viewer"), version="x")
+        with pytest.raises(EntityNotFound):
+            broker.run(c.CreateQueue(path="new"), version="x")

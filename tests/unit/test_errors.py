@@ -22,6 +22,7 @@ SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld, MessageNo
 #: Codes are promises: programs compare them. A changed or missing line breaks somebody.
 CODES = {
     "BrokerClosed": "closed",
+    "ChangedMeanwhile": "changed_meanwhile",
     "ClaimFenced": "claim_fenced",
     "ConversationError": "conversation_error",
     "ConversationLocked": "conversation_locked",

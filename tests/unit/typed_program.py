@@ -121,6 +121,8 @@ def administer(broker: lazaretto.Broker) -> None:
     broker.delete_subscription("events", "audit")
     broker.delete_topic("events")
     made = broker.run(commands.CreateQueue(path="again"), actor="ann", idempotency_key="once")
+    note: str = broker.queue("again").version
+    broker.run(commands.UpdateQueue(path="again", changes={"lock_duration": 5}), version=note)
     print(made["path"], broker.people(), broker.tokens("ann"), broker.browser_sessions(), broker.four_eyes())
     broker.delete_queue("orders", actor="ann")
     broker.close()

@@ -177,6 +177,16 @@ class TestBrowsers:
         assert answer.status_code == 200, answer.text
         assert broker.queue("q").status.value == "disabled"
 
+    def test_a_form_says_what_it_has_shown(self, broker: Broker, served: Served) -> None:
+        browser, csrf = log_in(broker, served, None)
+        browser.headers["X-CSRF-Token"] = csrf
+        seen = browser.get("/api/v1/queues/q").headers["etag"]
+        blind = browser.patch("/api/v1/queues/q", json={"lock_duration": 5})
+        assert (blind.status_code, blind.json()["code"]) == (428, "precondition_required")
+        given = {"If-Match": seen}
+        assert browser.patch("/api/v1/queues/q", json={"lock_duration": 5}, headers=given).status_code == 200
+        assert browser.patch("/api/v1/queues/q", json={"lock_duration": 6}, headers=given).status_code == 412
+
     def test_a_token_counts_before_a_cookie(self, broker: Broker, served: Served) -> None:
         browser, _ = log_in(broker, served)
         broker.run(c.GrantRole(person="bob", role="viewer"))

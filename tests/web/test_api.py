@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import threading
 from typing import Any
@@ -171,6 +172,50 @@ class TestEntities:
         assert api.get("/topics").json()[0]["path"] == "t"
         assert api.delete("/subscriptions/s", params={"topic": "t"}).status_code == 204
         assert api.delete("/topics/t").status_code == 204
+
+    def test_entity_tags(self, broker: Broker, api: httpx.Client) -> None:
+        """What was shown is what is changed."""
+        made = api.put("/queues/shop/a", json={"lock_duration": 30})
+        seen = made.headers["etag"]
+        assert seen == api.get("/queues/shop/a").headers["etag"]
+        assert re.fullmatch(r'"[0-9a-f]{24}"', seen)
+        send(api, "x", queue="shop/a")
+        changed = api.patch("/queues/shop/a", json={"lock_duration": 31}, headers={"If-Match": seen})
+        assert changed.status_code == 200, changed.text
+        assert changed.headers["etag"] == api.get("/queues/shop/a").headers["etag"] != seen
+        for old in (seen, f"W/{changed.headers['etag']}"):
+            given = {"If-Match": old}
+            status = {"path": "shop/a", "status": "disabled"}
+            for answer in (
+                api.patch("/queues/shop/a", json={"lock_duration": 32}, headers=given),
+                api.delete("/queues/shop/a", headers=given),
+                api.post("/commands/set_status", json=status, headers=given),
+            ):
+                assert (answer.status_code, answer.json()["code"]) == (412, "changed_meanwhile")
+                assert answer.headers["content-type"] == "application/problem+json"
+        for wrong in ("x", '"a", "b"', '""'):
+            answer = api.patch("/queues/shop/a", json={"lock_duration": 32}, headers={"If-Match": wrong})
+            assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+        assert broker.queue("shop/a").options.lock_duration == 31
+        given = {"If-Match": changed.headers["etag"]}
+        assert api.delete("/queues/shop/a", headers=given).status_code == 204
+        assert api.delete("/queues/q", headers={"If-Match": "*"}).status_code == 204
+
+    def test_entity_tags_of_topics_and_subscriptions(self, broker: Broker, api: httpx.Client) -> None:
+        api.put("/topics/t", json={})
+        where = {"topic": "t"}
+        api.put("/subscriptions/s", params=where, json={})
+        topic, seen = (
+            api.get(path, params=given).headers["etag"]
+            for path, given in (("/topics/t", {}), ("/subscriptions/s", where))
+        )
+        rule = {"filter": {"kind": "true"}}
+        api.put("/rules/r", params={**where, "subscription": "s"}, json=rule, headers={"If-Match": seen})
+        old = api.patch("/subscriptions/s", params=where, json={}, headers={"If-Match": seen})
+        assert old.status_code == 412
+        size = {"max_message_size": 5000}
+        assert api.patch("/topics/t", json=size, headers={"If-Match": topic}).status_code == 200
+        assert api.delete("/topics/t", headers={"If-Match": topic}).status_code == 412
 
 
 class TestDeadLetters:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from lazaretto.model.entities import EntityPath, subscription_path
 from lazaretto.model.permissions import Permission
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def needs(self) -> list[tuple[Permission, str | None]]:
         """Return what is needed: permissions, each on an entity, or on all for None."""
         return [(self.permission, getattr(self, "path", None) or getattr(self, "topic", None))]
+
+    def entity(self) -> EntityPath | None:
+        """Return the queue, topic or subscription that it changes; None: it changes something else."""
+        path = getattr(self, "path", None)
+        if path is not None:
+            return EntityPath.parse(path)
+        topic, subscription = getattr(self, "topic", None), getattr(self, "subscription", None)
+        return None if topic is None or subscription is None else subscription_path(topic, subscription)
 
     def told(self, answer: Any) -> Any:
         """Return the answer to whoever ran it, from that of the operation as JSON."""

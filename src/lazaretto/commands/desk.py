@@ -56,13 +56,15 @@ from lazaretto.commands.letter_commands import (
     SplitCause,
     UndoRepair,
 )
+from lazaretto.engine.entities.versions import IfVersion, require_version
 from lazaretto.engine.log import acting
 from lazaretto.engine.once import Once
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.checks import shown, text
+from lazaretto.model.entities import EntityPath
 from lazaretto.records.plain import plain
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -95,12 +97,20 @@ class _Answered(BaseException):
 
 
 class _CommandStore:
-    """A store for one command: runs the verb's operation, under a key if there is one."""
+    """A store for one command: runs the verb's operation, under a key if there is one.
 
-    def __init__(self, store: Store, key: str | None, actor: str, digest: bytes) -> None:
+    `seen`: the entity that it changes, and the version that it must have.
+    """
+
+    def __init__(
+        self, store: Store, key: str | None, actor: str, digest: bytes, seen: tuple[EntityPath, str] | None
+    ) -> None:
         self._store, self._key, self._actor, self._digest = store, key, actor, digest
+        self._seen = seen
 
     def run(self, operation: Operation[T]) -> T:
+        if self._seen is not None:
+            operation = IfVersion(*self._seen, operation)
         if self._key is None:
             raise _Answered(_encoded(self._store.run(operation)))
         raise _Answered(self._store.run(Once(self._key, self._actor, self._digest, operation, _encoded)))
@@ -113,17 +123,41 @@ def _encoded(answer: Any) -> bytes:
     return msgspec.json.encode(plain(answer))
 
 
+def _seen(command: Command, version: str) -> tuple[EntityPath, str]:
+    """Return what a command changes, and the version that somebody saw. Raises InvalidOption."""
+    path = command.entity()
+    if path is None:
+        raise InvalidOption(
+            f"expected no version: {command.command_name} changes no queue, topic, subscription"
+        )
+    return path, text("version", version, _LONGEST_KEY)
+
+
+def _refuse_changed(tx: Transaction, key: str | None, path: EntityPath, version: str) -> None:
+    """Raise ChangedMeanwhile, unless the command was run already."""
+    if key is None or tx.commands.find(key) is None:
+        require_version(tx, path, version)
+
+
 class CommandDesk:
     """Runs changes that are given as values."""
 
     _store: Store
 
-    def run(self, command: Command, *, actor: str | None = None, idempotency_key: str | None = None) -> Any:
+    def run(
+        self,
+        command: Command,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+        version: str | None = None,
+    ) -> Any:
         """Make a change, and return its answer as JSON values.
 
         With an `idempotency_key`, the same command by the same actor is run once: for 24 hours the key gives
-        the first answer again. Raises IdempotencyConflict for another command under the key, and what the
-        broker's verb raises.
+        the first answer again. `version`: that of the entity's description, if nobody may have changed the
+        entity since. Raises IdempotencyConflict for another command under the key, ChangedMeanwhile, and what
+        the broker's verb raises.
         """
         if not isinstance(command, Command):
             raise InvalidOption(f"expected a command, got {shown(command)}")
@@ -137,8 +171,12 @@ class CommandDesk:
         except UnicodeEncodeError:
             raise InvalidOption(f"expected valid Unicode, got a lone surrogate in {shown(command)}") from None
         digest = hashlib.blake2b(told, digest_size=16).digest()
+        seen = None if version is None else _seen(command, version)
+        if seen is not None:
+            # Commands read an entity's options to change some: they must read what was seen, too.
+            self._store.read(lambda tx: _refuse_changed(tx, idempotency_key, *seen))
         broker = copy.copy(cast("Broker", self))
-        broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest))
+        broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest, seen))
         try:
             command.apply(broker, who)
         except _Answered as answered:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import PoisonSession, QueueOptions, QueueStatus
+from lazaretto.model.versions import version_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,3 +97,8 @@ class QueueDescription:
     size: int | None
     created: datetime
     updated: datetime
+
+    @property
+    def version(self) -> str:
+        """The version of options and status, which changes with them. Not that of a subscription's rules."""
+        return version_of(self.options, self.status, self.created)

@@ -125,7 +125,9 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
 def _as_json(found: object, route: Route) -> Response:
     if found is None:
         return Response(status_code=204)
-    return Response(json_of(found), route.success, media_type="application/json")
+    version = getattr(found, "version", None)
+    headers = None if version is None else {"ETag": f'"{version}"'}
+    return Response(json_of(found), route.success, headers, "application/json")
 
 
 async def _told(request: Request, error: Exception) -> Response:

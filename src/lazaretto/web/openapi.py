@@ -75,6 +75,9 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
             },
         },
     }
+    if route.asks_itself or route.method in ("PATCH", "DELETE"):
+        seen = {"name": "If-Match", "in": "header", "required": False, "schema": {"type": "string"}}
+        parameters.append(seen)
     if route.asks_itself:
         key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string"}}
         parameters.append(key)

@@ -58,6 +58,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "request_too_large": 413,
     "unsupported_media_type": 415,
     "wrong_host": 421,
+    "precondition_required": 428,
     "invalid_option": 422,
     "invalid_message": 422,
     "invalid_path": 422,

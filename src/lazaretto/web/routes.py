@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
 from lazaretto.model.permissions import Permission
@@ -21,6 +23,8 @@ from lazaretto.web.access import Identity
 from lazaretto.web.refusals import HttpError
 
 T = TypeVar("T")
+
+_ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 
 #: Bytes of a request's body, beside what a message may have.
 MOST_BYTES: Final = 512 * 1024 * 1024
@@ -97,6 +101,26 @@ class Call:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
         task.cancel()
+
+    @property
+    def seen_version(self) -> str | None:
+        """The version that an entity must still have: the entity tag of `If-Match`. Raises HttpError."""
+        given = self.request.headers.getlist("if-match")
+        if not given or given == ["*"]:
+            return None
+        if given[0].startswith("W/"):
+            raise HttpError("changed_meanwhile", "expected a strong entity tag in If-Match, got a weak one")
+        found = _ENTITY_TAG.fullmatch(given[0].strip())
+        if found is None or len(given) > 1:
+            raise HttpError("bad_request", 'expected one entity tag in If-Match, such as "a1b2", or *')
+        return found[1]
+
+    async def change(self, command: Command) -> Any:
+        """Run a command if the entity still has the version that `If-Match` names, and return its answer."""
+        version = self.seen_version
+        if version is None and self.identity.csrf is not None and not self.request.headers.get("if-match"):
+            raise HttpError("precondition_required", "expected If-Match with the ETag of what was shown")
+        return await self.broker.run(command, actor=self.actor, version=version)
 
     @property
     def actor(self) -> str:

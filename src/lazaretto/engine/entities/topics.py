@@ -26,6 +26,7 @@ from lazaretto.model.entities import (
     refuse_for_subscription,
     subscription_path,
 )
+from lazaretto.model.versions import version_of
 from lazaretto.store.contract.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -44,6 +45,12 @@ class SubscriptionDescription:
     name: str
     queue: QueueDescription
     rules: tuple[Rule, ...]
+
+    @property
+    def version(self) -> str:
+        """The version of options, status and rules, which changes with them."""
+        queue = self.queue
+        return version_of(queue.options, queue.status, queue.created, encode_rules(self.rules))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +72,11 @@ class TopicDescription:
     size: int | None
     created: datetime
     updated: datetime
+
+    @property
+    def version(self) -> str:
+        """The version of options and status, which changes with them."""
+        return version_of(self.options.as_queue(), self.status, self.created)
 
 
 def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:

@@ -18,7 +18,7 @@ def _runs(name: str, kind: type[Command]) -> Handler:
         key = call.request.headers.get("idempotency-key")
         # Keys of one client are not those of another.
         mine = None if key is None else f"{call.identity.name}:{key}"
-        return await call.broker.run(body, actor=call.actor, idempotency_key=mine)
+        return await call.broker.run(body, actor=call.actor, idempotency_key=mine, version=call.seen_version)
 
     run.__name__, run.__doc__ = f"run_{name}", kind.__doc__
     run.__annotations__ = {"call": Call, "body": kind, "return": Any}

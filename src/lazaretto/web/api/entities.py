@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from lazaretto import commands
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.errors import EntityExists
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import changes_from, options_from, rule_from
+from lazaretto.records.options import options_from, rule_from
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 
@@ -77,15 +78,14 @@ async def create_queue(call: Call, path: str, body: Options) -> QueueDescription
 @route("PATCH", "/queues/{path:path}", Permission.ADMINISTER)
 async def update_queue(call: Call, path: str, body: Options) -> QueueDescription:
     """Change the options that are given. Of a policy, only the options in it that are given change."""
-    current = await call.broker.queue(path)
-    changes: Any = changes_from(QueueOptions, body, current.options)
-    return await call.broker.update_queue(path, actor=call.actor, **changes)
+    await call.change(commands.UpdateQueue(path=path, changes=body))
+    return await call.broker.queue(path)
 
 
 @route("DELETE", "/queues/{path:path}", Permission.ADMINISTER, success=204)
 async def delete_queue(call: Call, path: str) -> None:
     """Delete a queue with all its messages and dead letters."""
-    await call.broker.delete_queue(path, actor=call.actor)
+    await call.change(commands.DeleteQueue(path=path))
 
 
 @route("GET", "/topics", Permission.SEE)
@@ -116,15 +116,14 @@ async def create_topic(call: Call, path: str, body: Options) -> TopicDescription
 @route("PATCH", "/topics/{path:path}", Permission.ADMINISTER)
 async def update_topic(call: Call, path: str, body: Options) -> TopicDescription:
     """Change the options that are given."""
-    current = await call.broker.topic(path)
-    changes: Any = changes_from(TopicOptions, body, current.options)
-    return await call.broker.update_topic(path, actor=call.actor, **changes)
+    await call.change(commands.UpdateTopic(path=path, changes=body))
+    return await call.broker.topic(path)
 
 
 @route("DELETE", "/topics/{path:path}", Permission.ADMINISTER, success=204)
 async def delete_topic(call: Call, path: str) -> None:
     """Delete a topic with its subscriptions and all their messages."""
-    await call.broker.delete_topic(path, actor=call.actor)
+    await call.change(commands.DeleteTopic(path=path))
 
 
 @route("GET", "/subscriptions", Permission.SEE)
@@ -152,25 +151,27 @@ async def update_subscription(
     call: Call, name: str, query: OfTopic, body: Options
 ) -> SubscriptionDescription:
     """Change the options that are given."""
-    current = await call.broker.subscription(query.topic, name)
-    changes: Any = changes_from(QueueOptions, body, current.queue.options)
-    return await call.broker.update_subscription(query.topic, name, actor=call.actor, **changes)
+    change = commands.UpdateSubscription(topic=query.topic, subscription=name, changes=body)
+    await call.change(change)
+    return await call.broker.subscription(query.topic, name)
 
 
 @route("DELETE", "/subscriptions/{name:path}", Permission.ADMINISTER, success=204)
 async def delete_subscription(call: Call, name: str, query: OfTopic) -> None:
     """Delete a subscription with all its messages and dead letters."""
-    await call.broker.delete_subscription(query.topic, name, actor=call.actor)
+    await call.change(commands.DeleteSubscription(topic=query.topic, subscription=name))
 
 
 @route("PUT", "/rules/{name:path}", Permission.ADMINISTER, success=201)
 async def add_rule(call: Call, name: str, query: OfSubscription, body: Options) -> SubscriptionDescription:
     """Add a rule to a subscription."""
-    rule = rule_from({**body, "name": name})
-    return await call.broker.add_rule(query.topic, query.subscription, rule, actor=call.actor)
+    where = {"topic": query.topic, "subscription": query.subscription}
+    await call.change(commands.AddRule(**where, rule={**body, "name": name}))
+    return await call.broker.subscription(query.topic, query.subscription)
 
 
 @route("DELETE", "/rules/{name:path}", Permission.ADMINISTER)
 async def remove_rule(call: Call, name: str, query: OfSubscription) -> SubscriptionDescription:
     """Remove a rule from a subscription."""
-    return await call.broker.remove_rule(query.topic, query.subscription, name, actor=call.actor)
+    await call.change(commands.RemoveRule(topic=query.topic, subscription=query.subscription, rule=name))
+    return await call.broker.subscription(query.topic, query.subscription)

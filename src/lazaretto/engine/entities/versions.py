@@ -1,0 +1,46 @@
+"""Runs an operation only if nobody has changed the settings of an entity since they were looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.errors import ChangedMeanwhile
+from lazaretto.filters.stored import decode_rules, encode_rules
+from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityKind, EntityPath
+from lazaretto.model.versions import version_of
+from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+
+T = TypeVar("T")
+
+
+def entity_version(tx: Transaction, path: EntityPath) -> str:
+    """Return the version of an entity's settings. Raises EntityNotFound."""
+    record = require_queue(tx, path)
+    rules = encode_rules(decode_rules(record.rules)) if record.kind is EntityKind.SUBSCRIPTION else b""
+    return version_of(record.options, record.status, to_datetime(record.created), rules)
+
+
+@dataclasses.dataclass(slots=True)
+class IfVersion(Operation[T]):
+    """Run an operation if an entity's settings still have a version. Raises ChangedMeanwhile."""
+
+    path: EntityPath
+    version: str
+    operation: Operation[T]
+
+    def run(self, tx: Transaction) -> T | Again:
+        require_version(tx, self.path, self.version)
+        return self.operation.run(tx)
+
+
+def require_version(tx: Transaction, path: EntityPath, wanted: str) -> None:
+    """Raise ChangedMeanwhile unless an entity has the version that somebody saw."""
+    found = entity_version(tx, path)
+    if found != wanted:
+        raise ChangedMeanwhile(
+            f"expected the settings of {path.queue!r} in version {wanted!r}, got {found!r}: somebody has "
+            "changed them; look again"
+        )

@@ -53,7 +53,8 @@ def test_from_a_grant_to_its_end(program: Program) -> None:
 
 def test_the_links_of_a_server(program: Program) -> None:
     """The server's own link, and one from another process."""
-    options = ("--http", "0", "--json", "--proxy", "127.0.0.1", "--origin", "https://queues.example.com")
+    options = ["--http", "0", "--json", "--proxy", "127.0.0.1", "--origin", "https://queues.example.com"]
+    options += ["--log-format", "json", "--log-level", "info"]
     with program.start("serve", *options) as server:
         try:
             assert server.stdout is not None
@@ -73,7 +74,13 @@ def test_the_links_of_a_server(program: Program) -> None:
             assert {one["label"] for one in sessions} == {"127.0.0.1"}
             assert len(sessions) == 2
             server.send_signal(signal.SIGTERM)
-            assert server.wait(20) == 0
+            out, err = server.communicate(timeout=20)
+            assert (server.returncode, out) == (0, b"")
+            (request,) = [json.loads(line) for line in err.splitlines()]
+            about = ("level", "event", "actor", "origin", "method", "route", "status")
+            assert tuple(request[name] for name in about) == (
+                "INFO", "request", "ana", "127.0.0.1", "GET", "/overview", 200,
+            )  # fmt: skip
         finally:
             server.kill()
 

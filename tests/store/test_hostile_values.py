@@ -177,7 +177,7 @@ RIGHT: dict[str, Any] = {
     "action": None, "before": None, "person": "ann", "until": None,
     "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
     "rate": None, "skipped": False, "letters": 10, "count": 0, "cursor": None, "budget": 0.25,
-    "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None,
+    "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None, "version": None,
     "command": SetStatus(path="q", status="active"),
     "lock_tokens": World.lock_token,
 }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 from lazaretto.host import Handler, ServiceHost
 from lazaretto.store.contract.records import Notice
 from lazaretto.store.runtime.notices import MOST, WHILE, NoticeLog
+from lazaretto.tools.json_logs import JsonFormatter
 
 LOGGER = "lazaretto.messages"
 SECRET = b"a body is never logged"
@@ -118,3 +121,77 @@ def test_a_flood_is_counted(caplog: pytest.LogCaptureFixture) -> None:
         "'orders': 50 more were not logged",
         "'orders': again",
     ]
+
+
+def test_the_fields_of_a_record(broker: Broker, orders: str, caplog: pytest.LogCaptureFixture) -> None:
+    broker.consume(orders, refuse, stop_when_idle=True)
+    (dead,) = [r for r in caplog.records if r.levelno == logging.ERROR and vars(r)["sequence_number"] == 1]
+    found = {
+        (
+            r.levelname,
+            fields["event"],
+            fields["queue"],
+            fields["attempt"],
+            fields["message_id"],
+            fields["error_type"],
+        )
+        for r in caplog.records
+        for fields in (vars(r),)
+        if fields.get("sequence_number") == 1
+    }
+    assert found == {
+        ("WARNING", "attempt_failed", "orders", 1, "id-0", "ValueError"),
+        ("WARNING", "attempt_failed", "orders", 2, "id-0", "ValueError"),
+        ("ERROR", "dead_lettered", "orders", 2, "id-0", "ValueError"),
+    }
+    assert vars(dead)["reason"] == "MaxDeliveryCountExceeded"
+    assert "in refuse" in vars(dead)["stack"]
+    line = json.loads(JsonFormatter().format(dead))
+    assert line["message"] == dead.getMessage().splitlines()[0]
+    assert {"time", "level", "logger", "queue", "sequence_number", "attempt", "stack"} <= set(line)
+    assert line["time"].endswith("Z")
+
+
+def test_repairs_breakers_and_halts(broker: Broker, orders: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Their changes are logged: at INFO, and as warnings where people should look."""
+    broker.consume(orders, refuse, stop_when_idle=True)
+    repair = broker.plan_repair(orders, [1, 2], name="mend", canary=1, canary_wait=60, actor="ann")
+    repair.apply()
+    repair.pause()
+    broker.set_breaker(orders, "open")
+    broker.create_queue("line", QueueOptions(policy=PoisonPolicy(receive_retry_count=0, on_poison="fault")))
+    broker.sender("line").send(Message(SECRET))
+    with broker.receiver("line") as receiver:
+        receiver.abandon(receiver.receive(), error="broken")
+    broker.resume_queue("line", "retry")
+    told = [
+        (record.levelname, fields["event"], fields["queue"], fields["detail"].get("phase"))
+        for record in caplog.records
+        for fields in (vars(record),)
+        if "detail" in fields
+    ]
+    assert told == [
+        ("INFO", "repair_changed", "orders", "applying"),
+        ("INFO", "repair_changed", "orders", "paused"),
+        ("INFO", "breaker_set", "orders", None),
+        ("WARNING", "queue_halted", "line", None),
+        ("INFO", "queue_resumed", "line", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", ["\ud800", object(), {1: 2}, float("inf"), b"x"], ids=lambda v: type(v).__name__
+)
+def test_any_record_is_a_line_of_json(value: object) -> None:
+    record = logging.makeLogRecord({"name": "x", "msg": "%s", "args": ("a\nb",), "field": value})
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert set(json.loads(line)) == {"time", "level", "logger", "message", "field"}
+
+
+def test_an_exception_as_json() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "went wrong", None, sys.exc_info())
+    assert json.loads(JsonFormatter().format(record))["exception"].endswith("ValueError: no")

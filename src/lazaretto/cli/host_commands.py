@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
+from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import duration, number
 
 commands = Group()
@@ -32,6 +32,7 @@ def run(
         str,
         typer.Argument(metavar="MODULE[:NAME]", help="Module with the handlers.", show_default=False),
     ],
+    logs: LogOptions,
     stop_when_idle: Annotated[
         bool,
         typer.Option(
@@ -70,7 +71,7 @@ def run(
     with call.broker() as broker:
         host = ServiceHost(broker, found, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
-        with _shown(view, json=call.json) as (look, say), _logged(say):
+        with _shown(view, json=call.json) as (look, say), logs.shown(say):
             idle = _Idle(host) if stop_when_idle else None
 
             def until() -> bool:
@@ -150,41 +151,14 @@ class _Idle:
 def _shown(view: _View, *, json: bool) -> Iterator[tuple[Callable[[], None], Callable[[str], object]]]:
     """Give a function to call often, which shows how the host stands, and one that shows text of the log."""
     if json:
-        yield (lambda: None), _to_stderr
+        yield (lambda: None), output.lines_to_stderr
     elif output.on_terminal():
         with _drawn(view) as found:
             yield found
     else:
         lines = _Lines(view)
-        yield lines.look, _to_stderr
+        yield lines.look, output.lines_to_stderr
         lines.say()
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
-@contextmanager
-def _logged(say: Callable[[str], object]) -> Iterator[None]:
-    """Show what is logged of failures meanwhile."""
-
-    class Shown(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            try:
-                say(output.safe_lines(self.format(record)))
-            except Exception:
-                # Whoever reads it may be gone.
-                return
-
-    handler = Shown(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    log = logging.getLogger("lazaretto")
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 class _Lines:

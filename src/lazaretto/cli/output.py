@@ -92,6 +92,12 @@ def notice(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
+def lines_to_stderr(text: str) -> None:
+    """Print text that is safe already on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 def problem(code: str, text: str) -> None:
     """Print an error as every error is printed: one line on standard error."""
     notice(f"error[{code}]: {text}")
@@ -108,6 +114,11 @@ def json_text(value: Any, indent: int = 0) -> str:
 
     encoded = msgspec.json.encode(plain(value))
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    return safe_json(text)
+
+
+def safe_json(text: str) -> str:
+    """Return JSON with everything escaped that a terminal might obey."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -20,6 +20,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
+from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _PORT = 8080
 @commands.command("serve")
 def serve(
     call: CallOptions,
+    logs: LogOptions,
     http: Annotated[
         int | None,
         typer.Option(
@@ -123,7 +125,8 @@ def serve(
         named = (proxies or [], user_header, groups_header)
         door = HttpDoor(http, None if no_login else _token_of(token_file), *named, _origin_of(origin))
         door.access()
-    _run(_serve(call.url(), door, amqp, policies, call.json))
+    with logs.shown():
+        _run(_serve(call.url(), door, amqp, policies, call.json))
 
 
 class HttpDoor(NamedTuple):

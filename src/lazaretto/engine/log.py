@@ -6,7 +6,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -92,7 +92,7 @@ EVENT_KINDS = {
 }
 
 
-#: Kinds of events that are logged as warnings.
+#: Kinds of events that are logged: as warnings, and for information.
 _WARNED = {
     "breaker_opened",
     "dropped",
@@ -104,6 +104,14 @@ _WARNED = {
     "rejected",
     "session_held",
     "suspects_held",
+}
+_INFORMED = {
+    "breaker_closed",
+    "breaker_ramping",
+    "breaker_set",
+    "queue_resumed",
+    "repair_changed",
+    "session_released",
 }
 
 
@@ -142,22 +150,35 @@ def note_all(
     """Write several events of one kind, each with its queue, a sequence number and its detail."""
     assert kind in EVENT_KINDS, kind
     encode = msgspec.json.encode
-    if kind in _WARNED:
+    if kind in _WARNED or kind in _INFORMED:
         for queue, number, detail in events:
-            about = ", ".join(
-                f"{name} {value}".replace("\n", " ") for name, value in detail.items() if value is not None
-            )
-            which = "" if number is None else f"message {number}: "
-            sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
-            tell(tx, logging.WARNING, queue.path, f"{which}{sentence} ({about})")
+            tell_event(tx, kind, queue.path, number, detail)
     tx.history.insert_events(
         kind, [NewEvent(queue.path, number, encode(detail).decode()) for queue, number, detail in events]
     )
 
 
-def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None = None) -> None:
-    """Log something about a queue once the commit is done."""
-    tx.tell(Notice(level, queue, f"{queue!r}: {text}", stack))
+def tell_event(
+    tx: Transaction,
+    kind: str,
+    queue: str,
+    number: int | None,
+    detail: Mapping[str, Any],
+    *,
+    warn: bool = False,
+) -> None:
+    """Log an event once the commit is done. `warn`: as a warning, whatever its kind."""
+    level = logging.WARNING if warn or kind in _WARNED else logging.INFO
+    given = {name: value for name, value in detail.items() if value is not None}
+    about = ", ".join(f"{name} {value}".replace("\n", " ") for name, value in given.items())
+    which = "" if number is None else f"message {number}: "
+    sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
+    tell(tx, level, queue, f"{which}{sentence} ({about})", event=kind, sequence_number=number, detail=given)
+
+
+def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None = None, **fields: Any) -> None:
+    """Log something about a queue once the commit is done. `fields`: the same for programs."""
+    tx.tell(Notice(level, queue, f"{queue!r}: {text}", stack, fields))
 
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:

@@ -115,10 +115,17 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
             error = EntityNotFound()
         response = problem_of(error)
     response.raw_headers += [*_HEADERS, (b"x-request-id", number.encode())]
-    _log.debug(
-        "%s %s %s %s: %d in %.1f ms", number, call.actor, route.method, route.path, response.status_code,
-        (time.perf_counter() - began) * 1000,
-    )  # fmt: skip
+    if _log.isEnabledFor(logging.INFO):
+        taken = round((time.perf_counter() - began) * 1000, 1)
+        _log.info(
+            "%s %s %s %s: %d in %s ms", number, call.identity.name, route.method, route.path,
+            response.status_code, taken,
+            extra={
+                "event": "request", "request_id": number, "actor": call.identity.name,
+                "origin": call.identity.origin, "method": route.method, "route": route.path,
+                "status": response.status_code, "milliseconds": taken,
+            },
+        )  # fmt: skip
     return response
 
 
@@ -145,4 +152,5 @@ async def _told_of_http(request: Request, error: Exception) -> Response:
 
 
 async def _told_of_fault(request: Request, error: Exception) -> Response:
+    _log.error("a fault of the server", exc_info=error)
     return problem_of(HttpError("internal_error", "the server met a fault; its log tells more"))

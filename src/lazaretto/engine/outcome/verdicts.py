@@ -77,8 +77,11 @@ def _tell(
     error = outcome.value if failure is None else short_error(failure.type, failure.message)
     number = sequence_of(row.key)
     tell(
-        tx, logging.WARNING, queue.path, f"{attempt} at message {number} ({row.message_id!r}) failed: {error}"
-    )
+        tx, logging.WARNING, queue.path,
+        f"{attempt} at message {number} ({row.message_id!r}) failed: {error}",
+        event="attempt_failed", sequence_number=number, message_id=row.message_id, attempt=row.deliveries,
+        outcome=outcome.value, error_type=None if failure is None else failure.type,
+    )  # fmt: skip
 
 
 def _reason(failure: Failure | None) -> str | None:

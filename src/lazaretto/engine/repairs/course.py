@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.log import audit
+from lazaretto.engine.log import audit, tell_event
 from lazaretto.engine.repairs.key_list import members
 from lazaretto.errors import RepairError, RepairNotFound
 from lazaretto.model.checks import shown
@@ -21,6 +21,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _plans = msgspec.json.Decoder(Plan)
 _paces = msgspec.json.Decoder(Pace)
 _replace = msgspec.structs.replace
+#: What people should look at.
+_WARNED = {RepairEvent.STOP, RepairEvent.CANARY_FAILS, RepairEvent.CANARY_WAITS}
 
 
 def plan_of(record: RepairRecord) -> Plan:
@@ -106,6 +108,7 @@ class Course:
         }  # fmt: skip
         event_detail = msgspec.json.encode({**told, **counts}).decode()
         self.tx.history.insert_events("repair_changed", [NewEvent(record.path, None, event_detail)])
+        tell_event(self.tx, "repair_changed", record.path, None, told | counts, warn=event in _WARNED)
         audit(self.tx, actor, f"repair: {event.value}", record.path, **told, **counts, **detail)
 
     def save(self) -> None:

@@ -109,8 +109,11 @@ def dead_letter(
     why = f"{reason}: {short_error(error_type, error_message)}" if error_type else str(reason)
     number = sequence_of(row.key)
     tell(
-        tx, logging.ERROR, queue.path, f"message {number} ({row.message_id!r}) is a dead letter: {why}", stack
-    )
+        tx, logging.ERROR, queue.path,
+        f"message {number} ({row.message_id!r}) is a dead letter: {why}", stack,
+        event="dead_lettered", sequence_number=number, message_id=row.message_id, attempt=row.deliveries,
+        reason=reason, error_type=error_type,
+    )  # fmt: skip
     where = {"subqueue": subqueue.value} if subqueue is not Subqueue.DEAD_LETTER else {}
     note(tx, "dead_lettered", queue, sequence_of(row.key), reason=reason, error_type=error_type, **where)
     if subqueue is Subqueue.DEAD_LETTER:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -296,12 +296,16 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 
 
 class Notice(NamedTuple):
-    """A log record about a queue: level of the logging module, text and stack."""
+    """A log record about a queue: level of the logging module, text and stack.
+
+    `fields`: what it tells, by name, for programs.
+    """
 
     level: int
     queue: str
     text: str
     stack: str | None = None
+    fields: Mapping[str, Any] = {}
 
 
 class SessionAddress(msgspec.Struct, frozen=True):

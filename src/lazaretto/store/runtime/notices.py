@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from lazaretto.store.contract.records import Notice
 
@@ -41,24 +42,27 @@ class NoticeLog:
                 notice = self.new.popleft()
             except IndexError:
                 return
-            for text in self._lines(notice):
+            for text, fields in self._lines(notice):
                 with contextlib.suppress(Exception):
-                    _log.log(notice.level, "%s", text)
+                    _log.log(notice.level, "%s", text, extra={"queue": notice.queue, **fields})
 
-    def _lines(self, notice: Notice) -> list[str]:
+    def _lines(self, notice: Notice) -> list[tuple[str, Mapping[str, Any]]]:
         now, key = self._clock(), (notice.queue, notice.level)
-        lines = []
+        lines: list[tuple[str, Mapping[str, Any]]] = []
         with self._lock:
             span = self._spans.setdefault(key, _Span(now))
             if now - span.since >= WHILE:
                 if span.count > MOST:
-                    lines.append(f"{notice.queue!r}: {span.count - MOST} more were not logged")
+                    lines.append((f"{notice.queue!r}: {span.count - MOST} more were not logged", {}))
                 span.since, span.count = now, 0
             span.count += 1
             if span.count == MOST + 1:
-                lines.append(f"{notice.queue!r}: too many failures; for {WHILE:g} s they are not logged")
+                lines.append(
+                    (f"{notice.queue!r}: too many failures; for {WHILE:g} s they are not logged", {})
+                )
             elif span.count <= MOST:
-                lines.append(f"{notice.text}\n{notice.stack.rstrip()}" if notice.stack else notice.text)
+                text = f"{notice.text}\n{notice.stack.rstrip()}" if notice.stack else notice.text
+                lines.append((text, {**notice.fields, "text": notice.text, "stack": notice.stack}))
         return lines
 
 

@@ -206,11 +206,26 @@ def as_message(message: Message | StoredMessage) -> Message:
         return message
     if not isinstance(message, StoredMessage):
         raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}")
-    fields = {name: getattr(message, name) for name in Message.__struct_fields__}
-    if message.dead_letter_source is not None:
+    headers, properties = message.headers, message.properties
+    if headers.dead_letter_source is not None:
         told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-        fields["properties"] = {k: v for k, v in message.properties.items() if k not in told}
-    return Message(**fields)
+        properties = {k: v for k, v in properties.items() if k not in told}
+    return Message(
+        body=message.body,
+        message_id=message.message_id,
+        session_id=headers.session_id,
+        subject=headers.subject,
+        correlation_id=headers.correlation_id,
+        to=headers.to,
+        reply_to=headers.reply_to,
+        reply_to_session_id=headers.reply_to_session_id,
+        content_type=headers.content_type,
+        partition_key=headers.partition_key,
+        time_to_live=message.time_to_live,
+        scheduled_enqueue_time=message.scheduled_enqueue_time,
+        properties=properties,
+        dead_letter_queue=headers.dead_letter_queue,
+    )
 
 
 class ReceivedMessage(StoredMessage):

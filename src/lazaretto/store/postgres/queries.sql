@@ -100,7 +100,8 @@ SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) A
 -- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. One row, or
 -- one for each, with whether it is fresh. They are looked up by a list of keys: a join may be planned for a table
 -- that seems empty, and then reads all that is kept for an open transaction. What others are taking is passed over;
--- the second column is the first of these that was fresh, because it may come back.
+-- the second column is the first of these that was fresh, because it may come back. Citus crashes where a column is
+-- set to an element of an array, unless that stands in another expression.
 -- Differs because each question costs a round trip: the server looks and takes in one.
 WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
     SELECT ARRAY(
@@ -120,7 +121,7 @@ WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
 ), taken AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
-        lock_token = (:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)]
+        lock_token = coalesce((:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)])
     WHERE m.key = ANY((SELECT keys FROM next)::bigint[])
     RETURNING m.key = ANY((SELECT keys FROM fresh)::bigint[]), lock_token, m.key, [body],
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,

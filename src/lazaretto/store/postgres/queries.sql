@@ -20,11 +20,12 @@ WITH lower AS (
         SELECT sequence_number FROM lazaretto_high_water
         WHERE queue_id = :queue_id ORDER BY sequence_number DESC LIMIT 1)
         AND sequence_number < :sequence_number
+), higher AS (
+    SELECT 1 FROM lazaretto_high_water
+    WHERE queue_id = :queue_id AND sequence_number >= :sequence_number LIMIT 1
 )
 INSERT INTO lazaretto_high_water (queue_id, sequence_number) SELECT :queue_id, :sequence_number
-WHERE NOT EXISTS (
-    SELECT 1 FROM lazaretto_high_water
-    WHERE queue_id = :queue_id AND sequence_number >= :sequence_number)
+WHERE NOT EXISTS (TABLE higher)
 
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.

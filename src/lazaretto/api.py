@@ -91,6 +91,7 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.grants import Grant, Role
 from lazaretto.model.headers import NegativeAcknowledgement
+from lazaretto.model.message_history import Generation, MessageHistory, Moment
 from lazaretto.model.messages import Attempt, DeadLetter, Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.paths import (
     format_dead_letter_path,
@@ -155,6 +156,7 @@ __all__ = [
     "FalseFilter",
     "FilterError",
     "FilterSyntaxError",
+    "Generation",
     "Grant",
     "Growth",
     "HandlerError",
@@ -169,11 +171,13 @@ __all__ = [
     "ManualClock",
     "Message",
     "MessageCounts",
+    "MessageHistory",
     "MessageLockLost",
     "MessageNotFound",
     "MessageNotReceivable",
     "MessageState",
     "MessageTooLarge",
+    "Moment",
     "MoveReport",
     "NegativeAcknowledgement",
     "NotAllowed",

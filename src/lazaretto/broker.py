@@ -28,6 +28,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
 from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
+from lazaretto.engine.outcome.message_history import show_message
 from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
@@ -38,6 +39,7 @@ from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, Subqueue
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
+from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import MOST_MESSAGES, Attempt, PeekedMessage
 from lazaretto.receiver import Mode, NextSession, Receiver
 from lazaretto.repairs import RepairDesk
@@ -276,6 +278,17 @@ class Broker(
             return found
 
         return look(self._store, find)
+
+    def message_history(self, path: str, sequence_number: int) -> MessageHistory:
+        """Return what is known of a message that a queue has or had: where it is, and all its generations.
+
+        Those before it was sent back, and those after, up to 100 each. Of a message that is completed,
+        discarded or deleted nothing is kept: its state is "gone". Raises MessageNotFound for a number
+        that the queue has not given to a message yet.
+        """
+        parsed = EntityPath.parse(path)
+        number = whole("sequence_number", sequence_number, 1, LAST_SEQUENCE)
+        return look(self._store, lambda tx: show_message(tx, parsed, number))
 
     # -- logs -----------------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ def administer(broker: lazaretto.Broker) -> None:
     broker.revoke_claim("orders", "spark", claims[0])
     letter = broker.dead_letter("orders", broker.dead_letter_groups("orders")[0].example or 1)
     outcomes = [attempt.outcome.value for attempt in broker.attempts("orders", letter.sequence_number)]
+    outcomes += [one.state for one in broker.message_history("orders", 1).generations]
     moved: dict[int, int | None] = broker.move_dead_letters("orders", [1], "billing").moved
     copies = broker.count_republished("events/subscriptions/audit", [1]).copies
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies

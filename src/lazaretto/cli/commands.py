@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 COMMANDS = {
     "send": ("Send a message, or one per line of JSON.", "send_command"),
     "peek": ("Look at messages without locking them.", "receive_commands"),
+    "show": ("Show a message, and what happened to it.", "show_command"),
     "receive": ("Receive messages, print them and settle them.", "receive_commands"),
     "run": ("Run handlers on their queues.", "host_commands"),
     "serve": ("Serve clients over HTTP and AMQP 1.0.", "serve_command"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazaretto.cli import output
-from lazaretto.model.messages import Attempt, DeadLetter
+from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 
 
 def facts_of(letter: DeadLetter) -> list[tuple[str, object]]:
@@ -27,11 +27,16 @@ def facts_of(letter: DeadLetter) -> list[tuple[str, object]]:
         ("as message", letter.resubmitted_as),
         ("in", letter.moved_to),
     ]
-    if message is not None:
-        names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
-        facts += [(name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")]
-        facts += [(f"property {name}", value) for name, value in message.properties.items()]
-    return facts
+    return facts if message is None else facts + message_facts(message)
+
+
+def message_facts(message: PeekedMessage) -> list[tuple[str, object]]:
+    """Return what a sender has set of a message, name by name, but not its body."""
+    names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
+    facts: list[tuple[str, object]] = [
+        (name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")
+    ]
+    return facts + [(f"property {name}", value) for name, value in message.properties.items()]
 
 
 def first_line(text: str | None) -> str | None:

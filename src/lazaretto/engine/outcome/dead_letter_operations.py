@@ -221,25 +221,29 @@ def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
     found: list[Attempt] = []
     current: int | None = key
     while current is not None:
-        attempts = [
-            Attempt(
-                number=a.number,
-                started=None if a.started is None else to_datetime(a.started),
-                ended=to_datetime(a.ended),
-                worker=a.worker,
-                outcome=Outcome(a.outcome),
-                error_type=a.error_type,
-                error_message=a.error_message,
-                stack=a.stack,
-                site=a.site,
-                fingerprint=_fingerprint_of(a),
-            )
-            for a in tx.history.attempts(current)
-        ]
-        found = attempts + found
+        found[:0] = attempts_at(tx, current)
         row, record = tx.row(current), tx.history.dead_letter(current)
         current = row.resubmitted_from if row else record.resubmitted_from if record else None
     return tuple(found)
+
+
+def attempts_at(tx: Transaction, key: int) -> tuple[Attempt, ...]:
+    """Return the attempts of one generation of a message."""
+    return tuple(
+        Attempt(
+            number=a.number,
+            started=None if a.started is None else to_datetime(a.started),
+            ended=to_datetime(a.ended),
+            worker=a.worker,
+            outcome=Outcome(a.outcome),
+            error_type=a.error_type,
+            error_message=a.error_message,
+            stack=a.stack,
+            site=a.site,
+            fingerprint=_fingerprint_of(a),
+        )
+        for a in tx.history.attempts(key)
+    )
 
 
 def _fingerprint_of(attempt: AttemptRecord) -> str | None:

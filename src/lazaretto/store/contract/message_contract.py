@@ -47,6 +47,10 @@ class StoredSequences(Protocol):
         """Return the key for a message at the end of the queue, or the partition, of another message."""
         ...
 
+    def last(self, lane: int) -> int:
+        """Return the highest key that a lane has given to a message so far."""
+        ...
+
     def keep(self, key: int) -> None:
         """Mark a sequence number as used by a message that is not stored under it."""
         ...

@@ -35,18 +35,22 @@ class SequenceNumbers(Part):
         known = self._context.memory.last_sequences
         last = known.get(lane)
         if last is None:
-            row = self._context.run("select_high_water", (lane,)).fetchone()
-            last = row[0] if row else 0
-            for place in _PLACES:
-                first = lower_bound(lane, place)
-                # What is below was seen before; many that are gone may stand there.
-                row = self._context.run(
-                    "select_last_key", (first + last, upper_bound(lane, place))
-                ).fetchone()
-                if row:
-                    last = max(last, row[0] - first)
-            known[lane] = last
+            last = known[lane] = self._find_last(lane)
         return last
+
+    def _find_last(self, lane: int) -> int:
+        row = self._context.run("select_high_water", (lane,)).fetchone()
+        last: int = row[0] if row else 0
+        for place in _PLACES:
+            first = lower_bound(lane, place)
+            # What is below was seen before; many that are gone may stand there.
+            row = self._context.run("select_last_key", (first + last, upper_bound(lane, place))).fetchone()
+            if row:
+                last = max(last, row[0] - first)
+        return last
+
+    def last(self, lane: int) -> int:
+        return lower_bound(lane) + self._find_last(lane)
 
     def take_key(self, queue: QueueRecord, partition_key: str | None = None, count: int = 1) -> int:
         return self.take_keys(self._partitions.lane(queue, partition_key), count)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from lazaretto.errors import InvalidMessage
+from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
@@ -121,6 +122,12 @@ _LIKE = Message(b"")
 async def peek(call: Call, query: PeekQuery) -> list[PeekedMessage]:
     """Look at messages in the order of their numbers, without a lock."""
     return await call.broker.peek(query.queue, query.limit, query.start, subqueue=query.subqueue)
+
+
+@route("GET", "/messages/{number}", Permission.READ_BODIES)
+async def show_message(call: Call, query: OfQueue, number: int) -> MessageHistory:
+    """Show a message, wherever it is, and what happened to it, also before and after it was sent back."""
+    return await call.broker.message_history(query.queue, number)
 
 
 @route("POST", "/messages/receive", Permission.RECEIVE)

@@ -31,9 +31,10 @@ def show(
         typer.Argument(metavar="NUMBER", parser=number(1), help="Sequence number.", show_default=False),
     ],
 ) -> None:
-    """Show a message, wherever it is, and what happened to it.
+    """Show a message, and what happened to it.
 
-    A dead letter that is sent back gets a new number: what happened before and after is told, too. Of a
+    It finds a message in every state. A dead letter that is sent back gets a new number: what happened
+    before and after is told, too. Of a
     message that is completed the store keeps nothing but its earlier numbers.
     """
     with call.broker() as broker:

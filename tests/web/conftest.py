@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -32,12 +33,12 @@ class Served(NamedTuple):
     client: Callable[[str | None], httpx.Client]
 
 
-@pytest.fixture
-def served(url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
-    """The API, served by a thread. A parameter: more of its Access."""
+@contextlib.contextmanager
+def serving(url: str, **given: Any) -> Iterator[Served]:
+    """Serve the API of a store in a thread. `given`: more of its Access."""
     started, ports, ended, loops = threading.Event(), [], asyncio.Event(), []
     own = ((f"token-of-{name}", Identity(name, grants)) for name, grants in TOKENS.items())
-    access = Access(own, **getattr(request, "param", {}))
+    access = Access(own, **given)
 
     async def serve() -> None:
         async with await aio.connect(url) as one, open_web(one, access, port=0) as server:
@@ -64,12 +65,21 @@ def served(url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
         )
         return clients[-1]
 
-    yield Served(ports[0], client)
-    for one in clients:
-        one.close()
-    loops[0].call_soon_threadsafe(ended.set)
-    thread.join(20)
+    try:
+        yield Served(ports[0], client)
+    finally:
+        for one in clients:
+            one.close()
+        loops[0].call_soon_threadsafe(ended.set)
+        thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def served(url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """The API, served by a thread. A parameter: more of its Access."""
+    with serving(url, **getattr(request, "param", {})) as found:
+        yield found
 
 
 @pytest.fixture

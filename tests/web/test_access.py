@@ -89,6 +89,8 @@ class TestTokens:
         assert made["secret"] not in listed.text
         keyed = {"Idempotency-Key": "k"}
         assert api.post("/commands/create_token", json={"person": "bob"}, headers=keyed).status_code == 409
+        nothing = api.post("/commands/set_four_eyes", json={"letters": None})
+        assert (nothing.status_code, nothing.content) == (204, b"")
         entry = broker.audit(action="access: token")[0]
         assert (entry.actor, entry.detail["origin"]) == ("admin", "127.0.0.1")
 

@@ -175,6 +175,8 @@ class TestWhat:
             ("/dead-letters/x", {"queue": "q"}),
             ("/dead-letters/99999999999999999999", {"queue": "q"}),
             ("/events", {"kind": "x"}),
+            ("/audit", {"until": "0.5"}),
+            ("/audit", {"since": "1700000000"}),
             ("/events", {"after": "-1"}),
             ("/queues/q", {"x": "1"}),
         ],

@@ -75,6 +75,10 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
             },
         },
     }
+    if route.success == 201 and Response in typing.get_args(route.answer):
+        said["responses"]["200"] = {**_answer(route, schemas), "description": "It was there already."}
+    if route.asks_itself:
+        said["responses"]["204"] = {"description": "Done; there is nothing to tell."}
     if route.asks_itself or route.method in ("PATCH", "DELETE"):
         seen = {"name": "If-Match", "in": "header", "required": False, "schema": {"type": "string"}}
         parameters.append(seen)

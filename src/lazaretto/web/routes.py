@@ -8,6 +8,7 @@ import inspect
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,13 +18,14 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import suggestion
+from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
 from lazaretto.web.refusals import HttpError
 
 T = TypeVar("T")
 
+_DATE: Final = re.compile(r"\d{4}-")
 _ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 
 #: Bytes of a request's body, beside what a message may have.
@@ -211,6 +213,11 @@ def query_of(kind: type[Query], request: Request) -> Query:
         if name in given:
             raise InvalidOption(f"expected the parameter {name!r} once, got it twice")
         given[name] = value
+    hints = typing.get_type_hints(kind)
+    for name, value in given.items():
+        # A number would be taken for seconds since 1970.
+        if datetime in typing.get_args(hints[name]) and not _DATE.match(value):
+            raise InvalidOption(f"{name}: expected a time such as 2026-01-31T12:00:00Z, got {shown(value)}")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -92,8 +92,11 @@ def test_the_links_of_a_server(program: Program) -> None:
         ("--proxy", "127.0.0.1", "--user-header", "a b"),
         ("--origin", "queues.example.com"),
         ("--origin", "https://queues.example.com/path"),
+        ("--host", "0.0.0.0"),
+        ("--host", "192.0.2.1", "--no-login"),
+        ("--host", "0.0.0.0", "--origin", "https://queues.example.com", "--no-login"),
     ],
-    ids=["network", "header", "no-scheme", "path"],
+    ids=["network", "header", "no-scheme", "path", "every-address", "another-open", "every-address-open"],
 )
 def test_what_a_server_refuses(program: Program, options: tuple[str, ...]) -> None:
     result = program("serve", "--http", "0", *options)
@@ -107,3 +110,20 @@ def test_four_eyes(program: Program) -> None:
     assert program.ok("access", "four-eyes").out == "100 letters\n"
     assert program.ok("access", "four-eyes", "none").out == "any number\n"
     program.fails(2, "usage", "access", "four-eyes", "many")
+
+
+def test_another_address(program: Program) -> None:
+    """It is served there, under its own name and the one that was given."""
+    options = ["--http", "0", "--json", "--host", "127.0.0.2", "--origin", "http://queues.example.com"]
+    with program.start("serve", *options) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            assert told["url"] == f"http://127.0.0.2:{told['http_port']}/api/v1"
+            headers = {"Authorization": f"Bearer {told['token']}"}
+            with httpx.Client(base_url=told["url"], headers=headers) as client:
+                assert client.get("/queues").status_code == 200
+                for name, status in (("queues.example.com", 200), ("evil.example.com", 421)):
+                    assert client.get("/queues", headers={"Host": name}).status_code == status
+        finally:
+            server.kill()

@@ -49,6 +49,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address of the HTTP API. Beyond this machine put TLS in front of it.",
+        ),
+    ] = "127.0.0.1",
     amqp: Annotated[
         int | None,
         typer.Option(
@@ -123,7 +131,9 @@ def serve(
     door = None
     if http is not None:
         named = (proxies or [], user_header, groups_header)
-        door = HttpDoor(http, None if no_login else _token_of(token_file), *named, _origin_of(origin))
+        if host in ("0.0.0.0", "::") and origin is None:  # noqa: S104
+            raise usage(f"--host {host} needs --origin: the address under which clients see the server")
+        door = HttpDoor(host, http, None if no_login else _token_of(token_file), *named, _origin_of(origin))
         door.access()
     with logs.shown():
         _run(_serve(call.url(), door, amqp, policies, call.json))
@@ -132,6 +142,7 @@ def serve(
 class HttpDoor(NamedTuple):
     """How the HTTP API is served, and whom it lets in. `token`: that of its owner; None: everybody's."""
 
+    host: str
     port: int
     token: str | None
     proxies: list[str]
@@ -149,6 +160,12 @@ class HttpDoor(NamedTuple):
         secure = self.origin is not None and self.origin.scheme == "https"
         anonymous = somebody if self.token is None else None
         return Access(own, anonymous, proxies=proxies, secure=secure)
+
+    def shown_host(self) -> str:
+        """Return how addresses name the host where it listens."""
+        if self.host in ("127.0.0.1", "0.0.0.0", "::"):  # noqa: S104
+            return "localhost"
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def host_names(self) -> list[str]:
         """Return the names under which the server is seen besides those of this machine."""
@@ -211,11 +228,14 @@ async def _serve(
             from lazaretto.commands import CreateLink
             from lazaretto.web import open_web
 
-            serving = open_web(broker, http.access(), port=http.port, host_names=http.host_names())
+            serving = open_web(
+                broker, http.access(), host=http.host, port=http.port, host_names=http.host_names()
+            )
             port = (await stack.enter_async_context(serving)).port
-            server = f"http://localhost:{port}" if http.origin is None else http.origin.geturl()
-            told |= {"http_port": port, "url": f"http://localhost:{port}/api/v1", "token": http.token}
-            lines.append(f"serving the HTTP API at http://localhost:{port}/api/v1")
+            here = f"http://{http.shown_host()}:{port}"
+            server = here if http.origin is None else http.origin.geturl()
+            told |= {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
+            lines.append(f"serving the HTTP API at {here}/api/v1")
             if http.token is not None:
                 made = await broker.run(CreateLink(), actor=getpass.getuser())
                 told["login_url"] = login_url(server, made["secret"])

@@ -1,4 +1,4 @@
-"""The server of the HTTP API: one event loop, on this machine unless it has tokens."""
+"""The server of the HTTP API: one event loop, on this machine unless it knows who asks."""
 
 from __future__ import annotations
 
@@ -40,15 +40,18 @@ async def open_web(
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
-    `port`: 0 for a free one, which is in `WebServer.port` then. `host_names`: names in `Host` beside those of
-    this machine. Raises InvalidOption for an address beyond this machine, because nothing is encrypted.
-    """  # fmt: skip
-    if not _is_loopback(host):
+    `host`: the address to listen at. `port`: 0 for a free one, which is in `WebServer.port` then.
+    `host_names`: names in `Host` beside those of this machine. Raises InvalidOption for an address beyond
+    this machine if everybody is let in.
+    """
+    if not _is_loopback(host) and access.anonymous is not None:
         raise InvalidOption(
-            f"expected an address of this machine, such as 127.0.0.1, got {host!r}; "
-            "put a proxy that speaks TLS in front of it"
+            f"expected an address of this machine, such as 127.0.0.1, got {host!r}: "
+            "everybody who reaches it would be let in"
         )
-    app = web_app(broker, access, host_names=("localhost", "127.0.0.1", "[::1]", *host_names))
+    own = f"[{host}]" if ":" in host else host
+    names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
+    app = web_app(broker, access, host_names=names)
     listening = _listen(host, port)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,

@@ -6,35 +6,16 @@ import contextlib
 import itertools
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from lazaretto.cli.tables import Table, pad, width_of
+from lazaretto.records.text import safe as safe
+from lazaretto.records.text import safe_lines as safe_lines
 
 # JSON leaves these as they are within texts, though a terminal may obey them.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def _escaped(character: str) -> str:
-    if character in _NAMED:
-        return _NAMED[character]
-    if character.isprintable() or unicodedata.category(character) == "Zs":
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x1_0000 else f"\\U{code:08x}"
-
-
-def safe(text: str) -> str:
-    """Return text on one line, with everything escaped that a terminal might obey."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def safe_lines(text: str) -> str:
-    """Return text with its line breaks and tabs, everything else escaped that a terminal might obey."""
-    return "".join(c if c in "\n\t" else _escaped(c) for c in text.replace("\r\n", "\n"))
 
 
 def body_text(body: bytes) -> str:

@@ -113,7 +113,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve clients over HTTP and AMQP 1.0.
+    """Serve the console, and clients over HTTP and AMQP 1.0.
 
     It serves programs on this machine, until SIGTERM or Control-C, and prints where. What they send lies in
     the same queues and topics that Python sees.
@@ -236,6 +236,7 @@ async def _serve(
             server = here if http.origin is None else http.origin.geturl()
             told |= {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
             lines.append(f"serving the HTTP API at {here}/api/v1")
+            lines.append(f"the console: {server}/")
             if http.token is not None:
                 made = await broker.run(CreateLink(), actor=getpass.getuser())
                 told["login_url"] = login_url(server, made["secret"])

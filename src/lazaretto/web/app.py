@@ -20,6 +20,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
 from lazaretto.web.access_door import AccessDoor
+from lazaretto.web.console.site import console_places
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
@@ -49,7 +50,7 @@ _HEADERS = (
 def web_app(
     broker: AsyncBroker, access: Access, *, host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]")
 ) -> Starlette:
-    """Return the HTTP API of a broker as an ASGI application, to be served or mounted in another one.
+    """Return the HTTP API and the console of a broker as an ASGI application, to be served or mounted.
 
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
     site reaches a server on the same machine.
@@ -87,6 +88,7 @@ def web_app(
         Place("/openapi.json", describe),
         Place(f"{PREFIX}/access/me", tell_me),
         *login_places(door),
+        *console_places(broker, door),
         Place("/healthz", live),
         Place("/readyz", ready),
     ]

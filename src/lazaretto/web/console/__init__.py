@@ -1,0 +1,1 @@
+"""The operator's console: pages for people, drawn by the server."""

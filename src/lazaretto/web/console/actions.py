@@ -1,0 +1,116 @@
+"""What a form asks for, as a command: run once, however often the form is sent."""
+
+from __future__ import annotations
+
+import urllib.parse
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from lazaretto.commands import COMMANDS, Command, PlanRepair
+from lazaretto.edits.edit import Edit, EditKind
+from lazaretto.errors import InvalidOption
+from lazaretto.web.console.render import address
+from lazaretto.web.console.visit import Visit
+from lazaretto.web.refusals import HttpError
+
+#: The fields of a form that are no parts of its command.
+_OWN = ("csrf", "key", "back", "version")
+
+
+async def act(visit: Visit) -> str:
+    """Run the command that a form makes, and return where to go. Raises what the command raises."""
+    kind = COMMANDS.get(visit.request.path_params["command"])
+    if kind is None:
+        raise HttpError("route_not_found", "expected the name of a command")
+    command = command_of(kind, visit.form, datetime.now(UTC))
+    for permission, path in command.needs():
+        visit.require(permission, path)
+    if isinstance(command, PlanRepair) and command.edit is not None:
+        refuse_functions(command.edit)
+    key, version = _first(visit.form, "key"), _first(visit.form, "version")
+    answer = await visit.broker.run(
+        command, actor=visit.who.actor, idempotency_key=None if not key else f"{visit.who.name}:{key}",
+        version=version or None,
+    )  # fmt: skip
+    back = _back(visit)
+    if isinstance(command, PlanRepair):
+        back = address(visit.base, f"/repairs/{answer['name']}")
+    elif command.command_name in ("delete_queue", "delete_topic"):
+        back = address(visit.base, "/queues")
+    entries = await visit.broker.audit(actor=visit.who.name, limit=1)
+    if not entries:
+        return back
+    return f"{back}{'&' if '?' in back else '?'}did={entries[0].position}"
+
+
+def refuse_functions(edit: str) -> Edit:
+    """Return the edit that a text describes. Raises InvalidOption, also for the name of a function.
+
+    No request makes the server import a module.
+    """
+    found = Edit.parse(edit)
+    if found.kind is EditKind.FUNCTION:
+        raise InvalidOption("expected an edit as SET … or a JSON patch; functions are for the command line")
+    return found
+
+
+def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -> Command:
+    """Return the command that the fields of a form make. Raises InvalidOption.
+
+    A field's name may end with what its text is: `:json`; `:hours` from now on, which is none if it is
+    empty; `:text`, which is none if it is empty; `:list` of parts between commas.
+    """
+    given: dict[str, Any] = {}
+    names = {field.name: field for field in msgspec.structs.fields(kind)}
+    for field, values in form.items():
+        if field in _OWN:
+            continue
+        name, _, how = field.partition(":")
+        if name not in names or len(values) != 1:
+            raise InvalidOption(f"expected each field of {kind.command_name} once, got {field!r}")
+        given[name] = _value(name, how, values[0].replace("\r\n", "\n"), now)
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidOption(f"{kind.command_name}: {error}") from None
+
+
+def _value(name: str, how: str, given: str, now: datetime) -> Any:
+    match how:
+        case "":
+            return given
+        case "text":
+            return given.strip() or None
+        case "list":
+            return [part.strip() for part in given.split(",") if part.strip()]
+        case "number":
+            return given.strip() or None
+        case "hours":
+            if not given.strip():
+                return None
+            try:
+                return now + timedelta(hours=float(given))
+            except (ValueError, OverflowError):
+                raise InvalidOption(f"expected {name} as hours, got {given!r}") from None
+        case "json":
+            try:
+                return msgspec.json.decode(given)
+            except msgspec.DecodeError as error:
+                raise InvalidOption(f"expected {name} as JSON: {error}") from None
+    raise InvalidOption(f"expected {name} as text, list, number, hours or json, got {how!r}")
+
+
+def _first(form: dict[str, list[str]], name: str) -> str:
+    return form.get(name, [""])[0]
+
+
+def _back(visit: Visit) -> str:
+    """Return the page that a form names, if it is one of this console: no other site is ever opened."""
+    given = _first(visit.form, "back")
+    parts = urllib.parse.urlsplit(given) if given.isprintable() else urllib.parse.urlsplit("")
+    own = not parts.scheme and not parts.netloc and "\\" not in given and parts.path.startswith("/")
+    if not own or parts.path.startswith("//") or not parts.path.startswith(f"{visit.base}/"):
+        return f"{visit.base}/"
+    return address("", parts.path) + (f"?{parts.query}" if parts.query else "")

@@ -1,0 +1,150 @@
+"""Queues: all with their counts, one with what stands still, and its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import msgspec
+
+from lazaretto.errors import InvalidOption
+from lazaretto.model.entities import QueueOptions
+from lazaretto.model.options import Kind, Option, options_of
+from lazaretto.model.permissions import Permission
+from lazaretto.model.policy import PoisonPolicy
+from lazaretto.records.options import changes_from
+from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.visit import Page, Visit
+
+_QUEUES, _MESSAGES = 50, 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """An option as a form has it. `name`: with a point for those of the poison policy."""
+
+    name: str
+    kind: str
+    value: str
+    choices: tuple[str, ...]
+    text: str
+    fixed: bool
+    optional: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """An option that a form changes."""
+
+    name: str
+    before: str
+    after: str
+
+
+async def list_queues(visit: Visit) -> Page:
+    """Show queues in the order of their paths."""
+    visit.require(Permission.SEE, None)
+    part, after = visit.text("text"), visit.text("after")
+    found = await visit.broker.queues(limit=_QUEUES, after=after, name_contains=part)
+    following = found[-1].path if len(found) == _QUEUES else None
+    return Page("queues.html", "queues", "Queues", {"queues": found, "text": part, "following": following})
+
+
+async def show(visit: Visit) -> Page:
+    """Show a queue: what stands still, counts, settings, its next messages."""
+    path = visit.queue()
+    visit.require(Permission.SEE, path)
+    broker = visit.broker
+    queue = await broker.queue(path)
+    held = await broker.held_sessions(path, limit=50) if queue.held_sessions else []
+    messages = []
+    if visit.may(Permission.READ_BODIES, path):
+        start = visit.text("start") or "0"
+        if not start.isdigit() or len(start) > 13:
+            raise InvalidOption("expected start to be a sequence number")
+        messages = [(one, show_body(one.body)) for one in await broker.peek(path, _MESSAGES, int(start))]
+    values = {
+        "queue": queue, "held": held, "breaker": await broker.breaker(path), "messages": messages,
+        "rates": await broker.rates(path, span="hour", limit=24), "settings": _settings(queue.options),
+    }  # fmt: skip
+    return Page("queue.html", "queues", path, values)
+
+
+async def settings(visit: Visit) -> Page:
+    """Show a queue's settings as a form, and what it would change."""
+    path = visit.queue()
+    visit.require(Permission.SEE, path)
+    queue = await visit.broker.queue(path)
+    shown = _settings(queue.options)
+    given = {name: value for name, value in visit.request.query_params.items() if name != "queue"}
+    changed = [
+        Change(one.name, one.value, given[one.name].strip() or "none")
+        for one in shown
+        if one.name in given and not one.fixed and (given[one.name].strip() or "none") != one.value
+    ]
+    changes: dict[str, Any] = {}
+    wrong = None
+    kinds = {one.name: one for one in shown}
+    try:
+        for one in changed:
+            group, _, name = one.name.rpartition(".")
+            where = changes.setdefault(group, {}) if group else changes
+            where[name] = _value(kinds[one.name], one.after)
+        if changes:
+            dataclasses.replace(queue.options, **changes_from(QueueOptions, changes, queue.options))
+    except InvalidOption as error:
+        wrong = str(error)
+    values = {
+        "queue": queue, "settings": shown, "given": given, "changed": changed, "wrong": wrong,
+        "changes": msgspec.json.encode(changes).decode(),
+    }  # fmt: skip
+    return Page("settings.html", "queues", f"Settings of {path}", values)
+
+
+def _settings(options: QueueOptions) -> list[Setting]:
+    found = [
+        _setting(name, option, getattr(options, name))
+        for name, option in options_of(QueueOptions).items()
+        if option.check.kind is not Kind.OBJECT and name not in ("dialogs", "retention")
+    ]
+    return found + [
+        _setting(f"policy.{name}", option, getattr(options.policy, name))
+        for name, option in options_of(PoisonPolicy).items()
+        if option.check.kind is not Kind.OBJECT
+    ]
+
+
+def _setting(name: str, option: Option, value: Any) -> Setting:
+    check = option.check
+    choices: tuple[str, ...] = tuple(check.choices)
+    if check.kind is Kind.FLAG:
+        choices = ("yes", "no")
+    text = option.text.replace("`", "")
+    return Setting(name, check.kind.value, _shown(value), choices, text, option.fixed, check.optional)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+def _value(setting: Setting, text: str) -> Any:
+    if text == "none" and setting.optional:
+        return None
+    try:
+        match setting.kind:
+            case "flag":
+                return {"yes": True, "no": False}[text]
+            case "integer" | "size":
+                return int(text)
+            case "duration" | "share":
+                return float(text)
+    except (KeyError, ValueError):
+        raise InvalidOption(f"expected {setting.name} to be a {setting.kind}, got {text!r}") from None
+    return text

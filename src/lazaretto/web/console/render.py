@@ -1,0 +1,116 @@
+"""Makes pages of templates: every text that is not a template's own is escaped twice over."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import urllib.parse
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup, escape
+
+from lazaretto.records.plain import iso
+from lazaretto.records.text import safe, safe_lines
+from lazaretto.web.console.charts import hours_chart
+
+_HERE: Final = Path(__file__).parent
+#: What browsers may load, by its name, and its type.
+ASSETS: Final = {
+    "console.css": "text/css; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def asset(name: str) -> tuple[str, bytes]:
+    """Return the name of a file with a part of its hash, and its bytes."""
+    content = (_HERE / "static" / name).read_bytes()
+    stem, _, kind = name.rpartition(".")
+    return f"{stem}.{hashlib.sha256(content).hexdigest()[:8]}.{kind}", content
+
+
+def shown_number(value: float | None) -> str:
+    """Return a number with commas between thousands."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10 else f"{value:,.1f}"
+
+
+def shown_age(then: datetime | None, now: datetime) -> str:
+    """Return how long ago something was, in its largest unit."""
+    if then is None:
+        return "–"
+    seconds = (now - then).total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= size:
+            return f"{abs(seconds) / size:.0f} {unit}"
+    return f"{abs(seconds):.0f} s"
+
+
+def shown_size(size: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def shown_words(value: str) -> str:
+    """Return a word of programs as words of people."""
+    return value.replace("_", " ")
+
+
+def address(base: str, path: str, **parameters: object) -> str:
+    """Return the address of a page, with those parameters that are something."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    query = urllib.parse.urlencode(given, errors="replace")
+    return f"{base}{urllib.parse.quote(path, errors='replace')}{'?' if query else ''}{query}"
+
+
+def command_line(*words: object) -> str:
+    """Return what to type for the same: a line of the shell."""
+    return shlex.join(["lazaretto", *map(str, words)])
+
+
+def _lines(text: str) -> Markup:
+    return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
+
+
+def _finalize(value: Any) -> Any:
+    return safe(value) if type(value) is str else "–" if value is None else value
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "iso": iso,
+    }  # fmt: skip
+    made.globals |= {"cli": command_line, "chart": hours_chart, "age": shown_age}
+    return made
+
+
+def render(template: str, base: str, **values: Any) -> bytes:
+    """Return a page. `base`: what comes before its links."""
+
+    def link(path: str, **parameters: object) -> str:
+        return address(base, path, **parameters)
+
+    files = {name: f"{base}/static/{asset(name)[0]}" for name in ASSETS}
+    now = datetime.now(UTC)
+    text = _environment().get_template(template).render(link=link, files=files, now=now, base=base, **values)
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,149 @@
+"""The console's pages and actions as routes: who may see them, what browsers may do with them, and errors."""
+
+from __future__ import annotations
+
+import logging
+import urllib.parse
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route as Place
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.model.permissions import Permission
+from lazaretto.web.access_door import AccessDoor
+from lazaretto.web.console import activity, failures, letters, overview, queues, repairs, search, standing
+from lazaretto.web.console.actions import act
+from lazaretto.web.console.render import ASSETS, asset, render
+from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.problems import STATUSES
+from lazaretto.web.refusals import HttpError, NotAuthenticated
+from lazaretto.web.routes import content_of
+
+_log = logging.getLogger("lazaretto.web")
+
+Screen = Callable[[Visit], Awaitable[Page]]
+
+#: Bytes of a form.
+_MOST: Final = 512 * 1024
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+#: Every page by its path.
+SCREENS: Final[dict[str, Screen]] = {
+    "/": overview.show,
+    "/failures": failures.list_causes,
+    "/failures/{number:int}": failures.show_cause,
+    "/dead-letters/{number:int}": letters.show,
+    "/dead-letters/{number:int}/edit": letters.edit,
+    "/repairs": repairs.list_repairs,
+    "/repairs/{name}": repairs.show,
+    "/queues": queues.list_queues,
+    "/queue": queues.show,
+    "/queue/settings": queues.settings,
+    "/activity": activity.show,
+    "/topics": standing.topics,
+    "/workers": standing.workers,
+    "/search": search.show,
+    "/keys": standing.keys,
+}
+
+
+def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
+    """Return the routes of the console."""
+
+    def page(screen: Screen) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await _answered(request, lambda visit: _shown(visit, screen), broker, door)
+
+        return answer
+
+    async def do(request: Request) -> Response:
+        return await _answered(request, _done, broker, door)
+
+    return [
+        *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
+        Place("/do/{command}", do, methods=["POST"]),
+        Place("/static/{name}", _static, methods=["GET"]),
+    ]
+
+
+async def _answered(
+    request: Request, work: Callable[[Visit], Awaitable[Response]], broker: AsyncBroker, door: AccessDoor
+) -> Response:
+    base = request.scope.get("root_path", "").rstrip("/")
+    visit: Visit | None = None
+    try:
+        form: dict[str, list[str]] = {}
+        if request.method == "POST":
+            form = _form_of(await content_of(request, _MOST))
+        given = form.get("csrf")
+        who = await door.admit(request, csrf=given[0] if given else None)
+        visit = Visit(broker, who, request, form, base)
+        response = await work(visit)
+    except NotAuthenticated:
+        response = RedirectResponse(f"{base}/login", 303)
+    except LazarettoError as error:
+        response = _refused(error, visit, base)
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _form_of(content: bytes) -> dict[str, list[str]]:
+    try:
+        return urllib.parse.parse_qs(
+            content.decode("utf-8"), keep_blank_values=True, strict_parsing=bool(content), max_num_fields=1000
+        )
+    except ValueError:
+        raise HttpError("bad_request", "expected the fields of a form") from None
+
+
+async def _shown(visit: Visit, screen: Screen) -> Response:
+    found = await screen(visit)
+    if found.moved is not None:
+        return RedirectResponse(found.moved, 303)
+    done = await visit.done()
+    content = render(
+        found.template, visit.base, visit=visit, here=found.here, title=found.title, done=done, **found.values
+    )
+    return Response(content, media_type="text/html")
+
+
+async def _done(visit: Visit) -> Response:
+    return RedirectResponse(await act(visit), 303)
+
+
+def _refused(error: LazarettoError, visit: Visit | None, base: str) -> Response:
+    code = error.told if isinstance(error, HttpError) else error.code
+    if isinstance(error, EntityNotFound) and visit is not None and not visit.may(Permission.SEE, None):
+        # The error names entities that are there, for whoever may see them all.
+        error = EntityNotFound()
+    content = render(
+        "refused.html", base, visit=visit, here="", title="That did not work", done=None,
+        code=code, detail=str(error), retriable=error.retriable,
+    )  # fmt: skip
+    return Response(content, STATUSES.get(code, 500), media_type="text/html")
+
+
+async def _static(request: Request) -> Response:
+    for name, kind in ASSETS.items():
+        shown, content = asset(name)
+        if request.path_params["name"] == shown:
+            headers = {**_HEADERS, "Cache-Control": _FOREVER, "Content-Type": kind}
+            return Response(content, headers=headers)
+    return Response(status_code=404, headers=_HEADERS)

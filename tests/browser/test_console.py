@@ -1,0 +1,177 @@
+"""The console in a browser: its screens at every width, hostile text, keys, actions, and what is live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import lazaretto
+from browser.conftest import EVIL
+from lazaretto import Message
+from lazaretto.web.console.site import SCREENS
+
+OpenPage = Callable[..., Page]
+Form = dict[str, str | float | bool]
+
+#: An address of every screen.
+ADDRESSES = [
+    "/",
+    "/failures",
+    "/failures?queue=orders",
+    "/failures/1?queue=orders",
+    "/failures/3?queue=orders",
+    "/dead-letters/1?queue=orders",
+    "/dead-letters/7?queue=orders",
+    "/dead-letters/1/edit?queue=orders&edit=SET+body.amount+%3D+5",
+    "/repairs",
+    "/repairs/repair-1",
+    "/queues",
+    "/queue?queue=ledger",
+    "/queue?queue=orders",
+    "/queue/settings?queue=orders&lock_duration=90",
+    "/activity",
+    "/activity?lens=events",
+    "/topics",
+    "/workers",
+    "/search?q=amount",
+    "/keys",
+]
+
+
+def test_every_screen_is_looked_at() -> None:
+    looked = {address.partition("?")[0] for address in ADDRESSES}
+    patterns = {path.replace("{number:int}", "1").replace("{name}", "repair-1") for path in SCREENS}
+    assert patterns <= looked
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1024, 1600])
+def test_screens_fit_and_hostile_text_is_text(open_page: OpenPage, width: int, scheme: str) -> None:
+    page = open_page(width, scheme)
+    for address in ADDRESSES:
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.status == 200, address
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, address
+        assert page.evaluate("typeof window.pwned") == "undefined", address
+        assert page.locator("main img, main script, main [data-hx-post]").count() == 0, address
+        text = page.locator("body").inner_text()
+        assert not set("\u202e\u2028\u0007") & set(text), address
+        if width == 390:
+            small = page.evaluate(
+                "[...document.querySelectorAll('main button, main input:not([type=hidden]), main .button')]"
+                ".filter(e => e.offsetParent && e.getBoundingClientRect().height < 24).map(e => e.outerHTML)"
+            )
+            assert small == [], address
+
+
+def test_hostile_text_is_shown_as_it_is_spelled(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/dead-letters/7?queue=orders")
+    shown = EVIL.replace("\u202e", "\\u202e")
+    for place in ("pre.body", "h1", "table.facts"):
+        assert shown[:60] in page.locator(place).first.inner_text()
+    assert shown in page.locator("table.facts").first.inner_text()
+
+
+def test_a_body_is_indented_and_no_digit_changes(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/dead-letters/1?queue=orders")
+    text = page.locator("pre.body").inner_text()
+    assert text == '{\n  "amount": -1.10,\n  "big": 12345678901234567890\n}'
+
+
+def test_the_keyboard_leads_from_the_overview_to_a_letter(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/")
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(page.locator("h1")).to_have_text("Failures")
+    page.keyboard.press("j")
+    expect(page.locator("main a.open").first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("causes")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("main a.open").nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="What they share")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox").first).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.locator("h1")).to_have_text("Keys")
+
+
+def test_a_note_is_made_and_taken_back(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/failures/2?queue=orders")
+    page.get_by_label("Note").fill("ticket 811 <b>")
+    page.get_by_role("button", name="Save the note").click()
+    expect(page.locator(".done")).to_contain_text("Done:")
+    expect(page.locator("p.note")).to_have_text("ticket 811 <b>")
+    with lazaretto.connect(store) as broker:
+        entry = broker.audit(limit=1)[0]
+        assert (entry.actor, entry.action) == ("ana", "note_cause")
+    page.locator(".done").get_by_role("button", name="Undo").click()
+    expect(page.locator("p.note")).to_have_count(0)
+
+
+def test_an_edit_shows_its_difference_and_becomes_a_repair(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/dead-letters/4/edit?queue=orders")
+    page.get_by_label("What to change").fill("SET body.currency = 'EUR'")
+    expect(page.locator("#difference .plus")).to_contain_text('"EUR"')
+    page.get_by_role("button", name="Plan a repair of this letter").click()
+    expect(page.locator("main")).to_contain_text("SET body.currency = 'EUR'")
+    expect(page.locator(".lead .state")).to_have_text("planned")
+    page.goto("/dead-letters/4/edit?queue=orders&edit=os:getcwd")
+    expect(page.locator("#difference .wrong")).to_contain_text("functions are for the command line")
+
+
+def test_settings_show_the_difference_before_they_are_saved(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/queue/settings?queue=billing")
+    page.get_by_label("lock duration", exact=True).fill("90")
+    page.get_by_role("button", name="Show what would change").click()
+    expect(page.locator(".review")).to_contain_text("90")
+    page.get_by_role("button", name="Save 1 change").click()
+    expect(page.locator(".done")).to_contain_text("update")
+    with lazaretto.connect(store) as broker:
+        assert broker.queue("billing").options.lock_duration == 90
+
+
+def test_a_page_follows_the_store(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/failures?queue=orders")
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    before = page.locator("h1").inner_text()
+    with lazaretto.connect(store) as broker:
+        broker.sender("orders").send(Message(b"{}"))
+        with broker.receiver("orders") as receiver:
+            receiver.dead_letter(receiver.receive(10), reason="Live")
+    expect(page.locator("h1")).not_to_have_text(before, timeout=8000)
+
+
+def test_an_action_asked_for_by_another_site_is_refused(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    form: Form = {"path": "orders", "number": "1", "note": "no"}
+    for headers in {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}:
+        answer = page.request.post(f"{address}/do/note_cause", form=form, headers=headers)
+        assert answer.status == 403
+    answer = page.request.get(f"{address}/", headers={"Host": "evil.example"})
+    assert answer.status == 421
+
+
+@pytest.mark.parametrize(
+    "back", ["//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:1"]
+)
+def test_an_action_never_leads_to_another_site(open_page: OpenPage, address: str, back: str) -> None:
+    page = open_page()
+    form: Form = {"path": "orders", "number": "2", "note:text": "x", "back": back}
+    answer = page.request.post(f"{address}/do/note_cause", form=form, max_redirects=0)
+    assert answer.status == 303
+    assert answer.headers["location"].startswith("/?did=")

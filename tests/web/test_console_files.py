@@ -1,0 +1,91 @@
+"""What the console ships: scripts of others as they were published, templates that escape everything."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import lazaretto.web.console
+from lazaretto.commands import COMMANDS
+from lazaretto.errors import InvalidOption
+from lazaretto.web.console.actions import command_of
+from lazaretto.web.console.bodies import indent, show_body
+
+HERE = Path(lazaretto.web.console.__file__).parent
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def test_scripts_of_others_are_what_they_were() -> None:
+    table = tomllib.loads((HERE / "static" / "VENDORED.toml").read_text())
+    assert table
+    for vendored in table.values():
+        content = (HERE / "static" / vendored["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == vendored["sha256"]
+        assert (HERE / "static" / vendored["licence_file"]).exists()
+
+
+def test_templates_escape_everything_and_have_no_script_or_style_of_their_own() -> None:
+    templates = sorted((HERE / "templates").glob("*.html"))
+    assert len(templates) > 10
+    for template in templates:
+        text = template.read_text()
+        assert not re.search(r"\|\s*safe\b|autoescape|\bstyle=|\bon[a-z]+=|hx-on|javascript:|<style", text), (
+            template.name
+        )
+        assert not re.search(r"<script(?! src=)", text), template.name
+        assert not re.search(r"(?:src|href|action)=\"https?:", text), template.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1.10,"b":[1E400,{}],"c":[],"d":"{[,:\\"]}"}',
+        "[" * 300 + "]" * 300,
+        "9" * 5000,
+        '"\\u202e"',
+    ],
+    ids=["values", "deep", "long number", "text"],
+)
+def test_json_keeps_each_of_its_characters(text: str) -> None:
+    assert re.sub(r"\s", "", indent(text)) == re.sub(r"\s", "", text)
+
+
+def test_bodies_that_are_no_json_are_text_or_hex() -> None:
+    assert show_body(b"plain \xc3\xa9").kind == "text"
+    assert show_body(b"\xff\x00").text.startswith("000000  ff 00")
+    large = show_body("é".encode() * 50_000)
+    assert (large.kind, large.size, len(large.text.encode()) + large.left) == ("text", 100_000, 100_000)
+    assert show_body(b"[" * 100_000).kind == "text"
+
+
+def test_forms_become_commands() -> None:
+    made = command_of(
+        COMMANDS["resubmit"], {"path": ["q"], "sequence_numbers:list": ["1, 2"], "csrf": ["x"]}, NOW
+    )
+    assert made == COMMANDS["resubmit"](path="q", sequence_numbers=(1, 2))
+    until = command_of(
+        COMMANDS["acknowledge_cause"], {"path": ["q"], "number": ["3"], "until:hours": ["8"]}, NOW
+    )
+    assert until.until == datetime(2026, 11, 23, 8, tzinfo=UTC)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"path": ["q"]},
+        {"path": ["q", "r"], "sequence_numbers:list": ["1"]},
+        {"path": ["q"], "sequence_numbers:list": ["x"]},
+        {"path": ["q"], "sequence_numbers:json": ["{"]},
+        {"path": ["q"], "sequence_numbers:eval": ["1"]},
+        {"path": ["q"], "sequence_numbers:list": ["1"], "more": ["1"]},
+    ],
+    ids=["missing", "twice", "no number", "no JSON", "unknown form", "unknown field"],
+)
+def test_other_forms_are_refused(form: dict[str, list[str]]) -> None:
+    with pytest.raises(InvalidOption):
+        command_of(COMMANDS["resubmit"], form, NOW)

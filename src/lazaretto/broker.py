@@ -184,7 +184,11 @@ class Broker(
         return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
 
     def workers(self) -> list[Worker]:
-        """Return the processes that take messages, with what service hosts among them hold."""
+        """Return the processes that take messages, by name, with what each holds.
+
+        Of a receiver: up to 1,000 messages, and the sessions it has locked. It looks at the 10,000 messages
+        whose locks or other times end first. `complete` says whether that was enough.
+        """
         return look(self._store, list_workers)
 
     def held_sessions(self, path: str, *, limit: int = 1000) -> list[HeldSession]:

@@ -304,6 +304,12 @@ def test_how_the_store_stands(broker: Broker, api: httpx.Client) -> None:
     for path in ("/sessions", "/held-sessions"):
         assert api.get(path, params={"queue": "q"}).json() == []
     assert len(api.get("/rates", params={"queue": "q", "span": "hour", "limit": 24}).json()) == 24
+    sent = api.post("/messages", params={"queue": "q"}, json={"body": "x"}).json()["sequence_numbers"]
+    with broker.receiver("q") as receiver:
+        messages = receiver.receive()
+        (worker,) = api.get("/workers").json()
+        assert [(one["queue"], one["sequence_numbers"]) for one in worker["holds"]] == [("q", sent)]
+        receiver.complete(messages)
     assert api.get("/repairs").json() == []
     assert api.get("/repairs/none").json()["code"] == "repair_not_found"
 

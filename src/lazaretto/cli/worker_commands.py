@@ -24,7 +24,13 @@ def _held(held: HeldMessages) -> str:
     more = len(held.sequence_numbers) - _SHOWN
     session = "" if held.session_id is None else f" session {held.session_id}"
     waits = "" if held.started else " (not started)"
-    return f"{held.queue}{session}: {numbers}{f' and {more} more' if more > 0 else ''}{waits}"
+    shown = f"{numbers}{f' and {more} more' if more > 0 else ''}" or "no message"
+    return f"{held.queue}{session}: {shown}{waits}"
+
+
+def _number(worker: Worker) -> str:
+    known = sum(len(held.sequence_numbers) for held in worker.holds)
+    return str(known) if worker.complete else f"{known} or more"
 
 
 def _row(worker: Worker) -> tuple[object, ...]:
@@ -34,7 +40,7 @@ def _row(worker: Worker) -> tuple[object, ...]:
         worker.pid,
         "alive" if worker.alive else "dead",
         output.shown_time(worker.seen),
-        sum(len(held.sequence_numbers) for held in worker.holds),
+        _number(worker),
         "; ".join(map(_held, worker.holds)),
     )
 
@@ -49,7 +55,7 @@ def list_(
 ) -> None:
     """List the processes that take messages and what they hold.
 
-    What a process holds is known of service hosts: `lazaretto run`, and `lazaretto.host`.
+    Up to 1,000 messages are told of a process, besides those that were handed to it as a service host.
     """
     with call.broker() as broker:
         found = broker.workers()

@@ -1,18 +1,29 @@
-"""Lists the processes that hold messages, and the hand-overs of service hosts."""
+"""Lists the processes that take messages, with what each holds."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from datetime import datetime
 
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.keys import sequence_of
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
 from lazaretto.store.contract.transaction_contract import Transaction
+
+#: How many messages with a time to come are looked at for those that are locked.
+_LOOKED_AT = 10_000
+#: The most messages that are told of a process, besides those that it was handed as a service host.
+_MOST = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldMessages:
-    """A service host's hand-over from a queue. `started`: its handlers are running."""
+    """What a process holds of a queue: a hand-over to a service host, or all that its receivers hold.
+
+    `queue`: with the subqueue, if it is one. `session_id`: of a session that is locked. `started`: handlers
+    are running; always so for receivers.
+    """
 
     queue: str
     session_id: str | None
@@ -22,7 +33,10 @@ class HeldMessages:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that holds messages. `seen`: its last heartbeat. `alive`: not known to be dead."""
+    """A process that takes messages. `seen`: its last heartbeat. `alive`: not known to be dead.
+
+    `complete`: False if it holds more than is told, or may: so many messages wait for a time.
+    """
 
     name: str
     machine: str
@@ -30,19 +44,75 @@ class Worker:
     seen: datetime
     alive: bool
     holds: tuple[HeldMessages, ...]
+    complete: bool = True
+
+
+#: Messages by the path they lie in and their session.
+_Held = dict[tuple[str, str | None], list[int]]
 
 
 def list_workers(tx: Transaction) -> list[Worker]:
     """Return all known workers, by name."""
+    held, looked_at_all = _held_by_receivers(tx)
     found = []
     for record in tx.workers.all():
-        holds = []
+        holds: list[HeldMessages] = []
+        handed: set[tuple[str, int | str]] = set()
         for lease in tx.workers.leases_of(record.worker):
             queue = tx.queues.by_id(lease.queue_id)
             if queue is not None:
                 numbers = tuple(map(sequence_of, lease.keys))
                 holds.append(HeldMessages(queue.path, lease.session_id, numbers, lease.started))
+                handed |= {(queue.path, number) for number in numbers}
+                if lease.session_id is not None:
+                    handed.add((queue.path, lease.session_id))
+        own, complete = _without(held.get(record.worker, {}), handed)
         alive = record.died is None and not tx.workers.is_dead(record.worker)
-        seen = to_datetime(record.seen)
-        found.append(Worker(record.worker, record.machine, record.pid, seen, alive, tuple(holds)))
+        found.append(
+            Worker(
+                record.worker,
+                record.machine,
+                record.pid,
+                to_datetime(record.seen),
+                alive,
+                (*holds, *own),
+                complete and looked_at_all,
+            )
+        )
     return found
+
+
+def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[HeldMessages], bool]:
+    """Return what receivers hold beyond what was handed to a service host, and whether that is all of it."""
+    found, left = [], _MOST
+    for (path, session_id), keys in sorted(held.items(), key=lambda item: (item[0][0], item[0][1] or "")):
+        numbers = sorted(n for n in set(map(sequence_of, keys)) if (path, n) not in handed)
+        told = numbers[: max(left, 0)]
+        left -= len(numbers)
+        if told or (not numbers and session_id is not None and (path, session_id) not in handed):
+            found.append(HeldMessages(path, session_id, tuple(told), started=True))
+    return found, left >= 0
+
+
+def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:
+    """Return what each process has locked, and whether all was looked at."""
+    found: dict[str, _Held] = defaultdict(lambda: defaultdict(list))
+    paths: dict[int, str | None] = {}
+
+    def path_of(queue_id: int) -> str | None:
+        if queue_id not in paths:
+            queue = tx.queues.by_id(queue_id)
+            paths[queue_id] = None if queue is None else queue.path
+        return paths[queue_id]
+
+    holders = tx.workers.holders(_LOOKED_AT)
+    for worker, key in holders:
+        path = path_of(queue_of(key))
+        if worker is not None and path is not None:
+            found[worker][str(EntityPath(path, subqueue_of(key))), None].append(key)
+    sessions = tx.workers.session_holders(_LOOKED_AT)
+    for worker, message, queue_id, session_id in sessions:
+        path = path_of(queue_id)
+        if path is not None:
+            found[worker][path, session_id] += [] if message is None else [message]
+    return found, max(len(holders), len(sessions)) < _LOOKED_AT

@@ -46,6 +46,18 @@ class StoredWorkers(Protocol):
         """Return a queue's messages that a worker holds under locks that expire by a given time."""
         ...
 
+    def holders(self, limit: int) -> list[tuple[str | None, int]]:
+        """Return who holds which messages by their keys, but for sessions: those whose locks end first.
+
+        It looks at so many messages that have a time to come, which others have, too: they have no holder.
+        As many more may be locked as ranges.
+        """
+        ...
+
+    def session_holders(self, limit: int) -> list[tuple[str, int | None, int, str]]:
+        """Return who holds sessions: worker, key of a message that was handed out or None, queue, session."""
+        ...
+
     def insert_lease(self, lease: LeaseRecord) -> None:
         """Record a service host's hand-over."""
         ...

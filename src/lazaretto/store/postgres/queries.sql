@@ -229,6 +229,21 @@ SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_
 FROM ranges r
 WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
 
+-- name: select_lock_holders
+-- Who holds which messages, but for sessions.
+-- Differs because only the server knows ranges.
+-- locks: not looked at
+SELECT locked_by, key FROM ([dues]) AS held
+UNION ALL
+SELECT * FROM (
+    SELECT r.locked_by, m.key
+    FROM (SELECT * FROM lazaretto_range_locks WHERE until > :now ORDER BY until LIMIT :limit) AS r
+    CROSS JOIN LATERAL (
+        SELECT key FROM lazaretto_messages
+        WHERE key >= r.first AND key <= r.last AND state = {FRESH} AND (expires IS NULL OR expires > r.locked_at)
+        ORDER BY key LIMIT :limit) AS m
+    LIMIT :limit) AS ranged
+
 -- name: select_ranged
 -- Which of these queues have messages that are locked by ranges; of all queues if none is given.
 -- Differs because only the server knows ranges.

@@ -651,6 +651,21 @@ DELETE FROM lazaretto_workers WHERE died < :before
 SELECT [row_columns] FROM lazaretto_messages [index lazaretto_messages_due]
 WHERE due <= :until AND state = {LOCKED} AND locked_by = :worker AND key > :first AND key < :end ORDER BY key
 
+-- part: dues
+-- What has a time to come, the earliest first: messages under locks of their own, and others, whose holder is null.
+SELECT CASE WHEN state = {LOCKED} THEN locked_by END AS locked_by, key
+FROM (SELECT state, locked_by, key FROM lazaretto_messages [index lazaretto_messages_due]
+      WHERE due > :now ORDER BY due LIMIT :limit) AS dues
+
+-- name: select_session_holders
+-- Who holds sessions, with the messages that were handed out of each; no key: none was.
+-- locks: not looked at
+SELECT s.locked_by, m.key, s.queue_id, s.session_id
+FROM (SELECT * FROM lazaretto_sessions WHERE locked_until > :now ORDER BY locked_until LIMIT :limit) AS s
+LEFT JOIN lazaretto_messages m
+    ON [queue_of m.key] = s.queue_id AND m.session_id = s.session_id AND m.state = {LOCKED}
+LIMIT :limit
+
 -- name: insert_lease
 -- A hand-over to a service host.
 INSERT INTO lazaretto_leases (token, worker, queue_id, session_id, keys, started)

@@ -61,6 +61,15 @@ class WorkerTables(Part):
         rows = self._context.run("select_locked_by", {"worker": worker, "until": until, **bounds})
         return [MessageRow(*row) for row in rows]
 
+    def holders(self, limit: int) -> list[tuple[str | None, int]]:
+        bounds = {"now": self._context.now, "limit": limit}
+        return [(worker, key) for worker, key in self._context.run("select_lock_holders", bounds)]
+
+    def session_holders(self, limit: int) -> list[tuple[str, int | None, int, str]]:
+        bounds = {"now": self._context.now, "limit": limit}
+        rows = self._context.run("select_session_holders", bounds)
+        return [(worker, key, queue_id, session) for worker, key, queue_id, session in rows]
+
     def insert_lease(self, lease: LeaseRecord) -> None:
         self._context.run(
             "insert_lease", {**msgspec.structs.asdict(lease), "keys": json.dumps(list(lease.keys))}

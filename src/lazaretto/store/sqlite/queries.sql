@@ -38,6 +38,11 @@ WHERE q.queue_id [among ids]
 
 -- == messages ==
 
+-- name: select_lock_holders
+-- Who holds which messages, but for sessions.
+-- Differs because a file has no ranges.
+SELECT locked_by, key FROM ([dues]) AS held
+
 -- name: select_last_body
 -- Behind which id there are ids for bodies that nobody else takes.
 -- Differs because the one writer of a file knows all ids.

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.entities.overview import Status
+from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
 from lazaretto.model.permissions import Permission
 from lazaretto.model.rates import Rate
@@ -67,6 +68,12 @@ async def overview(call: Call, query: OverviewQuery) -> Status:
 async def list_rates(call: Call, query: RatesQuery) -> list[Rate]:
     """List what happened to a queue's messages by minute or hour, oldest first."""
     return await call.broker.rates(query.queue, span=query.span, limit=query.limit)
+
+
+@route("GET", "/workers", Permission.SEE)
+async def list_workers(call: Call, query: Query) -> list[Worker]:
+    """List the processes that take messages, with what each holds."""
+    return await call.broker.workers()
 
 
 @route("GET", "/sessions", Permission.SEE)

@@ -23,6 +23,7 @@ from lazaretto import (
     TopicOptions,
 )
 from lazaretto import commands as c
+from lazaretto.engine.log import Actor
 
 from .actions import create, send
 from .conftest import Connect
@@ -97,6 +98,18 @@ def test_each_runs_once(stocked: Broker) -> None:
         assert (entries(stocked), stocked.last_event()) == before, command
     assert {entry.actor for entry in stocked.audit(limit=20)} == {"ann"}
     assert stocked.check() == []
+
+
+def test_each_is_in_the_audit_log(stocked: Broker) -> None:
+    """Who made a change, and from where: one entry each, in the commit of the change."""
+    for command in EACH:
+        before = entries(stocked)
+        stocked.run(command, actor=Actor.at("ann", "10.0.0.1"))
+        new = stocked.audit(limit=entries(stocked) - before) if entries(stocked) > before else []
+        assert [(e.actor, e.detail.get("origin")) for e in new] == [("ann", "10.0.0.1")], command
+    with pytest.raises(EntityExists):
+        stocked.run(c.CreateQueue(path="q"))
+    assert stocked.audit(limit=1)[0].action == "access: four eyes"
 
 
 def test_without_a_key(stocked: Broker) -> None:

@@ -24,6 +24,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     permission: ClassVar[Permission]
     #: What it is called over HTTP, such as "create_queue".
     command_name: ClassVar[str]
+    #: What the audit log calls it, where the operation itself writes no entry.
+    audited_as: ClassVar[str | None] = None
     #: Whether the answer has a secret, which is not kept, so that it cannot be run under a key.
     shown_once: ClassVar[bool] = False
 

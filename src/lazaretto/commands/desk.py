@@ -56,6 +56,7 @@ from lazaretto.commands.letter_commands import (
     SplitCause,
     UndoRepair,
 )
+from lazaretto.engine.audited import Audited
 from lazaretto.engine.entities.versions import IfVersion, require_version
 from lazaretto.engine.log import acting
 from lazaretto.engine.once import Once
@@ -103,12 +104,22 @@ class _CommandStore:
     """
 
     def __init__(
-        self, store: Store, key: str | None, actor: str, digest: bytes, seen: tuple[EntityPath, str] | None
+        self,
+        store: Store,
+        key: str | None,
+        actor: str,
+        digest: bytes,
+        seen: tuple[EntityPath, str] | None,
+        command: Command,
     ) -> None:
         self._store, self._key, self._actor, self._digest = store, key, actor, digest
         self._seen = seen
+        self._command = command
 
     def run(self, operation: Operation[T]) -> T:
+        path = self._command.entity()
+        if self._command.audited_as is not None and path is not None:
+            operation = Audited(operation, self._actor, self._command.audited_as, path.queue)
         if self._seen is not None:
             operation = IfVersion(*self._seen, operation)
         if self._key is None:
@@ -176,7 +187,8 @@ class CommandDesk:
             # Commands read an entity's options to change some: they must read what was seen, too.
             self._store.read(lambda tx: _refuse_changed(tx, idempotency_key, *seen))
         broker = copy.copy(cast("Broker", self))
-        broker._store = cast("Any", _CommandStore(self._store, idempotency_key, who, digest, seen))
+        store = _CommandStore(self._store, idempotency_key, who, digest, seen, command)
+        broker._store = cast("Any", store)
         try:
             command.apply(broker, who)
         except _Answered as answered:

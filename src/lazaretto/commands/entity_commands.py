@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class CreateQueue(Administering, frozen=True, kw_only=True):
     """Create a queue."""
 
+    audited_as = "create"
     path: str
     options: Options = msgspec.field(default_factory=dict)
 
@@ -51,6 +52,7 @@ class DeleteQueue(Administering, frozen=True, kw_only=True):
 class CreateTopic(Administering, frozen=True, kw_only=True):
     """Create a topic."""
 
+    audited_as = "create"
     path: str
     options: Options = msgspec.field(default_factory=dict)
 
@@ -89,6 +91,7 @@ class OfSubscription(Administering, frozen=True, kw_only=True):
 class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
     """Create a subscription, with rules or one that takes every message."""
 
+    audited_as = "create"
     options: Options = msgspec.field(default_factory=dict)
     rules: list[Options] | None = None
 

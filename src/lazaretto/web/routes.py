@@ -120,7 +120,9 @@ class Call:
     async def change(self, command: Command) -> Any:
         """Run a command if the entity still has the version that `If-Match` names, and return its answer."""
         version = self.seen_version
-        if version is None and self.identity.csrf is not None and not self.request.headers.get("if-match"):
+        # A form shows what it changes.
+        blind = self.identity.csrf is not None and self.request.method in ("PATCH", "DELETE")
+        if blind and not self.request.headers.get("if-match"):
             raise HttpError("precondition_required", "expected If-Match with the ETag of what was shown")
         return await self.broker.run(command, actor=self.actor, version=version)
 

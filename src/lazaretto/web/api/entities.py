@@ -14,7 +14,7 @@ from lazaretto.errors import EntityExists
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import options_from, rule_from
+from lazaretto.records.options import options_from
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 
@@ -67,7 +67,8 @@ async def create_queue(call: Call, path: str, body: Options) -> QueueDescription
     """Create a queue. If it exists with the same options, nothing changes and the answer is 200."""
     options = options_from(QueueOptions, body)
     try:
-        return await call.broker.create_queue(path, options)
+        await call.change(commands.CreateQueue(path=path, options=body))
+        return await call.broker.queue(path)
     except EntityExists:
         found = await call.broker.queue(path)
         if found.options != options:
@@ -105,7 +106,8 @@ async def create_topic(call: Call, path: str, body: Options) -> TopicDescription
     """Create a topic. If it exists with the same options, nothing changes and the answer is 200."""
     options = options_from(TopicOptions, body)
     try:
-        return await call.broker.create_topic(path, options)
+        await call.change(commands.CreateTopic(path=path, options=body))
+        return await call.broker.topic(path)
     except EntityExists:
         found = await call.broker.topic(path)
         if found.options != options:
@@ -141,9 +143,11 @@ async def show_subscription(call: Call, name: str, query: OfTopic) -> Subscripti
 @route("PUT", "/subscriptions/{name:path}", Permission.ADMINISTER, success=201)
 async def create_subscription(call: Call, name: str, query: OfTopic, body: Rules) -> SubscriptionDescription:
     """Create a subscription, with the rules that are given or one that takes every message."""
-    rules = None if body.rules is None else [rule_from(rule) for rule in body.rules]
-    options = options_from(QueueOptions, body.options)
-    return await call.broker.create_subscription(query.topic, name, options, rules)
+    made = commands.CreateSubscription(
+        topic=query.topic, subscription=name, options=body.options, rules=body.rules
+    )
+    await call.change(made)
+    return await call.broker.subscription(query.topic, name)
 
 
 @route("PATCH", "/subscriptions/{name:path}", Permission.ADMINISTER)

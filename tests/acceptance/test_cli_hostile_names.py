@@ -47,6 +47,7 @@ LISTINGS = {
     "dialog show": ["DIALOG"],
     "dialog timeline": ["DIALOG"],
     "claim list": ["q"],
+    "command list": [],
     "worker list": [],
     "access person list": [],
     "access token list": [],

@@ -12,7 +12,9 @@ from lazaretto import (
     Backoff,
     Broker,
     ChangedMeanwhile,
+    ConversationNotFound,
     DeadLetterFilter,
+    DefinitionError,
     EntityExists,
     EntityNotFound,
     IdempotencyConflict,
@@ -23,6 +25,7 @@ from lazaretto import (
     TopicOptions,
 )
 from lazaretto import commands as c
+from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.log import Actor
 
 from .actions import create, send
@@ -119,6 +122,46 @@ def test_without_a_key(stocked: Broker) -> None:
     with pytest.raises(EntityExists):
         stocked.run(c.CreateQueue(path="new"))
     assert stocked.run(c.Resubmit(path="q", sequence_numbers=(1, 2)))["resubmitted"] == {"1": 7, "2": 8}
+
+
+def test_dialogs_and_claims(broker: Broker) -> None:
+    """Definitions, ends of dialogs and claims are changed under keys, too."""
+    tables = {
+        "message_types": {"note": {}},
+        "contracts": {"talk": {"note": "any"}},
+        "services": {name: {"queue": f"of-{name}", "contracts": ["talk"]} for name in ("a", "b")},
+    }
+    create(broker)
+    send(broker, b"1")
+    consumer = ClaimConsumer(broker._store, "q", "job")
+    consumer.attach()
+    assert consumer.take(0) == 1
+    each: list[c.Command] = [
+        c.ApplyDefinitions(definitions=tables),
+        c.RevokeClaim(path="q", consumer="job", number=1),
+    ]
+    for number, command in enumerate(each):
+        first = broker.run(command, actor="ann", idempotency_key=f"{number}")
+        before = entries(broker)
+        assert broker.run(command, actor="ann", idempotency_key=f"{number}") == first
+        assert entries(broker) == before
+    with broker.dialogs.transaction() as work:
+        handles = [work.begin_dialog("a", "b", "talk") for _ in range(2)]
+    each = [
+        c.EndConversation(handle=handles[0], error=(5, "closed")),
+        c.CleanUpConversation(handle=handles[1]),
+    ]
+    for number, command in enumerate(each):
+        broker.run(command, actor="ann", idempotency_key=f"end-{number}")
+        before = entries(broker)
+        broker.run(command, actor="ann", idempotency_key=f"end-{number}")
+        assert entries(broker) == before
+    assert [entry.actor for entry in broker.audit(limit=4)] == ["ann"] * 4
+    with pytest.raises(ConversationNotFound):
+        broker.run(c.ResumeConversation(handle=handles[1], verdict="retry"))
+    with pytest.raises(DefinitionError):
+        broker.run(c.DropDefinition(kind="contract", name="talk"))
+    assert broker.check() == []
 
 
 class TestKeys:

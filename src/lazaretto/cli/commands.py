@@ -35,6 +35,7 @@ COMMANDS = {
     "dialog": ("Define dialogs, inspect and repair conversations.", "dialog_commands"),
     "claim": ("List and revoke the claims of Spark pipelines.", "claim_commands"),
     "spark": ("Run pipelines on Spark.", "spark_commands"),
+    "command": ("Run changes that are given as JSON.", "command_commands"),
     "access": ("Grant roles; create tokens for people and programs.", "access_commands"),
     "store": ("Check, migrate and copy a store.", "store_commands"),
     "completion": ("Print a script that completes commands in a shell.", "completion_command"),

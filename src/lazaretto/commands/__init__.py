@@ -12,6 +12,14 @@ from lazaretto.commands.access_commands import (
 )
 from lazaretto.commands.command import Command
 from lazaretto.commands.desk import COMMANDS, CommandDesk
+from lazaretto.commands.dialog_commands import (
+    ApplyDefinitions,
+    CleanUpConversation,
+    DropDefinition,
+    EndConversation,
+    ResumeConversation,
+    RevokeClaim,
+)
 from lazaretto.commands.entity_commands import (
     AddRule,
     CreateQueue,
@@ -54,9 +62,11 @@ __all__ = [
     "COMMANDS",
     "AcknowledgeCause",
     "AddRule",
+    "ApplyDefinitions",
     "ApplyRepair",
     "CanaryRepair",
     "CancelRepair",
+    "CleanUpConversation",
     "Command",
     "CommandDesk",
     "CreateLink",
@@ -68,6 +78,8 @@ __all__ = [
     "DeleteQueue",
     "DeleteSubscription",
     "DeleteTopic",
+    "DropDefinition",
+    "EndConversation",
     "EndSessions",
     "GrantRole",
     "MergeCauses",
@@ -81,9 +93,11 @@ __all__ = [
     "RemoveRule",
     "Restore",
     "Resubmit",
+    "ResumeConversation",
     "ResumeQueue",
     "ResumeRepair",
     "ResumeSession",
+    "RevokeClaim",
     "RevokeToken",
     "SetBreaker",
     "SetFourEyes",

@@ -20,6 +20,14 @@ from lazaretto.commands.access_commands import (
     WithdrawRole,
 )
 from lazaretto.commands.command import Command
+from lazaretto.commands.dialog_commands import (
+    ApplyDefinitions,
+    CleanUpConversation,
+    DropDefinition,
+    EndConversation,
+    ResumeConversation,
+    RevokeClaim,
+)
 from lazaretto.commands.entity_commands import (
     AddRule,
     CreateQueue,
@@ -56,6 +64,7 @@ from lazaretto.commands.letter_commands import (
     SplitCause,
     UndoRepair,
 )
+from lazaretto.dialogs import Dialogs
 from lazaretto.engine.audited import Audited
 from lazaretto.engine.entities.versions import IfVersion, require_version
 from lazaretto.engine.log import acting
@@ -81,7 +90,8 @@ _ALL: Final[Sequence[type[Command]]] = (
     SetBreaker, Resubmit, MoveDeadLetters, Purge, Restore, DeletePurged, MergeCauses, SplitCause, NoteCause,
     AcknowledgeCause, PlanRepair, CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair,
     UndoRepair, PaceRepair, GrantRole, WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken,
-    CreateLink, SetFourEyes,
+    CreateLink, SetFourEyes, RevokeClaim, EndConversation, CleanUpConversation, ResumeConversation,
+    ApplyDefinitions, DropDefinition,
 )  # fmt: skip
 
 
@@ -189,6 +199,7 @@ class CommandDesk:
         broker = copy.copy(cast("Broker", self))
         store = _CommandStore(self._store, idempotency_key, who, digest, seen, command)
         broker._store = cast("Any", store)
+        broker.dialogs = Dialogs(broker._store)
         try:
             command.apply(broker, who)
         except _Answered as answered:

@@ -1,0 +1,73 @@
+"""`lazaretto command`: runs changes that are given as JSON, at most once under a key."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from lazaretto.cli import output
+from lazaretto.cli.call import CallOptions
+from lazaretto.cli.command import Group
+from lazaretto.cli.exits import usage
+from lazaretto.cli.listings import ListingOptions
+
+commands = Group()
+group = commands.group("command")
+
+
+@group.command("list")
+def list_(call: ListingOptions) -> None:
+    """List the commands that there are, with their fields."""
+    from lazaretto.commands import COMMANDS
+
+    rows = [
+        {
+            "command": name,
+            "permission": kind.permission.value,
+            "fields": [f.encode_name for f in msgspec.structs.fields(kind) if f.required],
+            "optional": [f.encode_name for f in msgspec.structs.fields(kind) if not f.required],
+            "what": (kind.__doc__ or "").split("\n")[0],
+        }
+        for name, kind in COMMANDS.items()
+    ]
+    call.print_all(rows, ("command", "fields", "optional", "what"), _row, "no commands", spare=("optional",))
+
+
+def _row(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["command"], " ".join(row["fields"]), " ".join(row["optional"]), row["what"]
+
+
+@group.command("run")
+def run(
+    call: CallOptions,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as purge.", show_default=False)],
+    fields: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its fields; - is standard input.", show_default=False)
+    ] = "{}",
+    actor: Annotated[
+        str | None, typer.Option("--actor", metavar="NAME", help="Who asks.  [default: the user]")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", metavar="KEY", help="Make the change once under this key."),
+    ] = None,
+) -> None:
+    """Run a change that is given as JSON, once under a key.
+
+    With a key, the same command prints its first answer again for 24 hours, and changes nothing more.
+    """
+    from lazaretto.commands import COMMANDS
+
+    if name not in COMMANDS:
+        raise usage(f"there is no command {output.safe(name)!r}; `lazaretto command list` shows all")
+    given = sys.stdin.buffer.read() if fields == "-" else fields.encode("utf-8", "surrogateescape")
+    try:
+        command = msgspec.json.decode(given, type=COMMANDS[name])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise usage(f"{name}: {error}") from None
+    with call.broker() as broker:
+        answer = broker.run(command, actor=actor, idempotency_key=key)
+    output.json_object(answer)

@@ -23,6 +23,7 @@ from lazaretto import (
     Rule,
     StoreError,
     StoreIncomplete,
+    commands,
 )
 from lazaretto.store.addresses import copy_store
 from lazaretto.store.sql import copy_store as copying
@@ -79,6 +80,9 @@ def fill(broker: Broker) -> None:
         assert found is not None
         work.set_group_state(found[0], b"greeted")
         work.receive(group=found[0])
+    broker.run(commands.GrantRole(person="ana", role="operator", queue="work"))
+    broker.run(commands.CreateToken(person="ana", label="laptop"))
+    broker.run(commands.SetFourEyes(letters=10))
 
 
 def told(broker: Broker) -> dict[str, Any]:
@@ -101,6 +105,7 @@ def told(broker: Broker) -> dict[str, Any]:
         )
         for d in dead
     ]
+    found["access"] = (broker.people(), broker.tokens(), broker.four_eyes())
     found["events"] = [(e.position, e.kind) for e in broker.events()]
     return found
 

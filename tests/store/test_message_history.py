@@ -8,6 +8,7 @@ import pytest
 
 from lazaretto import (
     Broker,
+    Disposition,
     InvalidOption,
     ManualClock,
     Message,
@@ -165,3 +166,45 @@ def test_numbers_that_were_not_given(broker: Broker) -> None:
     assert broker.message_history("q", 1).asked.state == "active"
     with pytest.raises(MessageNotFound):
         broker.message_history("q", 2)
+
+
+def test_one_that_was_forwarded_as_a_dead_letter(broker: Broker) -> None:
+    broker.create_queue("f", QueueOptions(policy=ONCE, forward_dead_lettered_messages_to="other"))
+    broker.sender("other").send([Message(b"first"), Message(b"second")])
+    broker.sender("f").send(Message(b"x"))
+    fail(broker, "f")
+    for path, number in (("f", 1), ("other", 3)):
+        found = broker.message_history(path, number)
+        assert states(found) == [("f", 1, "forwarded"), ("other", 3, "active")]
+        assert [m.what.partition(":")[0] for m in found.moments()] == [
+            "sent", "failed", "dead-lettered", "forwarded", "arrived",
+        ]  # fmt: skip
+    letter = broker.dead_letter("f", 1)
+    assert (letter.resolution, letter.resubmitted_as, letter.moved_to) == ("forwarded", 3, "other")
+
+
+@pytest.mark.parametrize("disposition", ["drop", "reject"])
+def test_one_that_was_discarded_or_returned(broker: Broker, clock: ManualClock, disposition: str) -> None:
+    policy = PoisonPolicy(receive_retry_count=0, on_poison=Disposition(disposition))
+    broker.create_queue("d", QueueOptions(policy=policy))
+    broker.sender("d").send([Message(b"x"), Message(b"y")])
+    fail(broker, "d")
+    with broker.receiver("d") as receiver:
+        receiver.complete(receiver.receive())
+    found = broker.message_history("d", 1).asked
+    assert (found.state, found.reason) == (
+        {"drop": "dropped", "reject": "rejected"}[disposition],
+        "MaxDeliveryCountExceeded",
+    )
+    assert (found.description is None) == (disposition == "drop")
+    (moment,) = broker.message_history("d", 1).moments()
+    assert moment.what == f"{found.state}: MaxDeliveryCountExceeded"
+    assert broker.message_history("d", 2).asked.state == "gone"
+    # Another queue of the same name has other messages.
+    clock.advance(1)
+    broker.delete_queue("d")
+    broker.create_queue("d")
+    broker.sender("d").send(Message(b"z"))
+    with broker.receiver("d") as receiver:
+        receiver.complete(receiver.receive())
+    assert broker.message_history("d", 1).asked.state == "gone"

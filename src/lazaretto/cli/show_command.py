@@ -55,6 +55,7 @@ def _print(found: MessageHistory) -> None:
     ]
     if message is not None:
         facts += [
+            ("number when sent", _other(message.enqueued_sequence_number, found.sequence_number)),
             ("deliveries", message.deliveries),
             ("locked until", output.shown_time(message.locked_until)),
             ("expires", output.shown_time(message.expires_at)),
@@ -64,10 +65,16 @@ def _print(found: MessageHistory) -> None:
     output.fields(facts, "  ")
     if not found.complete:
         output.line("it has more generations than are shown")
-    output.table(_COLUMNS, map(_row, found.moments()), "nothing is known of what happened to it")
+    output.table(
+        _COLUMNS, map(_row, found.moments()), "nothing is known of what happened to it", shortened="what"
+    )
     if message is not None:
         output.line(f"body ({output.plural(len(message.body), 'byte')})")
         print_block(output.body_text(message.body))
+
+
+def _other(number: int | None, than: int) -> int | None:
+    return None if number == than else number
 
 
 def _state(state: str) -> str:

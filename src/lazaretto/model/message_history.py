@@ -16,8 +16,9 @@ class Generation:
     """A message under one sequence number. A dead letter that is sent back gets another one.
 
     `state`: that of a message that is stored, as `peek` has it; "dead_lettered"; how the dead letter was
-    resolved, which is "resubmitted", "moved", "purged" or "completed"; or "gone": it was completed, or
-    discarded, or deleted, and the store has kept nothing of it. `subqueue`: where it lies, "" for the queue
+    resolved, which is "resubmitted", "moved", "forwarded", "purged" or "completed"; "dropped" or "rejected",
+    as a recent event says; or "gone": it was completed, or discarded, or deleted, and the store has kept
+    nothing of it. `subqueue`: where it lies, "" for the queue
     itself. `attempts`: those under this number, without the completed one.
     """
 
@@ -80,13 +81,15 @@ class MessageHistory:
         for number, one in enumerate(self.generations):
             place = one.queue, one.sequence_number
             if one.enqueued is not None:
-                what = "sent back" if number or one.generation else "sent"
+                came = number and self.generations[number - 1].state == "forwarded"
+                what = "arrived" if came else "sent back" if number or one.generation else "sent"
                 found.append(Moment(one.enqueued, *place, what))
             found += [Moment(a.ended, *place, a.outcome.value, a) for a in one.attempts]
             if one.dead_lettered is not None:
                 found.append(Moment(one.dead_lettered, *place, f"dead-lettered: {one.reason}"))
             if one.resolved is not None:
-                found.append(Moment(one.resolved, *place, one.state))
+                why = one.reason if one.dead_lettered is None else None
+                found.append(Moment(one.resolved, *place, f"{one.state}: {why}" if why else one.state))
         return found
 
 

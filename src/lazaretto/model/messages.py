@@ -287,7 +287,8 @@ class DeadLetter:
 
     `resolution` is None while it waits, then "resubmitted", "moved", "purged" or "completed" (by a
     receiver of the dead-letter subqueue), with `resolved`, the time; `message` is None then.
-    `resubmitted_as` is the sequence number of the live message, in the queue `moved_to` if it was moved.
+    `resubmitted_as` is the sequence number of the live message, in the queue `moved_to` if it was moved or
+    forwarded (by `forward_dead_lettered_messages_to`: "forwarded").
     `attempts` is the whole history,
     earlier generations included, oldest first; listings leave it empty. `fingerprint`: the same for all that
     are alike; None of those that an older version has set aside, until causes are asked for.

@@ -320,7 +320,11 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
     found = letter_of(queue, record, messages_of(tx, [record]).get(record.key))
     went = record.resubmitted_as
-    target = None if went is None or record.resolution != "moved" else tx.queues.by_id(queue_of(went))
+    target = (
+        None
+        if went is None or record.resolution not in ("moved", "forwarded")
+        else tx.queues.by_id(queue_of(went))
+    )
     moved_to = None if target is None else target.path
     return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.outcome.dead_letter_operations import attempts_at, letter_of
 from lazaretto.errors import MessageNotFound
@@ -17,12 +19,14 @@ from lazaretto.model.keys import (
     subqueue_of,
 )
 from lazaretto.model.message_history import GONE, Generation, MessageHistory, generation_of
-from lazaretto.model.messages import PeekedMessage
+from lazaretto.model.messages import Attempt, PeekedMessage
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Generations that are followed in each direction.
 _MOST = 100
+#: How many of the latest events are searched for the end of a message.
+_EVENTS = 10_000
 _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
@@ -82,7 +86,7 @@ def _look(tx: Transaction, queue: QueueRecord, key: int) -> _Found:
         found = generation_of(letter, where, attempts)
         return found, message, record.resubmitted_from, record.resubmitted_as
     if message is None:
-        return Generation(queue.path, "", sequence_of(key), GONE, attempts=attempts), None, None, None
+        return _gone(tx, queue, key, attempts), None, None, None
     found = Generation(
         queue.path,
         where,
@@ -94,3 +98,31 @@ def _look(tx: Transaction, queue: QueueRecord, key: int) -> _Found:
         attempts,
     )
     return found, message, None if row is None else row.resubmitted_from, None
+
+
+def _gone(tx: Transaction, queue: QueueRecord, key: int, attempts: tuple[Attempt, ...]) -> Generation:
+    """Return a generation that has left no row: what an event says of its end, if a recent one does."""
+    number = sequence_of(key)
+    event = tx.history.end(queue.path, number, _EVENTS)
+    if event is None or event.time < queue.created:
+        return Generation(queue.path, "", number, GONE, attempts=attempts)
+    detail = msgspec.json.decode(event.detail, type=_End)
+    return Generation(
+        queue.path,
+        "",
+        number,
+        event.kind,
+        attempts=attempts,
+        reason=detail.reason,
+        description=None if detail.to is None else f"returned to {detail.to}",
+        error_type=detail.error_type,
+        resolved=to_datetime(event.time),
+    )
+
+
+class _End(msgspec.Struct):
+    """What the events say of a message that was discarded or returned."""
+
+    reason: str | None = None
+    error_type: str | None = None
+    to: str | None = None

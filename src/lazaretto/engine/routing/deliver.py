@@ -151,7 +151,8 @@ def _forward_dead_letter(
              subqueue=undeliverable.subqueue.value)  # fmt: skip
         return
     _hand_on(tx, router, queue, row, destination, routed)
-    resolve(tx, [record.key], "forwarded")
+    tx.history.send_dead_letters({record.key: router.rested.get(record.key)}, "forwarded")
+    release_sessions(tx, [record.key])
 
 
 # -- messages on their way -----------------------------------------------------------------------

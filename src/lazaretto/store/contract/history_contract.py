@@ -100,6 +100,10 @@ class StoredHistory(Protocol):
         """Return events after a position, oldest first."""
         ...
 
+    def end(self, queue: str, sequence_number: int, limit: int) -> EventRecord | None:
+        """Return the event "dropped" or "rejected" of a message, if it is among so many latest events."""
+        ...
+
     def last_event(self) -> int:
         """Return the position of the latest event."""
         ...

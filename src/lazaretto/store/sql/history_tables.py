@@ -130,6 +130,11 @@ class HistoryTables(Part):
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
         return [EventRecord(*row) for row in self._context.run("select_events", values)]
 
+    def end(self, queue: str, sequence_number: int, limit: int) -> EventRecord | None:
+        values = {"queue": queue, "sequence_number": sequence_number, "limit": limit}
+        row = self._context.run("select_end", values).fetchone()
+        return None if row is None else EventRecord(*row)
+
     def last_event(self) -> int:
         (position,) = self._context.run("last_event").fetchone()
         return int(position)

@@ -943,6 +943,13 @@ WHERE position > :after AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
 ORDER BY position LIMIT :limit
 
+-- name: select_end
+-- The event that says how a message was discarded or returned, if it is among the latest of all.
+SELECT position, time, kind, queue, sequence_number, detail
+FROM (SELECT * FROM lazaretto_events ORDER BY position DESC LIMIT :limit) AS latest
+WHERE sequence_number = :sequence_number AND queue = :queue AND kind IN ('dropped', 'rejected')
+ORDER BY position DESC LIMIT 1
+
 -- name: last_event
 -- The position of the latest event.
 SELECT coalesce(max(position), 0) FROM lazaretto_events

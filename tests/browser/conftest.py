@@ -78,7 +78,8 @@ def address(store: Path) -> Iterator[str]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        access = Access([], anonymous=Identity("ana", (Grant(Role.ADMIN),)))
+        viewer = Identity("vera", (Grant(Role.VIEWER), Grant(Role.CLIENT)))
+        access = Access([("token-of-vera", viewer)], anonymous=Identity("ana", (Grant(Role.ADMIN),)))
         async with await aio.connect(store) as broker, open_web(broker, access, port=0) as server:
             ports.append(server.port)
             loops.append(asyncio.get_running_loop())

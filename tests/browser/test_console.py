@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import axe_playwright_python
 import pytest
 from playwright.sync_api import Page, expect
 
 import lazaretto
 from browser.conftest import EVIL
 from lazaretto import Message
+from lazaretto.commands import CreateLink
 from lazaretto.web.console.site import SCREENS
 
 OpenPage = Callable[..., Page]
 Form = dict[str, str | float | bool]
+
+#: What finds faults of accessibility.
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
 
 #: An address of every screen.
 ADDRESSES = [
@@ -66,6 +71,50 @@ def test_screens_fit_and_hostile_text_is_text(open_page: OpenPage, width: int, s
                 ".filter(e => e.offsetParent && e.getBoundingClientRect().height < 24).map(e => e.outerHTML)"
             )
             assert small == [], address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_screens_are_accessible(open_page: OpenPage, scheme: str) -> None:
+    page = open_page(1024, scheme)
+    wrong = []
+    for address in ADDRESSES:
+        page.goto(address)
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
+        wrong += [(address, one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
+    assert wrong == []
+
+
+def test_who_may_not_act_is_told_so_and_refused(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.set_extra_http_headers({"Authorization": "Bearer token-of-vera"})
+    page.goto("/failures/1?queue=orders")
+    expect(page.locator(".who")).to_have_text("vera")
+    for name in "Save the note", "Mark as known", "Freeze 3 letters":
+        expect(page.get_by_role("button", name=name)).to_be_disabled()
+    form: Form = {"path": "orders", "number": "1", "note:text": "no"}
+    headers = {"Authorization": "Bearer token-of-vera"}
+    assert page.request.post(f"{address}/do/note_cause", form=form, headers=headers).status == 403
+    assert page.request.get(f"{address}/activity", headers={"Authorization": "Bearer wrong"}).url.endswith(
+        "/login"
+    )
+
+
+def test_a_person_logs_in_by_a_link_acts_and_logs_out(open_page: OpenPage, store: Path, address: str) -> None:
+    with lazaretto.connect(store) as broker:
+        made = broker.run(CreateLink(), actor="olga")
+    page = open_page()
+    page.goto(f"/login?code={made['secret']}")
+    page.goto("/failures/3?queue=orders")
+    page.get_by_label("Note").fill("by a session")
+    page.get_by_role("button", name="Save the note").click()
+    expect(page.locator("p.note")).to_have_text("by a session")
+    # A form without the session's token is refused.
+    form: Form = {"path": "orders", "number": "3", "note:text": "forged"}
+    headers = {"Sec-Fetch-Site": "same-origin"}
+    assert page.request.post(f"{address}/do/note_cause", form=form, headers=headers).status == 403
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
 def test_hostile_text_is_shown_as_it_is_spelled(open_page: OpenPage) -> None:

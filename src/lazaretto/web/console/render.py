@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+import msgspec
 from markupsafe import Markup, escape
 
-from lazaretto.records.plain import iso
+from lazaretto.records.plain import iso, plain
 from lazaretto.records.text import safe, safe_lines
 from lazaretto.web.console.charts import hours_chart
 
@@ -79,6 +80,10 @@ def command_line(*words: object) -> str:
     return shlex.join(["lazaretto", *map(str, words)])
 
 
+def _json(value: object) -> str:
+    return msgspec.json.encode(plain(value)).decode()
+
+
 def _lines(text: str) -> Markup:
     return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
 
@@ -98,7 +103,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "iso": iso,
+        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "json": _json,
+        "iso": iso,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "chart": hours_chart, "age": shown_age}
     return made

@@ -9,10 +9,11 @@ BENCH_READY := $(VENV)/.bench-ready
 WORKERS ?= 3
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test check soak bench drill format clean help
+.PHONY: run demo test check soak bench drill format clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
+	@echo "make demo    flights that fail, a host at work, and the console in a browser"
 	@echo "make test    all tests (short forms of the long ones)"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
@@ -21,6 +22,9 @@ help:
 
 run: $(READY)
 	@$(BIN)/python -m examples.flights
+
+demo: $(READY)
+	@$(BIN)/python -m examples.flights_queue.demo
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n $(WORKERS)
@@ -41,7 +45,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

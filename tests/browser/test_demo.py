@@ -1,0 +1,34 @@
+"""`make demo`: flights fail, a host works, and the console is there until it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+import lazaretto
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_demo_shows_flights_that_fail_and_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.flights_queue.demo", "--port", "0", "--folder", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            lines = [demo.stdout.readline().strip() for _ in range(6)]
+            (console,) = [line.partition(": ")[2] for line in lines if line.startswith("the console:")]
+            (login,) = [line for line in lines if "/login?code=" in line]
+            with httpx.Client(follow_redirects=True, timeout=20) as browser:
+                page = browser.get(login)
+                assert (page.status_code, str(page.url)) == (200, console)
+                assert "flights" in page.text
+            demo.send_signal(signal.SIGTERM)
+            assert demo.wait(20) == 0
+        finally:
+            demo.kill()
+    with lazaretto.connect(tmp_path / "flights.db") as broker:
+        assert broker.queue("flights").path == "flights"

@@ -208,3 +208,20 @@ def test_one_that_was_discarded_or_returned(broker: Broker, clock: ManualClock, 
     with broker.receiver("d") as receiver:
         receiver.complete(receiver.receive())
     assert broker.message_history("d", 1).asked.state == "gone"
+
+
+def test_one_that_was_passed_on(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.create_subscription("t", "s")
+    broker.create_queue("way", QueueOptions(forward_to="q"))
+    (topical,) = broker.sender("t").send([Message(b"x")])
+    broker.sender("q").send(Message(b"first"))
+    (sent,) = broker.sender("way").send([Message(b"y")])
+    gone = [broker.message_history(path, n).asked for path, n in (("t", topical), ("way", sent))]
+    assert [(one.state, one.description) for one in gone] == [
+        ("gone", "t passes messages on to its subscriptions"),
+        ("gone", "way passes messages on to q"),
+    ]
+    arrived = broker.message_history("q", 2).message
+    assert arrived is not None
+    assert (arrived.body, arrived.enqueued_sequence_number) == (b"y", sent)

@@ -8,7 +8,7 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.outcome.dead_letter_operations import attempts_at, letter_of
 from lazaretto.errors import MessageNotFound
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.entities import EntityKind, EntityPath, Subqueue
 from lazaretto.model.keys import (
     dead_key,
     lane_of,
@@ -105,7 +105,7 @@ def _gone(tx: Transaction, queue: QueueRecord, key: int, attempts: tuple[Attempt
     number = sequence_of(key)
     event = tx.history.end(queue.path, number, _EVENTS)
     if event is None or event.time < queue.created:
-        return Generation(queue.path, "", number, GONE, attempts=attempts)
+        return Generation(queue.path, "", number, GONE, attempts=attempts, description=_way(queue))
     detail = msgspec.json.decode(event.detail, type=_End)
     return Generation(
         queue.path,
@@ -118,6 +118,14 @@ def _gone(tx: Transaction, queue: QueueRecord, key: int, attempts: tuple[Attempt
         error_type=detail.error_type,
         resolved=to_datetime(event.time),
     )
+
+
+def _way(queue: QueueRecord) -> str | None:
+    """Return where an entity passes its messages on to now."""
+    if queue.kind is EntityKind.TOPIC:
+        return f"{queue.path} passes messages on to its subscriptions"
+    to = queue.options.forward_to
+    return None if to is None else f"{queue.path} passes messages on to {to}"
 
 
 class _End(msgspec.Struct):

@@ -169,6 +169,20 @@ def test_a_note_is_made_and_taken_back(open_page: OpenPage, store: Path) -> None
     expect(page.locator("p.note")).to_have_count(0)
 
 
+def test_a_letter_that_is_sent_back_tells_its_life(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/dead-letters/5?queue=orders")
+    life = page.locator("table.rows")
+    expect(life).to_contain_text("sent")
+    expect(life).to_contain_text("attempt 1")
+    expect(life).to_contain_text("dead-lettered: MaxDeliveryCountExceeded")
+    page.get_by_role("button", name="Resubmit").click()
+    expect(page.locator(".lead .state")).to_have_text("resubmitted")
+    expect(life).to_contain_text("sent back")
+    expect(page.locator("main")).to_contain_text("It became message")
+    expect(page.get_by_role("button", name="Resubmit")).to_have_count(0)
+
+
 def test_an_edit_shows_its_difference_and_becomes_a_repair(open_page: OpenPage) -> None:
     page = open_page()
     page.goto("/dead-letters/4/edit?queue=orders")

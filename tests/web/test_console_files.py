@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lazaretto.web.console
+from lazaretto.cli import main
 from lazaretto.commands import COMMANDS
 from lazaretto.errors import InvalidOption
 from lazaretto.web.console.actions import command_of
@@ -39,6 +40,17 @@ def test_templates_escape_everything_and_have_no_script_or_style_of_their_own() 
         )
         assert not re.search(r"<script(?! src=)", text), template.name
         assert not re.search(r"(?:src|href|action)=\"https?:", text), template.name
+
+
+def test_command_lines_name_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = set[tuple[str, ...]]()
+    for template in (HERE / "templates").glob("*.html"):
+        for words in re.findall(r'cli\(((?:"[a-z-]+"(?:, )?)+)', template.read_text()):
+            lines.add(tuple(re.findall(r'"([a-z-]+)"', words)))
+    assert len(lines) > 15
+    assert [line for line in sorted(lines) if main([*line, "--help"]) != 0] == []
+    assert main(["no-such-command", "--help"]) != 0
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize(

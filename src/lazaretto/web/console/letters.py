@@ -11,8 +11,8 @@ from lazaretto.web.console.actions import refuse_functions
 from lazaretto.web.console.bodies import show_body
 from lazaretto.web.console.visit import Page, Visit
 
-#: Attempts that a page shows, the last ones.
-_ATTEMPTS = 50
+#: Moments of a message's life that a page shows, the last ones.
+_MOMENTS = 100
 #: Lines of a difference.
 _LINES = 60
 
@@ -22,10 +22,12 @@ async def show(visit: Visit) -> Page:
     queue, number = visit.queue(), visit.number()
     visit.require(Permission.READ_BODIES, queue)
     letter = await visit.broker.dead_letter(queue, number)
+    history = await visit.broker.message_history(queue, number)
+    moments = history.moments()
     body = None if letter.message is None else show_body(letter.message.body)
     values = {
-        "queue": queue, "letter": letter, "body": body, "attempts": letter.attempts[-_ATTEMPTS:],
-        "hidden": max(0, len(letter.attempts) - _ATTEMPTS),
+        "queue": queue, "letter": letter, "body": body, "history": history, "moments": moments[-_MOMENTS:],
+        "hidden": max(0, len(moments) - _MOMENTS),
     }  # fmt: skip
     return Page("letter.html", "failures", f"Dead letter {number:,} of {queue}", values)
 

@@ -110,15 +110,15 @@ def test_dead_letters_that_wait_are_purged_or_completed(broker: Broker) -> None:
 def test_one_that_returned_to_its_place_in_a_session(broker: Broker) -> None:
     options = QueueOptions(requires_session=True, on_poison_session="park", policy=ONCE)
     broker.create_queue("s", options)
-    broker.sender("s").send([Message(b"1", session_id="a"), Message(b"2", session_id="a")])
+    first, _ = broker.sender("s").send([Message(b"1", session_id="a"), Message(b"2", session_id="a")])
     with broker.receiver("s", session="a") as receiver:
         (message,) = receiver.receive()
         receiver.abandon(message, error=ValueError("no"))
-    broker.resubmit("s", [1])
-    assert broker.message_history("s", 1).asked.state == "active"
+    broker.resubmit("s", [first])
+    assert broker.message_history("s", first).asked.state == "active"
     with broker.receiver("s", session="a") as receiver:
         receiver.complete(receiver.receive(2))
-    assert states(broker.message_history("s", 1)) == [("s", 1, "resubmitted"), ("s", 1, "gone")]
+    assert states(broker.message_history("s", first)) == [("s", first, "resubmitted"), ("s", first, "gone")]
 
 
 def test_a_queue_that_is_deleted_meanwhile_ends_it(broker: Broker) -> None:

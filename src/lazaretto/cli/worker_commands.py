@@ -28,9 +28,9 @@ def _held(held: HeldMessages) -> str:
     return f"{held.queue}{session}: {shown}{waits}"
 
 
-def _number(worker: Worker) -> str:
+def _number(worker: Worker) -> int | str:
     known = sum(len(held.sequence_numbers) for held in worker.holds)
-    return str(known) if worker.complete else f"{known} or more"
+    return known if worker.complete else f"{known} or more"
 
 
 def _row(worker: Worker) -> tuple[object, ...]:

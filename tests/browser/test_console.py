@@ -169,6 +169,14 @@ def test_a_note_is_made_and_taken_back(open_page: OpenPage, store: Path) -> None
     expect(page.locator("p.note")).to_have_count(0)
 
 
+def test_a_list_of_causes_finds_out_what_they_share(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/failures?queue=orders&explain=1")
+    assert page.url.endswith("/failures?queue=orders")
+    expect(page.locator(".causes")).to_contain_text("amount")
+    expect(page.get_by_role("link", name="Find out what they share")).to_have_count(0)
+
+
 def test_a_letter_that_is_sent_back_tells_its_life(open_page: OpenPage) -> None:
     page = open_page()
     page.goto("/dead-letters/5?queue=orders")

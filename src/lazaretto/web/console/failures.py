@@ -6,10 +6,11 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Attempt
 from lazaretto.model.permissions import Permission
+from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit
 
-#: Seconds that a list of causes may take to find out what their messages share.
-_EXPLAINING = 0.25
+#: Seconds to find out what the messages of causes share, once somebody asks.
+_EXPLAINING = 5.0
 #: Messages on the page of a cause.
 _LETTERS = 20
 
@@ -25,8 +26,12 @@ async def list_causes(visit: Visit) -> Page:
         return Page("failing_queues.html", "failures", "Failures", {"queues": found, "status": status})
     visit.require(Permission.SEE, queue)
     over = visit.text("over") is not None
-    explain = _EXPLAINING if visit.may(Permission.READ_BODIES, queue) else 0
-    triage = await visit.broker.triage(queue, over=over, explain_for=explain)
+    if visit.text("explain") is not None:
+        visit.require(Permission.READ_BODIES, queue)
+        # What is found is kept, so the page itself need not look again.
+        await visit.broker.triage(queue, explain_for=_EXPLAINING)
+        return Page("", "", "", {}, address(visit.base, "/failures", queue=queue))
+    triage = await visit.broker.triage(queue, over=over)
     return Page(
         "failures.html", "failures", f"Failures of {queue}", {"queue": queue, "triage": triage, "over": over}
     )

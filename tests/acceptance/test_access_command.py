@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cli_program import Program
+from cli_program import Program, set_aside
 
 import lazaretto
 
@@ -49,6 +49,32 @@ def test_from_a_grant_to_its_end(program: Program) -> None:
     assert actions == {
         f"access: {verb}" for verb in ("grant", "withdraw", "token", "revoke", "remove", "end sessions")
     }
+
+
+def test_a_server_runs_the_repairs_that_are_applied(program: Program) -> None:
+    """A repair that is applied over HTTP is sent without another process; no request names a function."""
+    with program.broker() as broker:
+        set_aside(broker, "orders", [b"no 1", b"no 2", b"no 3"])
+    with program.start("serve", "--http", "0", "--json", "--no-login") as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            with httpx.Client(base_url=told["url"]) as client:
+                plan = {"path": "orders", "name": "mend", "everything": True, "canary": 0, "in_flight": None}
+                refused = client.post("/commands/plan_repair", json={**plan, "edit": "os:system"})
+                assert refused.json()["code"] == "invalid_option"
+                assert client.post("/commands/plan_repair", json=plan).status_code == 200
+                assert client.post("/commands/apply_repair", json={"name": "mend"}).status_code == 200
+                with program.broker() as broker:
+                    messages = broker.receiver("orders").receive(3, max_wait=20)
+                    while len(messages) < 3:
+                        more = broker.receiver("orders").receive(3, max_wait=20)
+                        assert more
+                        messages += more
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
 
 
 def test_the_links_of_a_server(program: Program) -> None:

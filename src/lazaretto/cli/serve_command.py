@@ -8,8 +8,9 @@ import getpass
 import importlib.util
 import secrets
 import signal
+import threading
 import urllib.parse
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import SplitResult
@@ -210,6 +211,24 @@ def _policy_of(file: Path) -> AccessPolicy:
     return AccessPolicy(_POLICY, _secret_of(file, "key"))
 
 
+@contextlib.contextmanager
+def _running_repairs(url: str) -> Iterator[None]:
+    """Run repairs meanwhile, in a thread: those that are applied here, and what another process has left."""
+    from lazaretto.broker import connect
+
+    over = threading.Event()
+    with connect(url, create=False) as broker:
+        runner = threading.Thread(
+            target=broker.run_repairs, kwargs={"until": over.is_set}, name="lazaretto-repairs"
+        )
+        runner.start()
+        try:
+            yield
+        finally:
+            over.set()
+            runner.join()
+
+
 async def _serve(
     url: str, http: HttpDoor | None, amqp: int | None, policies: list[AccessPolicy], json: bool
 ) -> None:
@@ -221,6 +240,7 @@ async def _serve(
         loop.add_signal_handler(number_, ended.set)
     async with contextlib.AsyncExitStack() as stack:
         broker = await stack.enter_async_context(await aio.connect(url, create=False))
+        stack.enter_context(_running_repairs(url))
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http is not None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lazaretto.commands import COMMANDS, Command
+from lazaretto.web.allowed import require_for
 from lazaretto.web.routes import Call, route
 
 Handler = Callable[[Call, Command], Awaitable[Any]]
@@ -13,8 +14,7 @@ Handler = Callable[[Call, Command], Awaitable[Any]]
 
 def _runs(name: str, kind: type[Command]) -> Handler:
     async def run(call: Call, body: Command) -> Any:
-        for permission, path in body.needs():
-            call.require(permission, path)
+        require_for(body, call.require)
         key = call.request.headers.get("idempotency-key")
         # Keys of one client are not those of another.
         mine = None if key is None else f"{call.identity.name}:{key}"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.commands import COMMANDS, Command, PlanRepair
-from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.errors import InvalidOption
+from lazaretto.web.allowed import require_for
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Visit
 from lazaretto.web.refusals import HttpError
@@ -25,10 +25,7 @@ async def act(visit: Visit) -> str:
     if kind is None:
         raise HttpError("route_not_found", "expected the name of a command")
     command = command_of(kind, visit.form, datetime.now(UTC))
-    for permission, path in command.needs():
-        visit.require(permission, path)
-    if isinstance(command, PlanRepair) and command.edit is not None:
-        refuse_functions(command.edit)
+    require_for(command, visit.require)
     key, version = _first(visit.form, "key"), _first(visit.form, "version")
     answer = await visit.broker.run(
         command, actor=visit.who.actor, idempotency_key=None if not key else f"{visit.who.name}:{key}",
@@ -43,17 +40,6 @@ async def act(visit: Visit) -> str:
     if not entries:
         return back
     return f"{back}{'&' if '?' in back else '?'}did={entries[0].position}"
-
-
-def refuse_functions(edit: str) -> Edit:
-    """Return the edit that a text describes. Raises InvalidOption, also for the name of a function.
-
-    No request makes the server import a module.
-    """
-    found = Edit.parse(edit)
-    if found.kind is EditKind.FUNCTION:
-        raise InvalidOption("expected an edit as SET … or a JSON patch; functions are for the command line")
-    return found
 
 
 def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -> Command:

@@ -7,7 +7,7 @@ from lazaretto.edits.edit import Changed, Refused
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import LazarettoError
 from lazaretto.model.permissions import Permission
-from lazaretto.web.console.actions import refuse_functions
+from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import show_body
 from lazaretto.web.console.visit import Page, Visit
 

@@ -1,0 +1,26 @@
+"""What a request may ask of commands: what is granted, and nothing that makes the server import a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lazaretto.commands import Command, PlanRepair
+from lazaretto.edits.edit import Edit, EditKind
+from lazaretto.errors import InvalidOption
+from lazaretto.model.permissions import Permission
+
+
+def require_for(command: Command, require: Callable[[Permission, str | None], None]) -> None:
+    """Call `require` with all that a command needs. Raises what it raises, and InvalidOption."""
+    for permission, path in command.needs():
+        require(permission, path)
+    if isinstance(command, PlanRepair) and command.edit is not None:
+        refuse_functions(command.edit)
+
+
+def refuse_functions(edit: str) -> Edit:
+    """Return the edit that a text describes. Raises InvalidOption, also for the name of a function."""
+    found = Edit.parse(edit)
+    if found.kind is EditKind.FUNCTION:
+        raise InvalidOption("expected an edit as SET … or a JSON patch; functions are for the command line")
+    return found

@@ -9,11 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lazaretto
 from lazaretto import Message, StoreGone
+from lazaretto.store.sqlite.store import SqliteStore
 
 
 def remove(path: Path) -> None:
@@ -133,6 +135,39 @@ def test_a_receiver_that_waits_is_told(path: Path, harm: Callable[[Path], None])
     while not broker._store.notifier.waiting:
         assert thread.is_alive()
     harm(path)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(errors) == 1
+    broker.close()
+
+
+def test_a_receiver_is_told_though_nobody_could_look_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file goes before the thread that looks after the store has opened it."""
+    harmed, opened = threading.Event(), SqliteStore.version_reader
+
+    def open_late(store: SqliteStore) -> Any:
+        harmed.wait(30)
+        return opened(store)
+
+    monkeypatch.setattr(SqliteStore, "version_reader", open_late)
+    broker = lazaretto.connect(path)
+    broker.create_queue("q")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            broker.receiver("q").receive(max_wait=60)
+        except StoreGone as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not broker._store.notifier.waiting:
+        assert thread.is_alive()
+    path.rename(path.with_name("elsewhere"))
+    harmed.set()
     thread.join(30)
     assert not thread.is_alive()
     assert len(errors) == 1

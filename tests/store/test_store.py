@@ -306,6 +306,7 @@ class TestStatements:
         ("sql", "queries.sql"),
         ("sql", "columns.sql"),
         ("sql", "dialogs.sql"),
+        ("sql", "access.sql"),
         ("sql", "causes.sql"),
         ("sql", "listings.sql"),
         ("sql", "overview.sql"),

@@ -101,6 +101,9 @@ class Maintenance:
             except BrokerClosed:
                 return
             except Exception as error:
+                if isinstance(error, StoreGone):
+                    # Waiting receivers notice it themselves.
+                    self._store.notifier.notify_all()
                 # Reopen the reader. The log may not be writable, which is no reason to stop.
                 with suppress(Exception):
                     _log.warning(

@@ -73,7 +73,8 @@ class Commits:
         """
         move: tuple[str, Sequence[Any]] | None = None
         if connection.total_changes != begun_at:
-            move = self.dialect.text("tell" if tells else "move_on"), (self.channel,) if tells else ()
+            values = (self.channel, connection.distributed) if tells else (connection.distributed,)
+            move = self.dialect.text("tell" if tells else "move_on"), values
         moved = self.finish_with(connection, move, flush=flush)
         row = None if moved is None else moved.fetchone()
         return None if row is None else int(row[0])

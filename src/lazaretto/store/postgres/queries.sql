@@ -514,15 +514,16 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = :writing AND
     AND a.query_start < clock_timestamp() - INTERVAL '5 seconds'
 
 -- name: move_on
--- The next version of what is stored, if anything was changed.
+-- The next version of what is stored, if anything was changed, which another server may have done.
 -- Differs because the file has PRAGMA data_version.
-SELECT nextval('lazaretto_version'::regclass) WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+SELECT nextval('lazaretto_version'::regclass)
+WHERE :distributed::boolean OR pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: tell
 -- The same, told to all who listen.
 -- Differs because only the server tells other processes.
 SELECT nextval('lazaretto_version'::regclass), pg_notify(:channel, '')
-WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+WHERE :distributed::boolean OR pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.

@@ -247,6 +247,20 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert not unknown
 
 
+def test_prose_is_at_most_100_columns_wide() -> None:
+    wide: list[str] = []
+    for page in PAGES:
+        prose = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text("utf-8"))
+        for number, row in enumerate(prose.split("\n"), 1):
+            if len(row) <= 100 or row.lstrip().startswith(("|", "#", "<", ">")):
+                continue
+            # What has no space before the margin cannot be wrapped there.
+            words = re.sub(r"`[^`]*`", lambda span: "x" * len(span[0]), row).lstrip("-*0123456789. ")
+            if " " in words[: 100 - (len(row) - len(words)) + 1]:
+                wide.append(f"{page.name}:{number}")
+    assert wide == []
+
+
 def test_make_targets_the_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))

@@ -25,7 +25,7 @@ EVIL = (
 EVIL_ACTIVE = "<div hx-get='/evil' hx-trigger='load' data-hx-post='/evil'></div>\u2028\u0007"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with causes, hostile texts, a halted queue, an open breaker and a repair."""
     path = tmp_path_factory.mktemp("console") / "shop.db"
@@ -71,7 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(store: Path) -> Iterator[str]:
     """Where the console of the store is."""
     started, ports, ended = threading.Event(), list[int](), asyncio.Event()
@@ -95,9 +95,9 @@ def address(store: Path) -> Iterator[str]:
     assert not thread.is_alive()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser without a window."""
+    """A browser without a window. Its loop runs in this thread: no other module could run one meanwhile."""
     with sync_playwright() as playwright:
         found = find_chromium(playwright)
         browser = playwright.chromium.launch(

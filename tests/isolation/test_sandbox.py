@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from lazaretto.isolation import sandbox as sandbox_module
 
 MODES = ("fork", "spawn")
 MARK = "LAZARETTO_TEST_MARK"
+_, HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def descendants() -> set[int]:
@@ -197,6 +200,22 @@ def test_results_that_are_none_of_ours_are_not_believed(mode: str) -> None:
         assert statuses == [Status.DONE, Status.NOT_RUN, Status.NOT_RUN]
         statuses = [v.status for v in sandbox.run([b"good", b"garble", b"good"])]
         assert statuses == [Status.DONE, Status.CRASH, Status.DONE]
+
+
+def take_descriptors_of(pid: int) -> Callable[[bytes], bytes | None]:
+    """Leave another process none to open."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, HARD_LIMIT))
+    return zoo.setup()
+
+
+def test_a_start_without_descriptors_is_not_waited_for(mode: str) -> None:
+    """Who has become ready cannot be looked up: it must not count as a stranger until the setup times out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Sandbox(partial(take_descriptors_of, os.getpid()), options(mode))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_setup_that_takes_the_descriptors_is_refused() -> None:

@@ -94,9 +94,10 @@ def _pipes(count: int) -> list[int]:
 
 
 def _parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 if it is gone. Raises OSError if that cannot be looked up now."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
         return 0
 
 
@@ -149,6 +150,8 @@ class Worker:
         self._runner: int | None = None
         self._pidfd: int | None = None
         self._gone = False
+        #: Whether processes may be left that no template ends.
+        self._unswept = False
         self._dead_since: float | None = None
         #: Whether there is a runner, as far as is known.
         self.ready = False
@@ -229,7 +232,13 @@ class Worker:
         """Have a new runner."""
         self._forget()
         pid, self._forks = abs(number), number > 0
-        if not self._is_ours(pid):
+        try:
+            ours = self._is_ours(pid)
+        except OSError:
+            # As when no descriptor is left to look with. It will not introduce itself again.
+            self.give_up()
+            raise
+        if not ours:
             # It has died since, or somebody else has said that: never kill a stranger.
             return
         self._runner, self.ready = pid, True
@@ -395,28 +404,32 @@ class Worker:
     # -- ending ---------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        if self._process is None:
-            return
-        alone = self._gone or not self.forks
+        if self._process is not None:
+            self._end_processes(self._process)
+        if self._unswept:
+            # Tried again by the next end, should it not be possible now.
+            with contextlib.suppress(OSError):
+                _kill_marked(f"{_MARK}={self._mark}".encode())
+                self._unswept = False
+
+    def _end_processes(self, process: subprocess.Popen[bytes]) -> None:
+        self._unswept = self._unswept or self._gone or not self.forks
         # Seen by the runner when it asks for more, and by the template when the runner is dead.
         os.close(self._commands)
         with contextlib.suppress(OSError):
             self._signal(signal.SIGKILL)
         if self._gone:
-            self._process.kill()
+            process.kill()
         try:
-            self._process.wait(2.0)
+            process.wait(2.0)
         except subprocess.TimeoutExpired:
-            alone = True
-            self._process.kill()
+            self._unswept = True
+            process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(ANSWER)
+                process.wait(ANSWER)
         self._forget()
         for fd in (self._notices, self._wakes, self._output):
             os.close(fd)
-        if alone:
-            # There was no template to end what the runner has left behind.
-            _kill_marked(f"{_MARK}={self._mark}".encode())
         self._process = None
 
     def close(self) -> None:

@@ -83,6 +83,7 @@ def fill(broker: Broker) -> None:
     broker.run(commands.GrantRole(person="ana", role="operator", queue="work"))
     broker.run(commands.CreateToken(person="ana", label="laptop"))
     broker.run(commands.SetFourEyes(letters=10))
+    broker.run(commands.SetRedaction(field="body.card", queue="work", form="hash"))
 
 
 def told(broker: Broker) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def told(broker: Broker) -> dict[str, Any]:
         )
         for d in dead
     ]
-    found["access"] = (broker.people(), broker.tokens(), broker.four_eyes())
+    found["access"] = (broker.people(), broker.tokens(), broker.four_eyes(), broker.redaction())
     found["events"] = [(e.position, e.kind) for e in broker.events()]
     return found
 

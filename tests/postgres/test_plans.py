@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 
 import lazaretto
 from lazaretto import Message
@@ -33,15 +35,34 @@ def _unbounded(plan: list[str]) -> list[str]:
     return found
 
 
-def test_no_query_of_messages_reads_all_of_them(url: str) -> None:
-    unbounded = {}
+#: What the index scan of dead letters must look up, so that it does not read the whole index.
+_FIRST = {
+    "lazaretto_dead_letters_alike": "(fingerprint ",
+    "lazaretto_dead_letters_by_id": "(message_id ",
+    "lazaretto_dead_letters_by_time": "((key >> 44) ",
+}
+_LETTERS = re.compile(r"Scan(?: Backward)? using (\w+) on lazaretto_dead_letters\b")
+
+
+def _plans(url: str, tables: Iterable[str], dead: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """Yield each query with its plan where some tables seem to have next to nothing in them.
+
+    `dead`: how many dead letters there are, of which the server has no statistics.
+    """
     with lazaretto.connect(url) as broker:
         broker.create_queue("q")
         broker.sender("q").send(Message(b"x"))
         store = broker._store
         assert isinstance(store, PostgresStore)
         connection = PgConnection(store._conninfo)
-        for table in ("messages", "bodies", "shared_bodies"):
+        connection.script(
+            f'ALTER TABLE "{store.schema}".lazaretto_dead_letters SET (autovacuum_enabled = off)'
+        )
+        with broker.receiver("q") as receiver:
+            for _ in range(dead // 500):
+                broker.sender("q").send([Message(b"x")] * 500)
+                receiver.dead_letter(receiver.receive(500), reason="none")
+        for table in tables:
             connection.script(f'VACUUM ANALYZE "{store.schema}".lazaretto_{table}')
         for name, query in queries_in(store.schema).items():
             sql = query.sql
@@ -53,7 +74,28 @@ def test_no_query_of_messages_reads_all_of_them(url: str) -> None:
             nulls = f"({', '.join(['NULL'] * count)})" if count else ""
             plan = [line for (line,) in connection.script(f"EXPLAIN (COSTS OFF) EXECUTE of_a_test{nulls}")]
             connection.script("DEALLOCATE of_a_test")
-            if scans := _unbounded(plan):
-                unbounded[name] = scans
+            yield name, plan
         connection.close()
+
+
+def test_no_query_of_messages_reads_all_of_them(url: str) -> None:
+    unbounded = {}
+    for name, plan in _plans(url, ("messages", "bodies", "shared_bodies")):
+        if scans := _unbounded(plan):
+            unbounded[name] = scans
     assert {name: scans for name, scans in unbounded.items() if name not in _OF_ALL} == {}
+
+
+def test_no_query_of_dead_letters_reads_a_whole_index_for_each(url: str) -> None:
+    """Nothing is known of a new store's letters: an index of those that wait seems to be small."""
+    wrong = {}
+    for name, plan in _plans(url, (), dead=5_000):
+        for number, line in enumerate(plan):
+            scan = _LETTERS.search(line)
+            if scan is None or scan[1] not in _FIRST:
+                continue
+            details = itertools.takewhile(lambda more: "->" not in more, plan[number + 1 :])
+            cond = next((more for more in details if "Index Cond" in more), "")
+            if "key = " in cond and _FIRST[scan[1]] not in cond:
+                wrong[name] = [line.strip(), cond.strip()]
+    assert wrong == {}

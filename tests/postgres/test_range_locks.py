@@ -17,6 +17,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.policy import Outcome
 from lazaretto.store.addresses import copy_store, migrate_store
 from lazaretto.store.postgres import schema
+from lazaretto.store.postgres import store as served
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.runtime.group_commit import Ticket
 
@@ -175,18 +176,21 @@ def test_timers_of_a_commit_that_is_undone_are_looked_after_again(broker: Broker
 
 
 def test_workers_that_do_not_know_them_are_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the step that begins range locks were the newest: this version's statements need the others.
     steps = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: steps[: schema.RANGE_LOCKS - 2])
-    with lazaretto.connect(url, create=True) as old:
-        assert old.facts()["schema"] == schema.RANGE_LOCKS - 2
-    monkeypatch.setattr(schema, "migrations", lambda: steps[: schema.RANGE_LOCKS])
-    with lazaretto.connect(url) as between:
+    steps.append(steps.pop(schema.RANGE_LOCKS - 1))
+    steps = [step._replace(number=number) for number, step in enumerate(steps, 1)]
+    begins = steps[-1].number
+    monkeypatch.setattr(served, "RANGE_LOCKS", begins)
+    monkeypatch.setattr(schema, "migrations", lambda: steps[:-1])
+    with lazaretto.connect(url, create=True) as between:
+        assert between.facts()["schema"] == begins - 1
+        monkeypatch.setattr(schema, "migrations", lambda: steps)
         between.create_queue("work", OPTIONS)
         between.sender("work").send([Message(b"%d" % n) for n in range(10)])
         messages = between.receiver("work").receive(3)
         assert ranges(between) == []
-        assert schema.RANGE_LOCKS in migrate_store(url, after=True)
-        monkeypatch.setattr(schema, "migrations", lambda: steps)
+        assert migrate_store(url, after=True) == [begins]
         with lazaretto.connect(url) as new:
             more = new.receiver("work").receive(3)
             assert ranges(new) == [3]

@@ -415,7 +415,8 @@ SELECT 1 / count(*) FROM held
 -- What tells whether a queue is set otherwise; its counts are in the same row.
 -- Differs because only the server is asked again within a commit.
 hashtextextended(
-    concat_ws(chr(10), path, options, status, halted_by, dead_letter_halted_by, breaker, encode(rules, 'hex')), 0)
+    concat_ws(chr(10), path, options, status, halted_by, dead_letter_halted_by, breaker, encode(rules, 'hex'),
+              redacted), 0)
 
 -- name: select_settings
 -- A queue as it is set, and what tells whether that has changed since.

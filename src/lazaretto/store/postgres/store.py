@@ -54,6 +54,8 @@ _LONE_COMMITS = 50
 _ATTEMPTS = 4
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
+#: How long closing waits for other writers on a distributed server, in milliseconds.
+_LAST_WAIT = 500
 
 
 class PostgresStore(SqlStore):
@@ -322,7 +324,14 @@ class PostgresStore(SqlStore):
         return own_fault(error, self._where)
 
     def _write_last(self) -> None:
-        if not self._connection.broken and not self._connection.heard:
+        connection = self._connection
+        if connection.broken or connection.heard:
+            return
+        if connection.distributed:
+            # No commit goes out whole there.
+            connection.script(f"SET lock_timeout = {_LAST_WAIT}")
+            super()._write_last()
+        else:
             self._commit_whole([Ticket(Nothing())], durable=False)
 
     # -- reading --------------------------------------------------------------------------------

@@ -71,6 +71,9 @@ class WholeQueues(QueueTables):
         # Whoever changes settings holds the lock of the store.
         raise Unforeseen
 
+    def mark_redacted(self, queue_id: int, redacted: bool) -> NoReturn:
+        raise Unforeseen
+
 
 class WholeSequences(SequenceNumbers):
     """The part for sequence numbers. The server assigns them."""

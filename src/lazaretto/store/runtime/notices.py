@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import textwrap
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lazaretto.model.shown_text import safe, safe_lines
 from lazaretto.store.contract.records import Notice
 
 _log = logging.getLogger("lazaretto.messages")
@@ -61,7 +63,10 @@ class NoticeLog:
                     (f"{notice.queue!r}: too many failures; for {WHILE:g} s they are not logged", {})
                 )
             elif span.count <= MOST:
-                text = f"{notice.text}\n{notice.stack.rstrip()}" if notice.stack else notice.text
+                # A reason is one line, and a stack stands apart: nothing looks like a line of the log.
+                text = safe(notice.text)
+                if notice.stack:
+                    text = f"{text}\n{textwrap.indent(safe_lines(notice.stack.rstrip()), '  ')}"
                 lines.append((text, {**notice.fields, "text": notice.text, "stack": notice.stack}))
         return lines
 

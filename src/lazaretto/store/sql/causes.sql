@@ -32,9 +32,10 @@ UPDATE lazaretto_fingerprints SET waiting = waiting - :count,
 WHERE place = :place AND fingerprint = :fingerprint
 
 -- name: select_counted
--- The fingerprints of dead letters that wait.
+-- The fingerprints of dead letters that wait. An index of those that wait, which a planner without statistics takes
+-- for small, would be read from end to end for each key.
 SELECT key, subqueue, fingerprint FROM lazaretto_dead_letters
-WHERE key [among keys] AND resolution IS NULL AND fingerprint IS NOT NULL
+WHERE key [among keys] AND coalesce(resolution, '') = '' AND fingerprint IS NOT NULL
 
 -- name: has_fingerprint
 -- Whether such dead letters were seen before.

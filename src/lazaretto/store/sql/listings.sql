@@ -10,9 +10,10 @@ ORDER BY d.key [at_most]
 (CAST(:alike AS BIGINT) = 0 OR d.fingerprint [among fingerprints])
 
 -- part: in_order
--- Dead letters by number: their messages stand together, those that are resolved have none.
+-- Dead letters by number: their messages stand together, those that are resolved have none. Only the key finds them,
+-- not an index of those that wait.
 SELECT [letter_columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = [main_key m.key]
-WHERE m.key > :after AND m.key < :before AND d.resolution IS NULL AND [among_alike] AND [that_match]
+WHERE m.key > :after AND m.key < :before AND coalesce(d.resolution, '') = '' AND [among_alike] AND [that_match]
 
 -- part: in_time
 -- Dead letters by the time at which they were set aside.

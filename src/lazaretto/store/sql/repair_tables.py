@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.history_tables import HistoryTables
 
+#: Frozen letters that are fetched at once: so few that Python need not look for garbage among their rows.
+_ROWS = 500
 #: What removes a repair, in this order.
 _OF_A_REPAIR = (
     "delete_repair_originals", "delete_repair_items", "delete_repair_members", "delete_repairs",
@@ -75,9 +78,11 @@ class RepairTables(Part):
         (keys,) = self._context.run("select_repair_members", (repair, part)).fetchone()
         return bytes(keys)
 
-    def frozen(self, criteria: DeadLetterCriteria, limit: int) -> list[tuple[int, int | None, int]]:
+    def frozen(self, criteria: DeadLetterCriteria, limit: int) -> Iterator[list[tuple[int, int | None, int]]]:
         name = "select_frozen" if criteria.fingerprints is None else "select_frozen_alike"
-        return self._context.run(name, self._history.criteria_values(criteria, limit)).fetchall()
+        rows = iter(self._context.run(name, self._history.criteria_values(criteria, limit)))
+        while some := list(itertools.islice(rows, _ROWS)):
+            yield some
 
     def headers(self, keys: Sequence[int]) -> dict[int, bytes | None]:
         return dict(self._context.run("select_headers", (self._context.ids(keys),)).fetchall())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens, four_eyes
 from lazaretto.engine.maintenance import look
+from lazaretto.engine.redaction import find_rules
 from lazaretto.model.grants import person_name
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.contract.store_contract import Store
 
 
@@ -30,3 +32,7 @@ class AccessDesk:
     def four_eyes(self) -> int | None:
         """Return the most letters that a repair may send without a second person; None: any number."""
         return look(self._store, four_eyes)
+
+    def redaction(self) -> list[RedactionRule]:
+        """Return the rules for fields of messages that people may not read."""
+        return list(look(self._store, find_rules))

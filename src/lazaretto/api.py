@@ -102,6 +102,8 @@ from lazaretto.model.paths import (
 )
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
 from lazaretto.model.rates import Rate
+from lazaretto.model.redaction import Form as RedactionForm
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.model.repair_phases import Phase as RepairPhase
 from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.model.trouble import Trouble
@@ -198,6 +200,8 @@ __all__ = [
     "ReceivedMessage",
     "Receiver",
     "RecentRates",
+    "RedactionForm",
+    "RedactionRule",
     "Repair",
     "RepairCounts",
     "RepairError",

@@ -14,6 +14,7 @@ from lazaretto.engine.outcome.causes import Cause as CauseOfLetters
 from lazaretto.engine.outcome.causes import ExplainCauses
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
 from lazaretto.engine.outcome.dead_letter_pages import Slice, some_letters
+from lazaretto.engine.redaction import redaction_of
 from lazaretto.errors import InvalidOption, StoreBusy, StoreFull, StoreReadOnly, TransactionError
 from lazaretto.filters.body import LazyBody
 from lazaretto.filters.view import MessageView
@@ -169,7 +170,9 @@ class Asked:
         self._path = path
         self._which = which
         self._decode = decode
-        self._leave_out = leave_out
+        self._redaction = look(store, lambda tx: redaction_of(tx, str(path))).dropping()
+        # What is left of a body that was kept is shorter than what was sent.
+        self._leave_out = (*leave_out, "sys.Size") if self._redaction.changes_size else leave_out
 
     def answer_of(self, number: int, until: float) -> list[Explanation]:
         """Explain one cause. Raises _OutOfTime at a time of the monotonic clock."""
@@ -345,6 +348,8 @@ class Asked:
         return self._seen(headers, message_id, body)
 
     def _seen(self, headers: Headers, message_id: str, body: bytes) -> MessageView:
+        if self._redaction:
+            headers, body = self._redaction.headers(headers), self._redaction.body(body)
         return view_of(headers, message_id, body, self._decode)
 
     def _features(self, view: MessageView) -> Features:

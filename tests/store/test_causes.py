@@ -218,7 +218,9 @@ def test_a_rising_cause(broker: Broker, clock: ManualClock) -> None:
 def test_merged_causes_stay_one(broker: Broker) -> None:
     _fail(broker, "no port", "no port", "no light")
     _fail(broker, "gone", kind="KeyError")
-    assert [(c.number, c.letters) for c in broker.triage("q").causes] == [(1, 2), (2, 1), (3, 1)]
+    causes = broker.triage("q").causes
+    assert [(c.number, c.letters) for c in causes] == [(1, 2), (2, 1), (3, 1)]
+    moved = [alike.fingerprint for alike in broker.cause("q", 3).fingerprints]
     assert broker.merge_causes("q", [3, 1], actor="ann") == 1
     _fail(broker, "gone", kind="KeyError")
     assert {c.number: c.letters for c in broker.triage("q").causes} == {1: 4, 2: 1}
@@ -229,7 +231,7 @@ def test_merged_causes_stay_one(broker: Broker) -> None:
     assert [(e.actor, e.action, e.detail) for e in broker.audit(limit=2)][1] == (
         "ann",
         "merge_causes",
-        {"into": 1, "merged": [3]},
+        {"into": 1, "merged": [3], "fingerprints": moved},
     )
     with pytest.raises(InvalidOption):
         broker.merge_causes("q", [1])

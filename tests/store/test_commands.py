@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,15 +14,20 @@ from lazaretto import (
     Broker,
     ChangedMeanwhile,
     ConversationNotFound,
+    CorrelationFilter,
     DeadLetterFilter,
     DefinitionError,
     EntityExists,
     EntityNotFound,
+    FalseFilter,
     IdempotencyConflict,
     InvalidOption,
     ManualClock,
     PoisonPolicy,
     QueueOptions,
+    Rule,
+    SqlAction,
+    SqlFilter,
     TopicOptions,
 )
 from lazaretto import commands as c
@@ -37,10 +43,12 @@ EACH: list[c.Command] = [
     c.CreateQueue(path="new", options={"lock_duration": 5, "policy": {"receive_retry_count": 1}}),
     c.UpdateQueue(path="new", changes={"policy": {"max_retry_cycles": 2}}),
     c.DeleteQueue(path="new"),
+    c.CreateQueues(paths=("bulk",), options={"lock_duration": 5}),
     c.CreateTopic(path="t"),
     c.UpdateTopic(path="t", changes={"max_message_size": 5000}),
     c.CreateSubscription(**TOPIC, rules=[{"name": "r", "filter": {"kind": "true"}}]),
     c.UpdateSubscription(**TOPIC, changes={"lock_duration": 7}),
+    c.Republish(path="q", sequence_numbers=(5,), topic="t"),
     c.AddRule(**TOPIC, rule={"name": "big", "filter": {"kind": "sql", "expression": "size > 5"}}),
     c.RemoveRule(**TOPIC, rule="big"),
     c.DeleteSubscription(**TOPIC),
@@ -51,6 +59,7 @@ EACH: list[c.Command] = [
     c.NoteCause(path="q", number=1, note="known"),
     c.AcknowledgeCause(path="q", number=1, until=None),
     c.MergeCauses(path="q", numbers=(1, 2)),
+    c.RecountCauses(path="q"),
     c.Purge(path="q", sequence_numbers=(1,)),
     c.Restore(path="q", sequence_numbers=(1,)),
     c.Purge(path="q", sequence_numbers=(1, 2)),
@@ -70,6 +79,8 @@ EACH: list[c.Command] = [
     c.WithdrawRole(person="ana", role="viewer", queue="q"),
     c.EndSessions(person="ana"),
     c.RemovePerson(person="ana"),
+    c.SetRedaction(field="body.card", queue="q"),
+    c.RemoveRedaction(field="body.card", queue="q"),
     c.SetFourEyes(letters=10),
 ]
 
@@ -122,6 +133,20 @@ def test_without_a_key(stocked: Broker) -> None:
     with pytest.raises(EntityExists):
         stocked.run(c.CreateQueue(path="new"))
     assert stocked.run(c.Resubmit(path="q", sequence_numbers=(1, 2)))["resubmitted"] == {"1": 7, "2": 8}
+
+
+def test_queues_are_created_together_or_not_at_all(broker: Broker) -> None:
+    paths = ("a", "b/c", "d")
+    made = broker.run(c.CreateQueues(paths=paths, options={"lock_duration": 5}), actor="ann")
+    assert tuple(queue["path"] for queue in made) == paths
+    assert [broker.queue(path).options.lock_duration for path in paths] == [5.0] * 3
+    assert [(e.actor, e.action, e.queue) for e in broker.audit(limit=3)] == [
+        ("ann", "create", path) for path in reversed(paths)
+    ]
+    with pytest.raises(EntityExists):
+        broker.run(c.CreateQueues(paths=("e", "a")))
+    with pytest.raises(EntityNotFound):
+        broker.queue("e")
 
 
 def test_dialogs_and_claims(broker: Broker) -> None:
@@ -290,6 +315,66 @@ class TestOpposites:
         repair = stocked.plan_repair("q", DeadLetterFilter(), everything=True)
         self.back(stocked)
         assert repair.status().phase.value == "cancelled"
+
+    def test_rules(self, broker: Broker) -> None:
+        broker.create_topic("t")
+        values: dict[str, Any] = {
+            "u": uuid.uuid4(),
+            "at": datetime(2030, 1, 1, tzinfo=UTC),
+            "b": b"\0",
+            "n": 1,
+        }
+        rules = [
+            Rule("sql", SqlFilter("a > @least", {"least": 5}), SqlAction("SET a = @a", {"a": values["at"]})),
+            Rule("same", CorrelationFilter(subject="x", properties=values)),
+            Rule("none", FalseFilter()),
+        ]
+        before = broker.create_subscription("t", "s").rules
+        for rule in rules:
+            broker.add_rule("t", "s", rule)
+            self.back(broker)
+            assert broker.subscription("t", "s").rules == before
+            # What takes that back adds the rule again, with the types of its values.
+            self.back(broker)
+            assert broker.subscription("t", "s").rules == (*before, rule)
+            broker.remove_rule("t", "s", rule.name)
+
+    def test_breakers(self, stocked: Broker) -> None:
+        for verb, status in (("open", "held_open"), ("close", "held_closed"), ("auto", "closed")):
+            before = stocked.breaker("q").status
+            stocked.set_breaker("q", verb)
+            assert stocked.breaker("q").status.value == status
+            self.back(stocked)
+            assert stocked.breaker("q").status is before
+            stocked.set_breaker("q", verb)
+        stocked.set_breaker("q", "auto")
+        assert c.opposite_of(stocked.audit(limit=1)[0]) is None
+
+    def test_pace(self, stocked: Broker) -> None:
+        repair = stocked.plan_repair("q", [1, 2], name="r", in_flight=7)
+        repair.set_pace(in_flight=None, rate=5)
+        self.back(stocked)
+        assert (repair.status().in_flight, repair.status().rate) == (7, None)
+
+    def test_causes(self, stocked: Broker) -> None:
+        def letters() -> list[int]:
+            return sorted(cause.letters for cause in stocked.triage("q").causes)
+
+        stocked.merge_causes("q", [1, 2])
+        assert letters() == [6]
+        self.back(stocked)
+        assert letters() == [3, 3]
+        self.back(stocked)
+        assert letters() == [6]
+        send(stocked, *(b"x", b"y"))
+        with stocked.receiver("q") as receiver:
+            for number, message in enumerate(receiver.receive(2)):
+                receiver.dead_letter(message, reason=f"R{number}")
+        numbers = [cause.number for cause in stocked.triage("q").causes]
+        assert len(numbers) == 3
+        stocked.merge_causes("q", numbers)
+        # To part them all again takes more than one command.
+        assert c.opposite_of(stocked.audit(limit=1)[0]) is None
 
     def test_there_is_none(self, stocked: Broker) -> None:
         stocked.resubmit("q", [1])

@@ -6,6 +6,7 @@ import pytest
 
 from lazaretto import Broker, DeadLetterFilter, InvalidOption, ManualClock, Message
 from lazaretto.engine.outcome import dead_letter_pages
+from lazaretto.store.sql import sql_transaction
 
 from .actions import create, set_aside
 
@@ -149,6 +150,15 @@ def test_bulk_operations_and_repairs_take_a_condition(broker: Broker, letters: l
     assert broker.plan_repair("q", which, canary=0).status().letters == 4
     assert sorted(broker.resubmit("q", which).resubmitted) == [1, 2, 3, 4]
     assert broker.purge("q", DeadLetterFilter(where="body.to.what IS NULL AND body.n > 18")) == [19, 20]
+
+
+def test_a_condition_keeps_their_order_however_messages_are_found(
+    broker: Broker, letters: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A server that passes statements on finds rows in any order: here the other way round.
+    peeked = sql_transaction._peeked
+    monkeypatch.setattr(sql_transaction, "_peeked", lambda rows: peeked(rows)[::-1])
+    assert broker.purge("q", DeadLetterFilter(where="body.n > 17")) == [18, 19, 20]
 
 
 def test_queues_by_pages(broker: Broker) -> None:

@@ -262,6 +262,20 @@ def test_a_thousandth_conversation_is_not_slower_for_poison_in_others(broker: Br
     assert all(numbers == [numbers[0], numbers[0] + 1000] for numbers in done.values())
     held = {c.conversation for c in broker.dialogs.conversations(queue="shop") if c.held}
     assert held == {far(handles[n]) for n in range(0, 100, 10)}
+    listed = [c.conversation for c in broker.dialogs.conversations(held=True)]
+    assert listed == sorted(held)
+    pages = list[str]()
+    while len(pages) < 10:
+        after = pages[-1] if pages else ""
+        found = list(broker.dialogs.conversations(queue="shop", held=True, after=after, limit=4))
+        assert len(found) == min(4, 10 - len(pages))
+        pages += [c.conversation for c in found]
+    assert pages == listed
+    assert list(broker.dialogs.conversations(queue="front", held=True)) == []
+    assert list(broker.dialogs.conversations(limit=0)) == []
+    for wrong in ({"limit": -1}, {"after": "x"}):
+        with pytest.raises(InvalidOption, match="expected"):
+            list(broker.dialogs.conversations(**wrong))
 
 
 def test_both_stay_what_they_are(broker: Broker) -> None:

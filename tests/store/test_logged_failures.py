@@ -61,6 +61,18 @@ def test_a_host_logs_its_failures(broker: Broker, orders: str, caplog: pytest.Lo
     check(caplog)
 
 
+def test_no_text_of_others_makes_a_line_or_turns_one_round(
+    broker: Broker, orders: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "x\r\n12:00:00 ERROR forged\u2028\x1b[31m\u202egnp.exe"
+    receiver = broker.receiver(orders)
+    for error in (None, ValueError(forged)):
+        receiver.dead_letter(receiver.receive(1), reason=forged, description=forged, error=error)
+    for text in texts(caplog, logging.ERROR):
+        assert not set("\r\u2028\x1b\u202e") & set(text)
+        assert not any(line.startswith("12:00:00") for line in text.splitlines())
+
+
 def test_what_is_undone_is_not_logged(broker: Broker, orders: str, caplog: pytest.LogCaptureFixture) -> None:
     with broker.receiver(orders) as receiver:
         (message,) = receiver.receive()

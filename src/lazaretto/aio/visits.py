@@ -16,7 +16,9 @@ from lazaretto.engine.access import (
     find_visitor,
     grants_of,
 )
+from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.model.grants import Grant
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.contract.store_contract import Store
 
 
@@ -41,6 +43,13 @@ class Visits:
         """Return what was granted to each of several people and groups."""
         found: list[tuple[Grant, ...]] = await self._driver.call(
             self._store.read, lambda tx: [grants_of(tx, name) for name in names]
+        )
+        return found
+
+    async def redaction(self) -> tuple[tuple[RedactionRule, ...], bytes]:
+        """Return the rules for fields that people may not read, and the key of hashes."""
+        found: tuple[tuple[RedactionRule, ...], bytes] = await self._driver.call(
+            self._store.read, lambda tx: (find_rules(tx), redaction_key(tx))
         )
         return found
 

@@ -31,7 +31,7 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
 from lazaretto.model import dialog_contracts as contracts
-from lazaretto.model.checks import member, shown
+from lazaretto.model.checks import member, shown, whole
 from lazaretto.model.conversations import (
     POISON_CODE,
     POISON_TEXT,
@@ -263,23 +263,34 @@ class Dialogs:
         queue: str | None = None,
         state: ConversationState | str | None = None,
         group: str | None = None,
+        held: bool = False,
+        after: str = "",
+        limit: int | None = None,
     ) -> Iterator[ConversationDescription]:
-        """Return all conversations, or those of a queue, a state or a group, by handle."""
+        """Return all conversations, or those of a queue, a state or a group, by handle.
+
+        `held`: only those that a poison message holds. `after`: a handle, to begin behind it. `limit`: the
+        most conversations; None: all.
+        """
+        left = None if limit is None else whole("limit", limit, 0, 1 << 40)
+        after = check_handle(after) if after else ""
         wanted = None if state is None else member("state", state, STATES)
         group_id = None if group is None else check_group(group)
         path = None if queue is None else EntityPath.parse(queue)
 
-        after = ""
-
         def page(tx: Transaction) -> list[ConversationDescription]:
             queue_id = None if path is None else require_queue(tx, path).queue_id
-            found = tx.dialogs.conversations(after, _PAGE, queue_id=queue_id, state=wanted, group_id=group_id)
+            found = tx.dialogs.conversations(
+                after, most, queue_id=queue_id, state=wanted, group_id=group_id, held=held
+            )
             return [describe_conversation(tx, record) for record in found]
 
         while True:
+            most = _PAGE if left is None else min(left, _PAGE)
             found = self._store.read(page)
             yield from found
-            if len(found) < _PAGE:
+            left = None if left is None else left - len(found)
+            if len(found) < most or left == 0:
                 return
             after = found[-1].conversation
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TypeVar
 
 from lazaretto.engine.log import audit
@@ -13,15 +14,16 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(slots=True)
 class Audited(Operation[T]):
-    """Run an operation that writes no entry itself, and write one about the entity at a path."""
+    """Run an operation that writes no entry itself, and write one about each of some entities."""
 
     operation: Operation[T]
     actor: str
     action: str
-    path: str
+    paths: Sequence[str]
 
     def run(self, tx: Transaction) -> T | Again:
         answer = self.operation.run(tx)
         if not isinstance(answer, Again):
-            audit(tx, self.actor, self.action, self.path)
+            for path in self.paths:
+                audit(tx, self.actor, self.action, path)
         return answer

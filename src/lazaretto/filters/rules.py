@@ -141,6 +141,16 @@ class Rule:
             raise InvalidOption(f"expected action to be a SqlAction or None, got {shown(self.action)}")
 
 
+def describe_filter(wanted: Filter) -> str:
+    """Return a filter as one reads it."""
+    if isinstance(wanted, SqlFilter):
+        return wanted.expression
+    if isinstance(wanted, CorrelationFilter):
+        pairs = wanted.wanted().items()
+        return " and ".join(f"{'sys.' if s == 'sys' else ''}{n} = {v!r}" for (s, n), v in pairs)
+    return type(wanted).__name__.removesuffix("Filter").lower()
+
+
 def equals(value: Value, wanted: Value) -> bool:
     """Return whether two values are equal and of one kind, as correlation filters compare."""
     return type(value) is type(wanted) and bool(value == wanted)

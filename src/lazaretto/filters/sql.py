@@ -86,6 +86,12 @@ def compile_action(
     return actions
 
 
+def action_properties(text: str) -> list[Property]:
+    """Return the properties that an edit's action names. Raises FilterSyntaxError."""
+    found: list[Property] = _compile("actions", text, None, edits=True)[1]
+    return found
+
+
 def _compile(start: str, text: str, parameters: Mapping[str, Value] | None, *, edits: bool = False) -> Any:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST or not is_unicode(text):
         raise FilterSyntaxError(f"expected text of 1 to {LONGEST} characters, got {shown(text)}")

@@ -26,6 +26,7 @@ class Role(enum.StrEnum):
 
     VIEWER = "viewer"
     READER = "reader"
+    INSPECTOR = "inspector"
     CLIENT = "client"
     OPERATOR = "operator"
     ADMIN = "admin"
@@ -35,6 +36,7 @@ class Role(enum.StrEnum):
 ROLES: Final = {
     Role.VIEWER: frozenset({Permission.SEE}),
     Role.READER: frozenset({Permission.SEE, Permission.READ_BODIES}),
+    Role.INSPECTOR: frozenset({Permission.SEE, Permission.READ_BODIES, Permission.READ_SECRETS}),
     Role.CLIENT: frozenset({Permission.READ_BODIES, Permission.SEND, Permission.RECEIVE}),
     Role.OPERATOR: frozenset({Permission.SEE, Permission.READ_BODIES, Permission.OPERATE}),
     Role.ADMIN: frozenset(Permission),
@@ -53,9 +55,12 @@ class Grant:
 
     def covers(self, path: str | None) -> bool:
         """Return whether it holds for an entity; None: for all of them. Raises InvalidPath."""
-        if self.pattern == "*":
-            return True
-        return path is not None and fnmatch.fnmatchcase(_entity_of(path), self.pattern.lower())
+        return self.pattern == "*" or (path is not None and covers(self.pattern, path))
+
+
+def covers(pattern: str, path: str) -> bool:
+    """Return whether a pattern such as `shop/*` matches the queue or topic of a path. Raises InvalidPath."""
+    return pattern == "*" or fnmatch.fnmatchcase(_entity_of(path), pattern.lower())
 
 
 def _entity_of(path: str) -> str:

@@ -11,6 +11,8 @@ class Permission(enum.StrEnum):
     #: Names, counts, causes, errors and events.
     SEE = "see"
     READ_BODIES = "read_bodies"
+    #: Fields that are redacted for others.
+    READ_SECRETS = "read_secrets"
     SEND = "send"
     RECEIVE = "receive"
     #: Dead letters, repairs, status, breakers, sessions.

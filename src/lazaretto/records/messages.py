@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from lazaretto.filters.records import property_value
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.messages import Message
-from lazaretto.records.plain import MESSAGE_FIELDS, property_value
+from lazaretto.records.plain import MESSAGE_FIELDS
 from lazaretto.records.times import iso_time, seconds_of
 
 _TEXTS = (
@@ -110,3 +112,21 @@ def _properties(value: Any) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"property {name!r}: {error}") from None
     return found
+
+
+def values_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return properties that people write as texts: numbers, true and false as such, all else as text."""
+    return {name: _value(text) for name, text in texts.items()}
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

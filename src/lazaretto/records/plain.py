@@ -11,12 +11,13 @@ import dataclasses
 import enum
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from lazaretto.filters.rules import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
+from lazaretto.filters.records import filter_record, iso, property_record, rule_record
+from lazaretto.filters.rules import Filter, Rule
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
@@ -50,11 +51,6 @@ MESSAGE_FIELDS = (
 )
 
 
-def iso(moment: datetime) -> str:
-    """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def plain(value: Any) -> Any:
     """Return a value made of nothing but what JSON has."""
     match value:
@@ -84,10 +80,10 @@ def plain(value: Any) -> Any:
             return plain(value._asdict())
         case list() | tuple() | set() | frozenset():
             return [plain(part) for part in value]
-    if isinstance(value, TrueFilter | FalseFilter | CorrelationFilter | SqlFilter):
-        kind = type(value).__name__.removesuffix("Filter").lower()
-        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": kind} | {name: part for name, part in fields.items() if part not in (None, {})}
+    if isinstance(value, Filter):
+        return filter_record(value)
+    if isinstance(value, Rule):
+        return rule_record(value)
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return str(value)
@@ -120,24 +116,3 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
         found["lock_token"] = str(message.lock_token)
         found["locked_until"] = plain(message.locked_until)
     return found | body_record(message.body)
-
-
-def property_record(value: Any) -> Any:
-    """Return a property's value so that `property_value` gives it back with its type."""
-    return {"datetime": iso(value)} if isinstance(value, datetime) else plain(value)
-
-
-def property_value(value: Any) -> Any:
-    """Return the property that JSON spells so. Raises ValueError."""
-    if not isinstance(value, dict):
-        return value
-    match list(value.items()):
-        case [("base64", str(text))]:
-            return base64.b64decode(text, validate=True)
-        case [("uuid", str(text))]:
-            return uuid.UUID(text)
-        case [("datetime", str(text))]:
-            return datetime.fromisoformat(text)
-    raise ValueError(
-        'expected a text, number, true, false, null, {"base64": …}, {"uuid": …} or {"datetime": …}'
-    )

@@ -11,6 +11,7 @@ from lazaretto.engine.entities.queues import change_options, delete, describe_al
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
 from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
+from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.checks import refuse_unknown, shown, suggestion
@@ -258,7 +259,8 @@ class ChangeRules(Operation[SubscriptionDescription]):
 
     def run(self, tx: Transaction) -> SubscriptionDescription:
         record = require_subscription(tx, self.topic, self.name)
-        rules = list(decode_rules(record.rules))
+        before = list(decode_rules(record.rules))
+        rules = before
         if self.removed is not None:
             known = [rule.name for rule in rules]
             rules = [rule for rule in rules if rule.name.lower() != self.removed.lower()]
@@ -270,5 +272,9 @@ class ChangeRules(Operation[SubscriptionDescription]):
         record = tx.queues.save(dataclasses.replace(record, rules=encode_rules(rules)))
         names = [rule.name for rule in rules]
         note(tx, "rules_changed", record, rules=names)
-        audit(tx, self.actor, "rules", record.path, rules=names)
+        changed = {
+            "added": [rule_record(rule) for rule in rules if rule not in before],
+            "removed": [rule_record(rule) for rule in before if rule not in rules],
+        }
+        audit(tx, self.actor, "rules", record.path, rules=names, **changed)
         return describe_subscription(tx, record)

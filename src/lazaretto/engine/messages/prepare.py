@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from lazaretto.errors import InvalidMessage, MessageTooLarge
+from lazaretto.filters.view import MessageView
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
@@ -40,7 +41,10 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
         message = as_message(message)
     body = message.body if type(message.body) is bytes else _body(message.body)
     if _is_plain(message):
-        return NewMessage(body, None, None, None, None, None, None)
+        named = message.message_id
+        if named is not None:
+            named = check_text("message_id", named, LONGEST_ID)
+        return NewMessage(body, named, None, None, None, None, None)
     message_id, session_id, partition_key, reply_to_session_id = _texts(message, IDS, LONGEST_ID)
     if partition_key is not None and session_id is not None and partition_key != session_id:
         raise InvalidMessage(
@@ -60,11 +64,17 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     return NewMessage(body, message_id, session_id, time_to_live, scheduled, partition_key, encoded)
 
 
+def view_of(message: Message | StoredMessage) -> MessageView:
+    """Return a message as rules see it when it is sent. Raises InvalidMessage or MessageTooLarge."""
+    made = prepare(message)
+    headers = decode_headers(made.headers)
+    return MessageView(headers, made.message_id, size=len(made.body), body=lambda: made.body)
+
+
 def _is_plain(m: Message) -> bool:
-    """Return whether a message is only a body, which needs no further checks."""
+    """Return whether a message is only a body, perhaps with an id: nothing else needs checks."""
     return (
-        m.message_id is None
-        and m.session_id is None
+        m.session_id is None
         and m.subject is None
         and m.correlation_id is None
         and m.to is None
@@ -74,7 +84,7 @@ def _is_plain(m: Message) -> bool:
         and m.partition_key is None
         and m.time_to_live is None
         and m.scheduled_enqueue_time is None
-        and m.properties is None
+        and (m.properties is None or (type(m.properties) is dict and not m.properties))
         and type(m.dead_letter_queue) is str
         and m.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
     )

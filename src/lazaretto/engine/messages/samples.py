@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lazaretto.engine.redaction import redaction_of
+from lazaretto.model.headers import encode_headers
 from lazaretto.model.reservoir import LONGEST_BODY, choose, is_time_to_look, superfluous
 from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.sample_contract import SampleRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 
@@ -15,8 +18,24 @@ def keep_samples(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> No
     chosen = choose(keys) if most else []
     if not chosen:
         return
-    tx.samples.keep(chosen, LONGEST_BODY)
+    if queue.redacted:
+        _keep_redacted(tx, queue, chosen)
+    else:
+        tx.samples.keep(chosen, LONGEST_BODY)
     if is_time_to_look(chosen):
         gone = superfluous(tx.samples.standing(queue.queue_id), most, tx.now)
         if gone:
             tx.samples.remove(gone)
+
+
+def _keep_redacted(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> None:
+    """Keep messages without what people may not read: what is gone from the queue is nowhere else."""
+    redaction = redaction_of(tx, queue.path)
+    tx.samples.put([
+        SampleRecord(
+            one.key, one.message_id, one.enqueued, encode_headers(redaction.headers(one.headers)),
+            redaction.body(one.body),
+        )
+        for one in tx.peek_keys(keys)
+        if len(one.body) <= LONGEST_BODY
+    ])  # fmt: skip

@@ -156,8 +156,11 @@ class SetBreaker(Operation[BreakerDescription]):
             )
         queue = require_queue(tx, self.path)
         status = BREAKER_VERBS[self.verb]
+        held = breaker_of(queue)
+        forced = {status: verb for verb, status in BREAKER_VERBS.items()}
+        before = forced.get(None if held is None else held.status, "auto")
         save_breaker(tx, queue, None if status is None else BreakerState(status, tx.now))
         note(tx, "breaker_set", queue, verb=self.verb)
-        audit(tx, self.actor, "breaker", queue.path, verb=self.verb)
+        audit(tx, self.actor, "breaker", queue.path, verb=self.verb, before=before)
         tx.wake(lower_bound(queue.queue_id))
         return describe_breaker(require_queue(tx, self.path))

@@ -9,8 +9,11 @@ from datetime import datetime
 
 import msgspec
 
+from lazaretto.edits.named_fields import filter_names
+from lazaretto.edits.redact import Redaction
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
+from lazaretto.engine.redaction import redaction_of
 from lazaretto.errors import InvalidOption
 from lazaretto.model.causes import HOURS, CauseDifference, CauseState, state_of
 from lazaretto.model.checks import shown
@@ -28,6 +31,8 @@ _replace = msgspec.structs.replace
 HOUR = 3_600_000_000
 #: How many dead letters without a fingerprint get one in one commit.
 _ADOPTED = 500
+#: The most fingerprints that an entry of the audit log names.
+_AUDITED = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,8 +147,9 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
     for print_ in prints:
         assert print_.cause is not None
         members[print_.cause].append(print_)
+    redaction = redaction_of(tx, str(path))
     found = [
-        _cause_of(record, members[record.number], hours[record.number], mark)
+        _cause_of(record, members[record.number], hours[record.number], mark, redaction)
         for record in tx.causes.all(place)
         if record.number in members
     ]
@@ -153,7 +159,11 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
 
 
 def _cause_of(
-    record: CauseRecord, prints: Sequence[FingerprintRecord], hours: Sequence[int], mark: int
+    record: CauseRecord,
+    prints: Sequence[FingerprintRecord],
+    hours: Sequence[int],
+    mark: int,
+    redaction: Redaction,
 ) -> Cause:
     waiting = [p for p in prints if p.waiting > 0]
     first = min(p.first for p in prints)
@@ -186,12 +196,17 @@ def _cause_of(
         note=record.note,
         acknowledged_until=None if until is None else to_datetime(until),
         split_from=record.split_from,
-        difference=(
-            None
-            if record.difference is None
-            else msgspec.json.decode(record.difference, type=CauseDifference)
-        ),
+        difference=_difference(record, redaction),
     )
+
+
+def _difference(record: CauseRecord, redaction: Redaction) -> CauseDifference | None:
+    """Return what explains a cause, unless it names a field that has been redacted since."""
+    if record.difference is None:
+        return None
+    found = msgspec.json.decode(record.difference, type=CauseDifference)
+    told = (*found.also, *(() if found.filter is None else (found.filter,)))
+    return None if redaction and any(filter_names(redaction, one) for one in told) else found
 
 
 # -- grouping ------------------------------------------------------------------------------------
@@ -304,12 +319,14 @@ class MergeCauses(Operation[int]):
         if len(found) < 2:
             raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(self.numbers))}")
         first, *others = sorted(found)
-        prints = [p.fingerprint for p in tx.causes.fingerprints(place) if p.cause in others]
-        tx.causes.assign(place, prints, first, kept=True)
+        theirs = [p for p in tx.causes.fingerprints(place) if p.cause in others]
+        tx.causes.assign(place, [p.fingerprint for p in theirs], first, kept=True)
         tx.causes.save(place, _unexplained(found[first]))
         for number in others:
             tx.causes.save(place, _replace(found[number], merged_into=first))
-        audit(tx, self.actor, "merge_causes", str(self.path), into=first, merged=others)
+        names = [shown_fingerprint(p.fingerprint) for p in theirs] if len(theirs) <= _AUDITED else None
+        told = {"into": first, "merged": others, "fingerprints": names}
+        audit(tx, self.actor, "merge_causes", str(self.path), **told)
         return first
 
 

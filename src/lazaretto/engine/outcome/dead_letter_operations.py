@@ -132,14 +132,14 @@ class DeadLetterFilter:
         return any(part is not None for part in (self.reason, self.error_type, self.text, self.where))
 
     def selects(self, tx: Transaction, subqueue: Subqueue, keys: Sequence[int]) -> Sequence[int]:
-        """Return those of the keys of unresolved dead letters whose messages meet the condition."""
+        """Return those of the keys of unresolved dead letters whose messages meet it, in their order."""
         if self.where is None or not keys:
             return keys
-        condition, found = _condition(self.where), []
+        condition, found = _condition(self.where), set[int]()
         for start in range(0, len(keys), _MESSAGES):
             some = [dead_key(key, subqueue) for key in keys[start : start + _MESSAGES]]
-            found += [main_key(m.key) for m in tx.peek_keys(some) if _meets(condition, m)]
-        return found
+            found.update(main_key(m.key) for m in tx.peek_keys(some) if _meets(condition, m))
+        return [key for key in keys if key in found]
 
     def passing(
         self, tx: Transaction, subqueue: Subqueue, records: list[DeadLetterRecord]
@@ -161,6 +161,11 @@ def _condition(where: str) -> Callable[[MessageView], object]:
     """Return a condition on messages. Raises FilterSyntaxError."""
     condition: Callable[[MessageView], object] = sql().compile_filter(where)
     return condition
+
+
+def meets(where: str, message: PeekedMessage) -> bool:
+    """Return whether a condition is true of a message."""
+    return _meets(_condition(where), message)
 
 
 def _meets(condition: Callable[[MessageView], object], message: PeekedMessage) -> bool:

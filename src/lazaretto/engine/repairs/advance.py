@@ -148,6 +148,9 @@ class Advance(Operation[Step]):
 
     def _canary(self, course: Course) -> int:
         record, plan, tx = course.record, course.plan, course.tx
+        if _is_from_the_future(course):
+            # The clock was put back: the wait begins anew, or it would last until the clock is there again.
+            course.change(changed=tx.now)
         sent = 0
         if record.position < plan.canary:
             sent = self._send(course, plan.canary - record.position, plan.canary)
@@ -213,6 +216,10 @@ def _is_late(course: Course) -> bool:
     return course.phase is Phase.CANARY and waited > course.plan.canary_wait * MICROSECONDS
 
 
+def _is_from_the_future(course: Course) -> bool:
+    return course.phase is Phase.CANARY and course.record.changed > course.tx.now
+
+
 def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
     """Return whether a step would do more than to renew the lease. It only reads."""
     course = Course.of(tx, record)
@@ -220,7 +227,9 @@ def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
         return True
     if course.phase is Phase.APPLYING and course.pace.in_flight is None and limit:
         return True
-    if tx.repairs.finished(record.repair, 1) or _is_late(course) or obstacle(course) is not None:
+    if _is_late(course) or _is_from_the_future(course):
+        return True
+    if tx.repairs.finished(record.repair, 1) or obstacle(course) is not None:
         return True
     open_ = tx.repairs.open(record.repair)
     if course.phase is Phase.CANARY:

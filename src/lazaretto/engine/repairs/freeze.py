@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
 import itertools
@@ -61,10 +62,13 @@ def freeze(
     after = 0
     while True:
         page = _PAGE if limit is None else min(_PAGE, limit - len(keys))
-        found = tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page) if page else []
-        if found:
-            after = sequence_of(found[-1][0])
+        if not page:
+            break
+        looked_at = 0
+        for found in tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page):
+            looked_at += len(found)
             some, of_prints, times = zip(*found, strict=True)
+            after = sequence_of(some[-1])
             selected = which.selects(tx, path.subqueue, some)
             if len(selected) < len(some):
                 known = set(selected)
@@ -73,9 +77,9 @@ def freeze(
             if some:
                 keys.extend(some)
                 prints.update(of_prints)
-                latest = max(latest, *times)
+                latest = max(latest, max(times))
                 few.look_at(some, of_prints)
-        if len(found) < page or not page:
+        if looked_at < page:
             break
     packed, sessions = KeyList(), None
     if order == BY_SESSION:
@@ -84,8 +88,12 @@ def freeze(
     else:
         leading = few.chosen(len(keys))
         packed.extend(leading)
-        left_out = set(leading)
-        packed.extend([key for key in keys if key not in left_out] if leading else keys)
+        behind = 0
+        for key in leading:
+            place = bisect.bisect_left(keys, key, behind)
+            packed.extend(keys[behind:place])
+            behind = place + 1
+        packed.extend(keys[behind:])
         chosen = len(leading)
     return Frozen(
         queue=queue,

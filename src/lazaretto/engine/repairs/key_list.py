@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zlib
 from array import array
@@ -44,8 +45,9 @@ class KeyList:
         return self._hash.hexdigest()
 
 
+@functools.lru_cache(maxsize=4)
 def unpack(part: bytes) -> array[int]:
-    """Return the keys of a stored part."""
+    """Return the keys of a stored part, which many commits read one after the other: not to be changed."""
     keys = array("q")
     keys.frombytes(zlib.decompress(part))
     return keys

@@ -118,9 +118,10 @@ class PaceRepair(Operation[RepairRecord]):
 
     def run(self, tx: Transaction) -> RepairRecord:
         course = Course.of(tx, find_repair(tx, self.name))
+        before = {"in_flight": course.pace.in_flight, "rate": course.pace.rate}
         course.pace = course.pace.changed(self.in_flight, self.rate)
         course.save()
-        told = {"repair": self.name, "in_flight": self.in_flight, "rate": self.rate}
+        told = {"repair": self.name, "in_flight": self.in_flight, "rate": self.rate, "before": before}
         audit(tx, self.actor, "repair: pace", course.record.path, **told)
         return course.record
 

@@ -8,6 +8,9 @@ import msgspec
 
 #: The setting: from how many letters on a repair needs a second person.
 FOUR_EYES: Final = "four_eyes"
+#: The settings: rules for fields that people may not read, as JSON; and the key of hashes, in hex.
+REDACTION: Final = "redaction"
+REDACTION_KEY: Final = "redaction_key"
 
 
 class PersonRecord(msgspec.Struct, frozen=True):

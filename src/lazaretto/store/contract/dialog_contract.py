@@ -113,8 +113,9 @@ class StoredDialogs(Protocol):
         queue_id: int | None,
         state: ConversationState | None,
         group_id: str | None,
+        held: bool = False,
     ) -> list[ConversationRecord]:
-        """Return conversations in the order of handles, after a given one."""
+        """Return conversations in the order of handles, after a given one; `held`: only those held."""
         ...
 
     def service_in_use(self, name: str) -> bool:

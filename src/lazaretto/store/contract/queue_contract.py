@@ -47,6 +47,10 @@ class StoredQueues(Protocol):
         """Store a queue's options, status and culprits; return it with the time of the change."""
         ...
 
+    def mark_redacted(self, queue_id: int, redacted: bool) -> None:
+        """Store whether there are rules for fields of a queue's messages that people may not read."""
+        ...
+
     def delete(self, record: QueueRecord) -> None:
         """Remove a queue; `remove_deleted` removes its messages in chunks."""
         ...

@@ -32,7 +32,8 @@ STATES = (
 class QueueRecord:
     """A queue, topic or subscription as the store keeps it. Times in microseconds.
 
-    `halted_by` values and `breaker` are JSON. `topic_id`, `rules`: of a subscription.
+    `halted_by` values and `breaker` are JSON. `topic_id`, `rules`: of a subscription. `redacted`: there are
+    rules for fields of its messages that people may not read.
     """
 
     queue_id: int
@@ -47,6 +48,7 @@ class QueueRecord:
     kind: EntityKind = EntityKind.QUEUE
     topic_id: int | None = None
     rules: bytes | None = None
+    redacted: bool = False
 
     @property
     def partitions(self) -> int:

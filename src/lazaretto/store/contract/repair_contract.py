@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -124,8 +124,8 @@ class StoredRepairs(Protocol):
         """Return a part of a repair's frozen set."""
         ...
 
-    def frozen(self, criteria: DeadLetterCriteria, limit: int) -> list[tuple[int, int | None, int]]:
-        """Return key, fingerprint and time of unresolved dead letters, lowest key first."""
+    def frozen(self, criteria: DeadLetterCriteria, limit: int) -> Iterator[list[tuple[int, int | None, int]]]:
+        """Yield key, fingerprint and time of unresolved dead letters, lowest key first, some at a time."""
         ...
 
     def headers(self, keys: Sequence[int]) -> dict[int, bytes | None]:

@@ -27,6 +27,10 @@ class StoredSamples(Protocol):
         """Keep messages that are about to be removed, except those with a body above a limit."""
         ...
 
+    def put(self, samples: Sequence[SampleRecord]) -> None:
+        """Keep messages in the form given."""
+        ...
+
     def standing(self, queue_id: int) -> list[Kept]:
         """Return the records of a queue's kept messages, without the messages."""
         ...

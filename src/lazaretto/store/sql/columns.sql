@@ -10,9 +10,9 @@ WHERE m.key >= ? AND m.key <= ? AND m.state = {LOCKED} AND m.lock_token = ? ORDE
 SELECT [columns] FROM lazaretto_messages m WHERE m.key > ? AND m.key <= ?[conditions] ORDER BY m.key
 
 -- name: dead_letters_view
--- Dead letters that wait, with why.
+-- Dead letters that wait, with why. Only the key finds them, not an index of those that wait.
 SELECT [columns] FROM lazaretto_messages m JOIN lazaretto_dead_letters d ON d.key = [main_key m.key]
-WHERE m.key > ? AND m.key <= ? AND d.resolution IS NULL[conditions] ORDER BY m.key
+WHERE m.key > ? AND m.key <= ? AND coalesce(d.resolution, '') = ''[conditions] ORDER BY m.key
 
 -- name: letters_view
 -- Dead letters that wait, without their messages.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.contract.access_contract import FOUR_EYES
+from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 
 Row = tuple[Any, ...]
@@ -71,6 +71,10 @@ TABLES = (
     Table("lazaretto_conversations", ("handle",)),
     Table("lazaretto_dialog_log", ("position",)),
 )
+
+
+#: What is said of the store as a whole that its copy has, too.
+_KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY)
 
 
 class Tables(Protocol):
@@ -153,7 +157,7 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
                     f"{got.rows} with {got.sha256[:12]}…; the copy is not usable, remove it and copy again"
                 )
             done.append(got)
-        kept = {name: origin.get(name) for name in ("store_id", "created", FOUR_EYES)}
+        kept = {name: origin.get(name) for name in _KEPT}
         ours.finish({**kept, COPYING: None})
         return done
 

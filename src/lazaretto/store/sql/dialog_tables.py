@@ -103,6 +103,7 @@ class DialogTables(Part):
         queue_id: int | None,
         state: ConversationState | None,
         group_id: str | None,
+        held: bool = False,
     ) -> list[ConversationRecord]:
         values = {
             "after": after,
@@ -111,7 +112,8 @@ class DialogTables(Part):
             "state": None if state is None else state.value,
             "group_id": group_id,
         }
-        return [_conversation(row) for row in self._context.run("select_conversations", values)]
+        query = "select_held_conversations" if held else "select_conversations"
+        return [_conversation(row) for row in self._context.run(query, values)]
 
     def service_in_use(self, name: str) -> bool:
         return bool(self._context.run("uses_of_service", {"name": name}).fetchone()[0])

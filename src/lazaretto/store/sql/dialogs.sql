@@ -39,15 +39,29 @@ DELETE FROM lazaretto_conversations WHERE handle = :handle
 -- How many messages an end has sent.
 UPDATE lazaretto_conversations SET sent = :sent, state = :state WHERE handle = :handle
 
+-- part: wanted_conversation
+-- Whether a conversation comes after a handle, and is of a queue, in a state and of a group, if these are given.
+handle > :after
+  AND (CAST(:queue_id AS BIGINT) IS NULL OR queue_id = :queue_id)
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+  AND (CAST(:group_id AS TEXT) IS NULL OR group_id = :group_id)
+
 -- name: select_conversations
 -- Conversations by handle.
 SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
        sent, created, expires, error_code, error_text
 FROM lazaretto_conversations
-WHERE handle > :after
-  AND (CAST(:queue_id AS BIGINT) IS NULL OR queue_id = :queue_id)
-  AND (CAST(:state AS TEXT) IS NULL OR state = :state)
-  AND (CAST(:group_id AS TEXT) IS NULL OR group_id = :group_id)
+WHERE [wanted_conversation]
+ORDER BY handle LIMIT :limit
+
+-- name: select_held_conversations
+-- Conversations that a poison message holds, by handle: found by the streams that are held.
+SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
+       sent, created, expires, error_code, error_text
+FROM lazaretto_conversations
+WHERE (queue_id, handle) IN (
+    SELECT queue_id, substr(session_id, 2, 34) FROM lazaretto_sessions WHERE held_key IS NOT NULL)
+  AND [wanted_conversation]
 ORDER BY handle LIMIT :limit
 
 -- name: uses_of_service

@@ -12,7 +12,7 @@
 -- part: queue_columns
 -- What is known of a queue, in the order of queue_record.
 queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
-       kind, topic_id, rules
+       kind, topic_id, rules, redacted
 
 -- part: row_columns
 -- All that the engine decides by of a message, in the order of MessageRow; not its body.
@@ -104,13 +104,14 @@ WHERE q.kind = 'topic' GROUP BY q.path
 
 -- name: insert_queue
 -- A new queue; its id.
-INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
-VALUES (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules) RETURNING queue_id
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules, redacted)
+VALUES (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules, :redacted)
+RETURNING queue_id
 
 -- name: insert_queues
 -- New queues at those of these paths at which nothing is.
-INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules)
-VALUES [rows] (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules)
+INSERT INTO lazaretto_queues (path, path_key, options, created, updated, kind, topic_id, rules, redacted)
+VALUES [rows] (:path, :path_key, :options, :created, :updated, :kind, :topic_id, :rules, :redacted)
 ON CONFLICT (path_key) DO NOTHING
 
 -- name: last_queue
@@ -149,6 +150,10 @@ SET options = :options, status = :status, halted_by = :halted_by,
     dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now,
     rules = :rules
 WHERE queue_id = :queue_id
+
+-- name: mark_redacted
+-- Whether there are rules for fields of an entity's messages that people may not read.
+UPDATE lazaretto_queues SET redacted = :redacted WHERE queue_id = :queue_id
 
 -- name: select_size
 -- The bytes that an entity with a largest size holds.
@@ -561,6 +566,12 @@ SELECT x.key, :now, x.message_id, x.enqueued, x.headers, x.body
 FROM (SELECT m.key, m.message_id, m.enqueued, m.headers, [body] AS body
       FROM lazaretto_messages m WHERE m.key [among keys]) x
 WHERE length(x.body) <= :longest
+ON CONFLICT (key) DO NOTHING
+
+-- name: insert_samples
+-- Keep messages in the form given as examples of good ones.
+INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body)
+VALUES [rows] (:key, :kept, :message_id, :enqueued, :headers, :body)
 ON CONFLICT (key) DO NOTHING
 
 -- name: select_sample_sizes

@@ -115,6 +115,7 @@ def with_rows(sql: str, count: int) -> str:
     """Return a query with its `[rows]` template repeated `count` times, each with parameters of its own."""
 
     def repeat(found: re.Match[str]) -> str:
-        return ", ".join(PARAMETER.sub(rf":\1_{row}", found[1]) for row in range(count))
+        template = PARAMETER.sub(":\\1_\0", found[1])
+        return ", ".join(template.replace("\0", str(row)) for row in range(count))
 
     return _ROWS.sub(repeat, sql)

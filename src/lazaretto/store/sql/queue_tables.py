@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions
 from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_of, queues_of
+from lazaretto.model.redaction import RedactionRule, decode_rules, rules_for
+from lazaretto.store.contract.access_contract import REDACTION
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rows import encode_options, pattern_of, queue_record
 
-_COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules")
+_COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_id", "rules", "redacted")
 
 #: What forgets the consumers of a queue, with their claims.
 _CONSUMERS = (
@@ -62,7 +64,10 @@ class QueueTables(Part):
         topic_id: int | None = None,
         rules: bytes | None = None,
     ) -> QueueRecord:
-        values = dict(zip(_COLUMNS, self._values_of(path, options, kind, topic_id, rules), strict=True))
+        redaction = self._redaction()
+        values = dict(
+            zip(_COLUMNS, self._values_of(redaction, path, options, kind, topic_id, rules), strict=True)
+        )
         (queue_id,) = self._context.run("insert_queue", values).fetchone()
         self._check_ids(queue_id)
         record = self.by_id(queue_id)
@@ -71,7 +76,8 @@ class QueueTables(Part):
 
     def insert_many(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
         (last,) = self._context.run("last_queue").fetchone()
-        values = [v for path in paths for v in self._values_of(path, options, EntityKind.QUEUE)]
+        redaction = self._redaction()
+        values = [v for path in paths for v in self._values_of(redaction, path, options, EntityKind.QUEUE)]
         self._context.insert("insert_queues", values, len(paths))
         added = [queue_record(row) for row in self._context.run("select_queues_after", (last,))]
         self._check_ids(*(record.queue_id for record in added))
@@ -79,6 +85,7 @@ class QueueTables(Part):
 
     def _values_of(
         self,
+        redaction: Sequence[RedactionRule],
         path: str,
         options: QueueOptions,
         kind: EntityKind,
@@ -95,7 +102,16 @@ class QueueTables(Part):
             kind.value,
             topic_id,
             rules,
+            int(bool(rules_for(redaction, path))),
         )
+
+    def _redaction(self) -> Sequence[RedactionRule]:
+        row = self._context.run("select_setting", (REDACTION,)).fetchone()
+        return decode_rules(row[0] if row else None)
+
+    def mark_redacted(self, queue_id: int, redacted: bool) -> None:
+        self._context.run("mark_redacted", {"redacted": int(redacted), "queue_id": queue_id})
+        self._context.memory.forget_queues()
 
     def _check_ids(self, *queue_ids: int) -> None:
         if max(queue_ids, default=0) > LAST_QUEUE:

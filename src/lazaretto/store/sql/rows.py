@@ -56,7 +56,7 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
     """Return a queue's row as a record."""
     (
         queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated, kind,
-        topic_id, rules,
+        topic_id, rules, redacted,
     ) = row  # fmt: skip
     return QueueRecord(
         queue_id,
@@ -71,6 +71,7 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
         EntityKind(kind),
         topic_id,
         rules,
+        bool(redacted),
     )
 
 

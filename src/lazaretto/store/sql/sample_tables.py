@@ -17,6 +17,14 @@ class SampleTables(Part):
         now = self._context.now
         self._context.run("keep_samples", {"now": now, "keys": self._context.ids(keys), "longest": longest})
 
+    def put(self, samples: Sequence[SampleRecord]) -> None:
+        now = self._context.now
+        values = [
+            v for one in samples for v in (one.key, now, one.message_id, one.enqueued, one.headers, one.body)
+        ]
+        if values:
+            self._context.insert("insert_samples", values, len(samples))
+
     def standing(self, queue_id: int) -> list[Kept]:
         return [Kept(*row) for row in self._context.run("select_sample_sizes", _bounds(queue_id))]
 

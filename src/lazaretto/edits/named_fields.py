@@ -1,0 +1,77 @@
+"""Whether filters and edits name fields that are redacted: then they could tell what these are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from lazaretto.edits.edit import Edit, EditKind
+from lazaretto.edits.json_text import read_json
+from lazaretto.edits.patches import read_merge, read_operations
+from lazaretto.edits.redact import Redaction
+from lazaretto.errors import FilterSyntaxError, InvalidOption
+from lazaretto.filters.rules import sql
+from lazaretto.filters.view import Property
+from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+
+#: A property whose name is computed.
+_COMPUTED: Final = re.compile(r"\bp(?:roperty)?\s*\(", re.IGNORECASE)
+#: The properties with why a message was dead-lettered.
+_TOLD: Final = (DEAD_LETTER_REASON.lower(), DEAD_LETTER_DESCRIPTION.lower())
+
+
+def filter_names(redaction: Redaction, text: str) -> bool:
+    """Return whether a filter names a field that is redacted. Of a wrong one that is not known: True."""
+    if not redaction.takes_values:
+        return False
+    try:
+        return _any(redaction, text, sql().compile_with_properties(text)[1])
+    except FilterSyntaxError:
+        return True
+
+
+def edit_names(redaction: Redaction, text: str) -> bool:
+    """Return whether an edit names a field that is redacted. A function, or a wrong edit, may do anything."""
+    if not redaction.takes_values:
+        return False
+    try:
+        edit = Edit.parse(text)
+    except (InvalidOption, FilterSyntaxError):
+        return True
+    match edit.kind:
+        case EditKind.FUNCTION:
+            return True
+        case EditKind.ACTION:
+            return _any(redaction, text, sql().action_properties(text))
+    return any(redaction.names("body", path) for path in _patched(edit))
+
+
+def _any(redaction: Redaction, text: str, properties: Sequence[Property]) -> bool:
+    if redaction.names("user", ()) and _COMPUTED.search(text):
+        return True
+    if any(one.scope == "user" and one.name.lower() in _TOLD for one in properties):
+        # They can have values of the message.
+        return True
+    return any(
+        redaction.names(one.scope, one.path if one.scope == "body" else (one.name,))
+        for one in properties
+        if one.scope in ("body", "user")
+    )
+
+
+def _patched(edit: Edit) -> Iterator[Sequence[Any]]:
+    """Yield the paths that a patch names; places in arrays are none of their steps."""
+    text = read_json(edit.text.encode())
+    if edit.kind is EditKind.MERGE_PATCH:
+        # Objects on the way are only gone through.
+        yield from (step.path for step in read_merge(text) if step.value != "{")
+        return
+    for operation in read_operations(text):
+        if operation.name == "test" and operation.value[0] in "{[":
+            # It compares all that is in there.
+            yield ()
+        two = operation.name in ("move", "copy")
+        for path in (operation.path, operation.source) if two else (operation.path,):
+            yield path
+            yield [step for step in path if step != "-" and not step.isdigit()]

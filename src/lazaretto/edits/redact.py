@@ -1,0 +1,314 @@
+"""Takes out of a message what people may not read: of its body, its properties, and texts about it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lazaretto.edits.json_text import Misfit, begin_of, end_of, parts_of, read_json
+from lazaretto.filters.body import LONGEST_BODY
+from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, Headers, encode_headers
+from lazaretto.model.messages import Attempt, Message, StoredMessage
+from lazaretto.model.redaction import OWN_REASONS, Form, RedactionRule, Target, names_redacted, read_field
+
+#: What stands in place of a value.
+MASK: Final = "«redacted»"
+#: How deep a body is looked into; what is deeper is redacted.
+_DEEPEST: Final = 60
+#: Values of a message that are looked for in texts about it, and characters of such a value.
+_MOST_VALUES, _LONGEST_VALUE = 1_000, 4_096
+#: A value with less characters is taken out of a text only where it is a word.
+_SHORT: Final = 4
+
+M = TypeVar("M", bound=StoredMessage)
+Steps = tuple[tuple[bool, str], ...]
+
+
+@dataclasses.dataclass(slots=True)
+class Found:
+    """What was taken out of a message. `all`: not all of it is known, so no text about it may be shown."""
+
+    values: list[str] = dataclasses.field(default_factory=list)
+    all: bool = False
+
+    def add(self, value: str) -> None:
+        """Note a value."""
+        if len(self.values) >= _MOST_VALUES or len(value) > _LONGEST_VALUE:
+            self.all = True
+        elif value.strip():
+            self.values.append(value)
+
+
+class Redaction:
+    """The rules for one queue. `key`: that of hashes, the same in all of a store."""
+
+    def __init__(self, rules: Iterable[RedactionRule] = (), key: bytes = b"") -> None:
+        # Of several forms for one field the one that says least.
+        order = {Form.HASH: 0, Form.MASK: 1, Form.DROP: 2}
+        given = sorted(rules, key=lambda rule: order[rule.form])
+        self._targets = {read_field(rule.field): rule.form for rule in given}
+        self._key = key
+        self._body: list[tuple[Steps, Form]] = self._of("body")
+        self._user = self._of("user")
+        self.hides_errors = any(target.where == "error" for target in self._targets)
+
+    def _of(self, where: str) -> list[tuple[Steps, Form]]:
+        return [(target.steps, form) for target, form in self._targets.items() if target.where == where]
+
+    def __bool__(self) -> bool:
+        return bool(self._targets)
+
+    @property
+    def takes_values(self) -> bool:
+        """Whether it takes anything out of messages themselves."""
+        return bool(self._body or self._user)
+
+    @property
+    def changes_size(self) -> bool:
+        """Whether bodies are of another size than they were."""
+        return bool(self._body)
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """The fields that are redacted."""
+        return tuple(self._targets)
+
+    def dropping(self) -> Redaction:
+        """Return the same rules, each of which leaves its field out."""
+        made = Redaction((), self._key)
+        made._targets = dict.fromkeys(self._targets, Form.DROP)
+        made._body, made._user = made._of("body"), made._of("user")
+        made.hides_errors = self.hides_errors
+        return made
+
+    def names(self, where: str, path: Sequence[Any]) -> bool:
+        """Return whether a field that a filter or an edit names is redacted, in part or as a whole."""
+        return names_redacted(self._targets, where, path)
+
+    # -- bodies ---------------------------------------------------------------------------------
+
+    def body(self, body: bytes, found: Found | None = None) -> bytes:
+        """Return a body without what is redacted.
+
+        One that is no JSON, or has more than 1 MiB, is redacted as a whole by a rule about any part of it.
+        """
+        found = Found() if found is None else found
+        if not self._body or not body:
+            return body
+        whole = next((form for steps, form in reversed(self._body) if not steps), None)
+        try:
+            if len(body) > LONGEST_BODY:
+                raise Misfit("it is too long")
+            text = read_json(body)
+        except Misfit:
+            found.all = True
+            return self._instead(body, whole or self._body[-1][1], quoted=False)
+        start = begin_of(text)
+        if whole is not None:
+            _note_all(text, start, found)
+            return self._instead(body, whole, quoted=True)
+        out: list[str] = []
+        self._write(text, start, self._body, 0, out, found)
+        return (text[:start] + "".join(out) + text[end_of(text, start) :]).encode()
+
+    def _instead(self, value: bytes, form: Form, *, quoted: bool) -> bytes:
+        if form is Form.DROP:
+            return b""
+        told = MASK if form is Form.MASK else self._hash(value)
+        return (json.dumps(told, ensure_ascii=False) if quoted else told).encode()
+
+    def _hash(self, value: bytes) -> str:
+        return f"«hash {hashlib.blake2b(value, key=self._key, digest_size=6).hexdigest()}»"
+
+    def _write(
+        self, text: str, start: int, rules: list[tuple[Steps, Form]], depth: int, out: list[str], found: Found
+    ) -> None:
+        """Write the value that begins here, as far as it may be read, with its spaces as they are."""
+        first = text[start]
+        if first not in "{[" or not rules:
+            out.append(text[start : end_of(text, start)])
+            return
+        if depth >= _DEEPEST:
+            _note_all(text, start, found)
+            out.append(json.dumps(MASK, ensure_ascii=False))
+            return
+        parts = parts_of(text, start)
+        if not parts:
+            out.append(text[start : end_of(text, start)])
+            return
+        out.append(text[start : parts[0].begin])
+        before = None
+        for number, part in enumerate(parts):
+            inner, form = (rules, None) if first == "[" else _below(rules, str(part.key).lower())
+            if form is not None:
+                _note_all(text, part.start, found)
+            if form is Form.DROP:
+                continue
+            if before is not None:
+                out.append(text[parts[number - 1].end : part.begin])
+            before = part
+            out.append(text[part.begin : part.start])
+            if form is None:
+                self._write(text, part.start, inner, depth + 1, out, found)
+            else:
+                value = _plain_bytes(text[part.start : part.end])
+                out.append(self._instead(value, form, quoted=True).decode())
+        out.append(text[parts[-1].end : end_of(text, start)])
+
+    # -- properties -----------------------------------------------------------------------------
+
+    def headers(self, headers: Headers, found: Found | None = None) -> Headers:
+        """Return headers without the properties that are redacted."""
+        found = Found() if found is None else found
+        if not self._user or not headers.properties:
+            return headers
+        left: dict[str, Any] = {}
+        for name, value in headers.properties.items():
+            form = next(
+                (f for steps, f in reversed(self._user) if not steps or steps[0][1] == name.lower()), None
+            )
+            if form is None:
+                left[name] = value
+                continue
+            told = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+            if value is not None and not isinstance(value, bool):
+                found.add(told)
+            if form is not Form.DROP:
+                left[name] = MASK if form is Form.MASK else self._hash(told.encode())
+        return msgspec.structs.replace(headers, properties=left)
+
+    def _form_of(self, name: str) -> Form | None:
+        return next((f for steps, f in reversed(self._user) if not steps or steps[0][1] == name), None)
+
+    # -- texts ----------------------------------------------------------------------------------
+
+    def text(self, text: str | None, found: Found | None) -> str | None:
+        """Return a text about a message without what is redacted of the message.
+
+        `found`: what was taken out of it; None: the message is not at hand, so nothing of the text is told.
+        """
+        return MASK if text and self.hides_errors else self._without(text, found)
+
+    def reason(self, reason: str | None, found: Found | None) -> str | None:
+        """Return a reason without what is redacted of its message. Those of the system tell nothing of it."""
+        return reason if reason in OWN_REASONS else self._without(reason, found)
+
+    def _without(self, text: str | None, found: Found | None) -> str | None:
+        if not text or not self.takes_values:
+            return text
+        if found is None or found.all:
+            return MASK
+        for value in sorted({one for v in found.values for one in _spellings(v)}, key=len, reverse=True):
+            if len(value) >= _SHORT:
+                text = text.replace(value, MASK)
+            elif value in text:
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
+        return text
+
+    def attempts(self, attempts: Iterable[Attempt], found: Found | None) -> tuple[Attempt, ...]:
+        """Return attempts without what is redacted of their message."""
+        return tuple(
+            dataclasses.replace(
+                one, error_message=self.text(one.error_message, found), stack=self.text(one.stack, found)
+            )
+            for one in attempts
+        )
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def message(self, message: M, found: Found | None = None) -> M:
+        """Return a message without what is redacted, also of what it says about itself."""
+        if not self:
+            return message
+        found = Found() if found is None else found
+        body, headers = self.body(message.body, found), self.headers(message.headers, found)
+        told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+        properties, nack = dict(headers.properties), headers.negative_acknowledgement
+        for name in told:
+            if isinstance(properties.get(name), str):
+                take = self.reason if name == DEAD_LETTER_REASON else self.text
+                properties[name] = take(properties[name], found)
+        if nack is not None:
+            nack = msgspec.structs.replace(nack, text=self.text(nack.text, found) or "")
+        headers = msgspec.structs.replace(headers, properties=properties, negative_acknowledgement=nack)
+        changes: dict[str, Any] = {
+            "body": body, "encoded_headers": encode_headers(headers), "decoded": headers,
+            "recorded_reason": self.reason(message.recorded_reason, found),
+            "recorded_description": self.text(message.recorded_description, found),
+        }  # fmt: skip
+        if hasattr(message, "error"):
+            changes["error"] = self.text(message.error, found)
+        return msgspec.structs.replace(message, **changes)
+
+    def made(self, message: Message) -> Message:
+        """Return a message that is to be sent without what is redacted."""
+        properties = self.headers(Headers(properties=dict(message.properties or {}))).properties
+        return msgspec.structs.replace(message, body=self.body(message.body), properties=properties or None)
+
+
+def _below(rules: list[tuple[Steps, Form]], name: str) -> tuple[list[tuple[Steps, Form]], Form | None]:
+    """Return the rules for what is below a member, and the form if a rule names the member itself."""
+    inner: list[tuple[Steps, Form]] = []
+    found: Form | None = None
+    for steps, form in rules:
+        anywhere, wanted = steps[0]
+        if anywhere:
+            inner.append((steps, form))
+        if wanted == name:
+            if len(steps) == 1:
+                found = form
+            else:
+                inner.append((steps[1:], form))
+    return inner, found
+
+
+def _plain_bytes(value: str) -> bytes:
+    """Return what is hashed: of a string its characters, so that it has one hash however it is escaped."""
+    plain = json.loads(value) if value[0] == '"' else value
+    return str(plain).encode("utf-8", "surrogatepass")
+
+
+def _scalars(text: str, start: int, depth: int = 0) -> Iterator[str | None]:
+    """Yield the strings and numbers in the value that begins here; None: there are some too deep."""
+    if text[start] in "{[":
+        if depth >= _DEEPEST:
+            yield None
+            return
+        for part in parts_of(text, start):
+            yield from _scalars(text, part.start, depth + 1)
+        return
+    value = text[start : end_of(text, start)]
+    if value[0] == '"':
+        plain = json.loads(value)
+        yield plain
+        if plain != value[1:-1]:
+            # As whoever tells the body prints it.
+            yield value[1:-1]
+    elif value not in ("true", "false", "null"):
+        yield value
+
+
+def _note_all(text: str, start: int, found: Found) -> None:
+    for value in _scalars(text, start):
+        if value is None:
+            found.all = True
+        else:
+            found.add(value)
+        if found.all:
+            return
+
+
+def _spellings(value: str) -> set[str]:
+    """Return how programs print a value: as it is, as Python's `repr` does, and as JSON has it."""
+    return {
+        value,
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+    } - {""}

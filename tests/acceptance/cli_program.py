@@ -9,6 +9,7 @@ import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -97,9 +98,12 @@ class Program:
         return process.wait(_LONGEST_RUN), shown.decode()
 
     @contextlib.contextmanager
-    def terminal(self, *arguments: str) -> Iterator[Terminal]:
-        """Start a run in the foreground of a terminal of its own."""
+    def terminal(self, *arguments: str, columns: int | None = None) -> Iterator[Terminal]:
+        """Start a run in the foreground of a terminal of its own, which is so wide."""
         ours, theirs = pty.openpty()
+        if columns is not None:
+            self.environment.pop("COLUMNS", None)
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = self.start(
             *arguments,
             stdin=theirs,

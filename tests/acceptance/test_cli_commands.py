@@ -52,3 +52,48 @@ def test_all_are_listed(cli: Program) -> None:
     found = {row["command"]: row for row in cli.ok("command", "list", "--json").json}
     assert found["purge"]["fields"] == ["path", "sequence_numbers"]
     assert found["plan_repair"]["permission"] == "operate"
+
+
+#: Changes by programs of their own, in an order in which each has what it needs.
+CHANGES = [
+    "queue create parts --lock-duration 5",
+    "topic create prices",
+    "subscription create prices web",
+    "rule add prices web big --filter size>5",
+    "breaker open orders",
+    "triage note orders 1 known",
+    "triage recount orders",
+    "dead-letter purge orders 1",
+    "dead-letter restore orders 1",
+    "dead-letter move orders 1 --to other",
+    "dead-letter resubmit orders 2",
+    "repair plan orders 3 --name mend",
+    "repair cancel mend",
+    "redaction set body.card --queue orders",
+    "access grant ana viewer --queue orders",
+    "subscription delete prices web --yes",
+]
+
+
+def test_each_program_changes_once_under_its_key(cli: Program) -> None:
+    """Run again with its key, it says the same, changes nothing and is not in the audit log again."""
+    with cli.broker() as broker:
+        broker.create_queue("other")
+        broker.triage("orders")
+        for number, line in enumerate(CHANGES):
+            given = (*line.split(), "--json", "--actor", "ann", "--idempotency-key", f"key-{number}")
+            first = cli.ok(*given).json
+            entries = broker.audit(limit=1000)
+            assert entries[0].actor == "ann", line
+            event = broker.last_event()
+            assert cli.ok(*given).json == first, line
+            assert (broker.audit(limit=1000), broker.last_event()) == (entries, event), line
+        assert len([entry for entry in broker.audit(limit=1000) if entry.actor == "ann"]) == len(CHANGES)
+
+
+def test_a_key_goes_with_numbers(cli: Program) -> None:
+    for given in (("--all",), ("--reason", "broken"), ()):
+        refused = cli("dead-letter", "resubmit", "orders", *given, "--idempotency-key", "k")
+        assert refused.code == 2, given
+    with cli.broker() as broker:
+        assert broker.queue("orders").counts.dead_letter == 3

@@ -274,14 +274,15 @@ def test_edits(tmp_path: Path) -> None:
     (told,) = cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", change, "--dry-run", "--json").json
     assert (told["refused"], len(told["differences"])) == (None, 2)
     (tmp_path / "edit.json").write_text('{"to": null}')
-    cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", f"@{tmp_path / 'edit.json'}")
+    cli.ok("dead-letter", "resubmit", "orders", "1", "--edit", f"@{tmp_path / 'edit.json'}", "--yes")
     cli.fails(2, "filter_syntax", "dead-letter", "resubmit", "orders", "2", "--edit", "SING")
     cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "2", "3", "--edit")
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i s/x/us/ "$1"\n')
     editor.chmod(0o755)
     cli.environment |= {"VISUAL": "", "EDITOR": str(editor)}
-    assert "--yes" in cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "2", "--edit")
+    for more in ([], ["--json"]):
+        assert "--yes" in cli.fails(2, "usage", "dead-letter", "resubmit", "orders", "2", "--edit", *more)
     cli.ok("dead-letter", "resubmit", "orders", "2", "--edit", "--yes")
     cli.environment["EDITOR"] = "true"
     cli.fails(1, "cancelled", "dead-letter", "resubmit", "orders", "3", "--edit", "--yes")

@@ -10,7 +10,7 @@ from cli_program import Program
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlFilter
 from lazaretto.broker import store_of
-from lazaretto.commands import CreateLink, CreateToken, GrantRole
+from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
 from lazaretto.engine.access import OpenSession
 
 #: Colour, the window's title, a notifier, a carriage return, a C1 escape, text that runs backwards, markup.
@@ -52,6 +52,7 @@ LISTINGS = {
     "access person list": [],
     "access token list": [],
     "access session list": [],
+    "redaction list": [],
     "store check": [],
     "repair list": [],
     "repair show": ["one"],
@@ -87,6 +88,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         # A person's name is printable; a pattern and what a token is for need not be.
         broker.run(GrantRole(person="[red]", role="viewer", queue=EVIL), actor=EVIL)
         broker.run(CreateToken(person="[red]", label=EVIL), actor=EVIL)
+        broker.run(SetRedaction(field=f'body."{EVIL}"', queue=EVIL))
         code = broker.run(CreateLink(person="[red]"))["secret"]
         store_of(broker).run(OpenSession(code, None, EVIL))
         dialogs = broker.dialogs

@@ -111,9 +111,45 @@ def test_resubmit_as_a_repair(cli: Program) -> None:
     with cli.broker() as broker:
         broker.create_queue("desk")
     options = ["--all", "--limit", "4", "--to", "desk", "--edit", "SET body.x = 1"]
-    assert "repair repair-1 of orders: done" in cli.ok("dead-letter", "resubmit", "orders", *options).out
+    shown = cli.ok("dead-letter", "resubmit", "orders", *options, "--yes").out
+    assert "repair repair-1 of orders: done" in shown
+    assert "body.x" not in shown.partition("letters\n")[2]
     with cli.broker() as broker:
         assert [m.body for m in broker.peek("desk", 10)] == [b'{"n": %d, "x": 1}' % n for n in range(4)]
     cli.ok("repair", "undo", "repair-1")
     assert len(cli.ok("dead-letter", "list", "orders", "--json").json) == 6
     assert cli("dead-letter", "resubmit", "orders", "--all", "--limit", "1", "--dry-run").code == 2
+
+
+class TestResubmitEdited:
+    """`lazaretto dead-letter resubmit --edit` shows what it would do, and asks."""
+
+    @pytest.fixture(params=["SET body.x = 1", "mending:mend"])
+    def edit(self, request: pytest.FixtureRequest, cli: Program, tmp_path: Path) -> list[str]:
+        (tmp_path / "mending.py").write_text(
+            "from lazaretto import Message\n\ndef mend(letter):\n"
+            "    return Message(letter.message.body[:-1] + b', \"x\": 1}')\n"
+        )
+        cli.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+        return ["dead-letter", "resubmit", "orders", "--all", "--edit", request.param]
+
+    def test_nobody_to_ask(self, cli: Program, edit: list[str]) -> None:
+        for more in ([], ["--json"]):
+            assert "needs --yes" in cli.fails(2, "usage", *edit, *more)
+        assert cli.ok("repair", "list", "--json").json == []
+
+    def test_no(self, cli: Program, edit: list[str]) -> None:
+        code, shown = cli.on_terminal(*edit, typed=b"n\n")
+        assert (code, "nothing was resubmitted" in shown) == (1, True)
+        assert "Send 6 dead letters?" in shown
+        assert "+ body.x: 1" in shown
+        assert ["changed", "6"] in [line.split() for line in shown.splitlines()]
+        assert len(cli.ok("dead-letter", "list", "orders", "--json").json) == 6
+        (repair,) = cli.ok("repair", "list", "--json").json
+        assert repair["phase"] == "cancelled"
+
+    def test_yes(self, cli: Program, edit: list[str]) -> None:
+        code, shown = cli.on_terminal(*edit, typed=b"y\n")
+        assert code == 0, shown
+        with cli.broker() as broker:
+            assert [m.body for m in broker.peek("orders", 10)] == [b'{"n": %d, "x": 1}' % n for n in range(6)]

@@ -19,6 +19,7 @@ MODULES_HEADING = "## Modules\n"
 # What the model may import beside itself: nothing that reads, writes or waits.
 PURE = {
     "__future__",
+    "base64",
     "bisect",
     "collections",
     "dataclasses",
@@ -42,6 +43,7 @@ PURE = {
     "traceback",
     "types",
     "typing",
+    "unicodedata",
     "uuid",
 }
 IMPURE_BY_NATURE = {

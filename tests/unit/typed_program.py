@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import lazaretto
-from lazaretto import Backoff, Message, PoisonPolicy, QueueOptions, ReceivedMessage, commands
+from lazaretto import (
+    Backoff,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+    ReceivedMessage,
+    RedactionForm,
+    RedactionRule,
+    commands,
+)
 from lazaretto.host import HandlerContext, ServiceHost, handler
 
 OPTIONS = QueueOptions(
@@ -125,6 +134,8 @@ def administer(broker: lazaretto.Broker) -> None:
     note: str = broker.queue("again").version
     broker.run(commands.UpdateQueue(path="again", changes={"lock_duration": 5}), version=note)
     print(made["path"], broker.people(), broker.tokens("ann"), broker.browser_sessions(), broker.four_eyes())
+    hidden: list[RedactionRule] = broker.redaction()
+    print([rule.form is RedactionForm.MASK for rule in hidden])
     broker.delete_queue("orders", actor="ann")
     broker.close()
 

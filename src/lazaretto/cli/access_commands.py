@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, YesOption, confirm, confirm_deletion
+from lazaretto.cli.call import ChangeOptions, YesOption, confirm, confirm_deletion
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import NOTHING, future, optional_count
@@ -59,28 +59,30 @@ def _token_row(token: Token) -> tuple[object, ...]:
 
 
 @access.command("grant")
-def grant(call: CallOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
+def grant(call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
     """Grant a role to a person or group.
 
-    Roles: viewer sees names, counts, causes, errors; reader also bodies; client sends and receives; operator
-    looks after dead letters, sessions, breakers; admin may do everything.
+    Roles: viewer sees names, counts, causes, errors; reader also bodies; inspector also redacted fields;
+    client sends and receives; operator looks after dead letters, sessions, breakers; admin may do everything.
     """
     with call.broker() as broker:
-        found = broker.run(GrantRole(person=person, role=role.value, queue=queue))
+        found = call.run(broker, GrantRole(person=person, role=role.value, queue=queue))
     call.print(found, f"granted {role.value} on {queue} to {person}")
 
 
 @access.command("withdraw")
-def withdraw(call: CallOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
+def withdraw(
+    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*"
+) -> None:
     """Withdraw a role, as it was granted."""
     with call.broker() as broker:
-        found = broker.run(WithdrawRole(person=person, role=role.value, queue=queue))
+        found = call.run(broker, WithdrawRole(person=person, role=role.value, queue=queue))
     call.print(found, f"withdrew {role.value} on {queue} from {person}")
 
 
 @access.command("link")
 def link(
-    call: CallOptions,
+    call: ChangeOptions,
     person: Annotated[
         str | None,
         typer.Argument(metavar="[PERSON]", help="Who logs in.  [default: you, as admin]", show_default=False),
@@ -91,7 +93,7 @@ def link(
 ) -> None:
     """Print a link that logs a browser in once, within a minute."""
     with call.broker() as broker:
-        made = broker.run(CreateLink(person=person))
+        made = call.run(broker, CreateLink(person=person))
     found = {"person": made["person"], "url": login_url(url, made["secret"]), "expires": made["expires"]}
     call.print(found, found["url"])
 
@@ -103,7 +105,7 @@ def login_url(server: str, code: str) -> str:
 
 @access.command("four-eyes")
 def four_eyes(
-    call: CallOptions,
+    call: ChangeOptions,
     letters: Annotated[
         Any,
         typer.Argument(
@@ -122,7 +124,7 @@ def four_eyes(
         if letters is None:
             found = broker.four_eyes()
         else:
-            found = broker.run(SetFourEyes(letters=None if letters is NOTHING else letters))
+            found = call.run(broker, SetFourEyes(letters=None if letters is NOTHING else letters))
     call.print({"letters": found}, "any number" if found is None else output.plural(found, "letter"))
 
 
@@ -138,18 +140,18 @@ def list_people(call: ListingOptions) -> None:
 
 
 @people.command("remove")
-def remove(call: CallOptions, person: PersonArgument, yes: YesOption = False) -> None:
+def remove(call: ChangeOptions, person: PersonArgument, yes: YesOption = False) -> None:
     """Remove a person with all roles, tokens and sessions."""
     with call.broker() as broker:
         confirm(f"removing {person}", "removed", f"Remove {person} with all tokens?", yes)
-        count = broker.run(RemovePerson(person=person))
+        count = call.run(broker, RemovePerson(person=person))
     found = {"person": person, "secrets": count}
     call.print(found, f"removed {person} and {output.plural(count, 'token or session')}")
 
 
 @tokens.command("create")
 def create_token(
-    call: CallOptions,
+    call: ChangeOptions,
     person: PersonArgument,
     label: Annotated[str, typer.Option("--for", metavar="TEXT", help="What the token is for.")] = "",
     expires: Annotated[
@@ -168,7 +170,7 @@ def create_token(
     It is shown only now: the store keeps its hash. What it may do is what was granted to the person.
     """
     with call.broker() as broker:
-        made = broker.run(CreateToken(person=person, label=label, expires=expires))
+        made = call.run(broker, CreateToken(person=person, label=label, expires=expires))
     call.print(made, made["secret"])
 
 
@@ -181,7 +183,7 @@ def list_tokens(call: ListingOptions, person: OfPersonOption = None) -> None:
 
 @tokens.command("revoke")
 def revoke(
-    call: CallOptions,
+    call: ChangeOptions,
     token: Annotated[str, typer.Argument(metavar="ID", help="ID of the token.", show_default=False)],
     yes: YesOption = False,
 ) -> None:
@@ -191,7 +193,7 @@ def revoke(
     """
     with call.broker() as broker:
         confirm_deletion(f"token {token}", yes)
-        person = broker.run(RevokeToken(id=token))
+        person = call.run(broker, RevokeToken(id=token))
     call.print({"id": token, "person": person}, f"revoked {token} of {person}")
 
 
@@ -204,8 +206,8 @@ def list_sessions(call: ListingOptions, person: OfPersonOption = None) -> None:
 
 
 @sessions.command("end")
-def end_sessions(call: CallOptions, person: PersonArgument) -> None:
+def end_sessions(call: ChangeOptions, person: PersonArgument) -> None:
     """End all sessions of a person."""
     with call.broker() as broker:
-        count = broker.run(EndSessions(person=person))
+        count = call.run(broker, EndSessions(person=person))
     call.print({"person": person, "sessions": count}, f"ended {output.plural(count, 'session')} of {person}")

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, QueueArgument
+from lazaretto.cli.call import Call, CallOptions, Change, ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
+from lazaretto.commands import SetBreaker
 from lazaretto.model.descriptions import BreakerDescription
 
 commands = Group()
@@ -32,9 +33,10 @@ def _print(call: Call, queue: str, found: BreakerDescription) -> None:
     call.print(found, facts)
 
 
-def _set(call: Call, queue: str, verb: str) -> None:
+def _set(call: Change, queue: str, verb: str) -> None:
     with call.broker() as broker:
-        found = broker.set_breaker(queue, verb)
+        call.run(broker, SetBreaker(path=queue, verb=verb))
+        found = broker.breaker(queue)
     _print(call, queue, found)
 
 
@@ -47,7 +49,7 @@ def show(call: CallOptions, queue: QueueArgument) -> None:
 
 
 @breakers.command("pause", also="open")
-def pause(call: CallOptions, queue: QueueArgument) -> None:
+def pause(call: ChangeOptions, queue: QueueArgument) -> None:
     """Pause deliveries to service hosts.
 
     `lazaretto breaker resume` resumes them.
@@ -57,7 +59,7 @@ def pause(call: CallOptions, queue: QueueArgument) -> None:
 
 @breakers.command("resume", also="auto")
 def resume(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     always: Annotated[bool, typer.Option("--always", help="Never open the breaker, whatever fails.")] = False,
 ) -> None:
@@ -66,7 +68,7 @@ def resume(
 
 
 @breakers.command("close", hidden=True)
-def close(call: CallOptions, queue: QueueArgument) -> None:
+def close(call: ChangeOptions, queue: QueueArgument) -> None:
     """Resume deliveries and never open the breaker.
 
     It is the same as `lazaretto breaker resume --always`.

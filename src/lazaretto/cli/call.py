@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -19,6 +19,7 @@ from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
+    from lazaretto.commands import Command
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
@@ -89,6 +90,24 @@ class Call:
             output.line(shown)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change(Call):
+    """A call of a command that changes something."""
+
+    actor: str | None
+    idempotency_key: str | None
+
+    def run(self, broker: Broker, command: Command, part: int | None = None) -> Any:
+        """Make a change, and return its answer as JSON values.
+
+        `part`: which of several changes of this call it is: each has a key of its own.
+        """
+        key = self.idempotency_key
+        if key is not None and part is not None:
+            key = f"{key}#{part}"
+        return broker.run(command, actor=self.actor, idempotency_key=key)
+
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -113,6 +132,52 @@ CallOptions = Annotated[
 ]
 
 
+class Keys(NamedTuple):
+    """Who changes something, and the key under which it is changed once."""
+
+    actor: str | None
+    idempotency_key: str | None
+
+
+KEY_OPTIONS = {
+    "actor": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--actor", metavar="NAME", help="Who asks.  [default: the user]", show_default=False
+            ),
+        ],
+        None,
+    ),
+    "idempotency_key": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--idempotency-key",
+                metavar="KEY",
+                help="Make the change once under this key.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+}
+KeyOptions = Annotated[Keys, Options(KEY_OPTIONS, lambda context, given: Keys(**given))]
+ChangeOptions = Annotated[
+    Change,
+    Options(
+        {**KEY_OPTIONS, **STORE_OPTIONS},
+        lambda context, given: Change(**with_outer(context, given)),
+        last=True,
+    ),
+]
+
+
+def keyed(call: Call, keys: Keys) -> Change:
+    """Return a call that changes something."""
+    return Change(call.store, call.json, *keys)
+
+
 def confirm(doing: str, done: str, question: str, yes: bool) -> None:
     """Ask before something is done that cannot be undone, unless `yes`.
 
@@ -120,10 +185,15 @@ def confirm(doing: str, done: str, question: str, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise usage(f"{doing} needs --yes")
+    require_person(doing)
     if not typer.confirm(output.safe(question), err=True):
         raise CommandError("cancelled", f"nothing was {done}")
+
+
+def require_person(doing: str) -> None:
+    """Raise CommandError if nobody can be asked whether something is to be done."""
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise usage(f"{doing} needs --yes")
 
 
 def ask_count(doing: str) -> int:

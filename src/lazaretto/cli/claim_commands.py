@@ -8,10 +8,11 @@ import typer
 
 from lazaretto.claims import Claim
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument, limit_option
+from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
+from lazaretto.commands import RevokeClaim
 
 commands = Group()
 claims = commands.group("claim")
@@ -50,7 +51,7 @@ def list_(
 
 @claims.command("revoke")
 def revoke(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
     claim: Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
@@ -60,6 +61,6 @@ def revoke(
     No attempt is counted; the pipeline goes on without them.
     """
     with call.broker() as broker:
-        broker.revoke_claim(queue, consumer, claim)
+        call.run(broker, RevokeClaim(path=queue, consumer=consumer, number=claim))
     revoked = {"queue": queue, "consumer": consumer, "number": claim, "state": "revoked"}
     call.print(revoked, f"revoked claim {claim} of {consumer}")

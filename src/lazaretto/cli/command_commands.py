@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions
+from lazaretto.cli.call import ChangeOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
@@ -42,18 +42,11 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
 
 @group.command("run")
 def run(
-    call: CallOptions,
+    call: ChangeOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as purge.", show_default=False)],
     fields: Annotated[
         str, typer.Argument(metavar="JSON", help="Its fields; - is standard input.", show_default=False)
     ] = "{}",
-    actor: Annotated[
-        str | None, typer.Option("--actor", metavar="NAME", help="Who asks.  [default: the user]")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--idempotency-key", metavar="KEY", help="Make the change once under this key."),
-    ] = None,
 ) -> None:
     """Run a change that is given as JSON, once under a key.
 
@@ -69,5 +62,5 @@ def run(
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise usage(f"{name}: {error}") from None
     with call.broker() as broker:
-        answer = broker.run(command, actor=actor, idempotency_key=key)
+        answer = call.run(broker, command)
     output.json_object(answer)

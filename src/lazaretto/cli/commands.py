@@ -37,6 +37,7 @@ COMMANDS = {
     "spark": ("Run pipelines on Spark.", "spark_commands"),
     "command": ("Run changes that are given as JSON.", "command_commands"),
     "access": ("Grant roles; create tokens for people and programs.", "access_commands"),
+    "redaction": ("Hide fields of messages from people.", "redaction_commands"),
     "store": ("Check, migrate and copy a store.", "store_commands"),
     "completion": ("Print a script that completes commands in a shell.", "completion_command"),
 }

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument, YesOption, ask_count, confirm
+from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument, YesOption, ask_count, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
 from lazaretto.cli.dead_letter_export import Format, export_letters
@@ -25,19 +23,29 @@ from lazaretto.cli.dead_letter_selection import (
     print_letters,
     print_selection,
     refuse_skipped,
+    run_in_parts,
 )
 from lazaretto.cli.dead_letter_text import facts_of, print_attempt, print_block
-from lazaretto.cli.edit_option import EDITOR, EditOption, edit_in_editor, preview, read_edit
+from lazaretto.cli.edit_option import (
+    EDITOR,
+    EditOption,
+    edit_in_editor,
+    preview,
+    read_body,
+    read_edit,
+    with_body,
+)
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.cli.repair_commands import RateOption, repair_at_once
 from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
-from lazaretto.edits.edit import EditKind
+from lazaretto.commands import DeletePurged, MoveDeadLetters, Purge, Republish, Restore, Resubmit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
-from lazaretto.engine.outcome.rerouting import RepublishReport
+from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
+from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.messages import DeadLetter, Message, as_message
 
 commands = Group()
 letters = commands.group("dead-letter")
@@ -141,7 +149,7 @@ def export(
 
 @letters.command("resubmit")
 def resubmit(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     edit_body: Annotated[
@@ -172,7 +180,7 @@ def resubmit(
     Those that cannot be sent back stay where they are and are named; the exit code is then 1, or 3 if
     none of the numbers is a dead letter. --limit, --to, --edit EDIT and --rate make it a repair, which
     `lazaretto repair` shows and takes back; --edit without a value opens one letter in $EDITOR. With --edit,
-    --dry-run shows the first differences.
+    it shows the first differences and asks, unless --yes is given; --dry-run only shows them.
     """
     which = selection.chosen()
     if edit is not None and edit_body is not None:
@@ -180,32 +188,40 @@ def resubmit(
     if edit == EDITOR and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit without a value is for one dead letter, by its number")
     made = None if edit in (None, EDITOR) else read_edit(edit)
-    by_repair = made is not None and made.kind is not EditKind.FUNCTION and not dry_run
-    if by_repair or (limit, to, rate) != (None, None, None):
+    if (made is not None and not dry_run) or (limit, to, rate) != (None, None, None):
         if edit_body is not None or dry_run or edit == EDITOR:
             raise usage(
                 "--limit, --to and --rate cannot be combined with --edit-body, --dry-run or a bare --edit"
             )
         text = None if made is None else made.text
-        repair_at_once(call, queue, selection, limit=limit, to=to, edit=text, rate=rate)
+        repair_at_once(call, queue, selection, limit=limit, to=to, edit=text, rate=rate, yes=yes)
         return
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
-    body = None if edit_body is None else _read(edit_body)
+    body = None if edit_body is None else read_body(edit_body)
     with call.broker() as broker:
         if edit == EDITOR:
             assert isinstance(which, list)
             body = edit_in_editor(broker.dead_letter(queue, which[0]))
-        instead = None if body is None else functools.partial(_edited, body=body)
+        instead = None if body is None else functools.partial(with_body, body=body)
         show = made or instead
         if edit is not None and show is not None:
-            preview(call, broker, queue, which, show, dry_run=dry_run, yes=yes or edit != EDITOR)
+            preview(call, broker, queue, which, show, dry_run=dry_run, yes=yes)
         elif dry_run:
             print_selection(call, broker, queue, which)
         if dry_run:
             return
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
-            report = broker.resubmit(queue, which, edit=show, on_chunk=advance)
+            if call.idempotency_key is None or instead is not None:
+                report = broker.resubmit(queue, which, edit=instead, actor=call.actor, on_chunk=advance)
+            else:
+                report = run_in_parts(
+                    call,
+                    broker,
+                    which,
+                    lambda part: Resubmit(path=queue, sequence_numbers=part),
+                    ResubmitReport,
+                )
     call.print(report, _moved("resubmitted", report.resubmitted, EntityPath.parse(queue).queue))
     refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
 
@@ -215,22 +231,6 @@ def _moved(done: str, numbers: Mapping[int, int | None], where: str) -> str:
     first = next(iter(numbers.items()), None) if len(numbers) == 1 else None
     how = f": {first[0]} as {first[1]}" if first is not None and first[1] is not None else ""
     return f"{done} {output.plural(len(numbers), 'dead letter')} to {where}{how}"
-
-
-def _read(file: Path) -> bytes:
-    if str(file) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise usage(f"--edit-body {file} cannot be read: {error.strerror}") from None
-
-
-def _edited(letter: DeadLetter, body: bytes) -> Message:
-    """Return a dead letter as a message with another body; the broker gives it a new id."""
-    old = letter.message
-    assert old is not None
-    return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
 @letters.command("try")
@@ -259,7 +259,7 @@ def try_(
 
 @letters.command("purge")
 def purge(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     dry_run: DryRunOption = False,
@@ -280,7 +280,12 @@ def purge(
             what = f"all {output.plural(dead, 'dead letter')} of {queue}"
             confirm(f"purging {what}", "purged", f"Purge {what}?", yes)
         with output.progress(f"purging dead letters of {queue}"):
-            purged = broker.purge(queue, which, everything=selection.everything)
+            if call.idempotency_key is None:
+                purged = broker.purge(queue, which, everything=selection.everything, actor=call.actor)
+            else:
+                purged = run_in_parts(
+                    call, broker, which, lambda part: Purge(path=queue, sequence_numbers=part), list[int]
+                )
     call.print(
         {"queue": queue, "purged": purged},
         f"purged {output.plural(len(purged), 'dead letter')} of {queue}, kept for 7 days",
@@ -291,21 +296,30 @@ def purge(
 
 
 @letters.command("restore")
-def restore(call: CallOptions, queue: QueueArgument, selection: NumbersOption = None) -> None:
+def restore(call: ChangeOptions, queue: QueueArgument, selection: NumbersOption = None) -> None:
     """Bring purged dead letters back as they were.
 
     Without numbers, it brings back all that were purged in the last 7 days. Numbers of those that cannot be
     restored are named; the exit code is then 1, or 3 if none was restored.
     """
     with call.broker() as broker:
-        report = broker.restore(queue, selection or None)
+        if call.idempotency_key is None:
+            report = broker.restore(queue, selection or None, actor=call.actor)
+        else:
+            report = run_in_parts(
+                call,
+                broker,
+                selection,
+                lambda part: Restore(path=queue, sequence_numbers=part),
+                RestoreReport,
+            )
     call.print(report, f"restored {output.plural(len(report.restored), 'dead letter')} of {queue}")
     refuse_skipped("restored", report.skipped, bool(report.restored))
 
 
 @letters.command("delete")
 def delete(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     count: Annotated[
         int | None,
@@ -320,7 +334,7 @@ def delete(
         if count is None:
             purged = len(broker.purged(queue))
             count = ask_count(f"deleting {output.plural(purged, 'purged dead letter')} of {queue} for good")
-        deleted = broker.delete_purged(queue, count)
+        deleted = call.run(broker, DeletePurged(path=queue, count=count))
     call.print(
         {"queue": queue, "deleted": deleted},
         f"deleted {output.plural(deleted, 'purged dead letter')} of {queue} for good",
@@ -329,7 +343,7 @@ def delete(
 
 @letters.command("move")
 def move(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     to: Annotated[
@@ -357,14 +371,20 @@ def move(
             print_selection(call, broker, queue, which)
             return
         with output.progress(f"moving to {to}", "dead letters") as advance:
-            report = broker.move_dead_letters(queue, which, to, on_chunk=advance)
+            if call.idempotency_key is None:
+                report = broker.move_dead_letters(queue, which, to, actor=call.actor, on_chunk=advance)
+            else:
+                report = run_in_parts(
+                    call, broker, which,
+                    lambda part: MoveDeadLetters(path=queue, sequence_numbers=part, to=to), MoveReport,
+                )  # fmt: skip
     call.print(report, _moved("moved", report.moved, to))
     refuse_skipped("moved", report.skipped, bool(report.moved))
 
 
 @letters.command("republish")
 def republish(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     topic: Annotated[
@@ -390,6 +410,16 @@ def republish(
     """
     which = selection.chosen()
     with call.broker() as broker:
+        if call.idempotency_key is not None and not dry_run:
+            if not yes:
+                raise usage("--idempotency-key needs --yes: what was republished before is not counted again")
+            command = functools.partial(Republish, path=queue, topic=topic)
+            report = run_in_parts(
+                call, broker, which, lambda part: command(sequence_numbers=part), RepublishReport
+            )
+            call.print(report, f"republished {output.plural(len(report.published), 'dead letter')}")
+            refuse_skipped("republished", report.skipped, bool(report.published))
+            return
         report = broker.count_republished(queue, which, topic=topic)
         if not call.json:
             _print_count(report)
@@ -402,7 +432,7 @@ def republish(
             # Those that were counted, and no other ones that came meanwhile.
             with output.progress(f"republishing to {report.topic}", "dead letters") as advance:
                 counted = [*report.published, *(s.sequence_number for s in report.skipped)]
-                report = broker.republish(queue, counted, topic=topic, on_chunk=advance)
+                report = broker.republish(queue, counted, topic=topic, actor=call.actor, on_chunk=advance)
     if call.json:
         output.json_object(report)
     elif not dry_run:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import msgspec
 import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call
+from lazaretto.cli.call import Call, Change
 from lazaretto.cli.command import Options
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.listings import Listing
 from lazaretto.cli.parse import number, past
+from lazaretto.commands import Command
+from lazaretto.commands.letter_commands import OfLetters
 from lazaretto.dead_letters import Which
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped, check_numbers
 from lazaretto.model.messages import DeadLetter
+from lazaretto.records.plain import plain
+
+T = TypeVar("T")
 
 _COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
 #: What makes room for the error, in this order.
@@ -165,3 +172,36 @@ def refuse_skipped(done: str, skipped: Sequence[Skipped], any_done: bool) -> Non
 def left_error(done: str, named: str, missing: bool) -> CommandError:
     """Return the error that names what was left where it is."""
     return CommandError(f"not_{done}", f"not {done}: {named}", Exit.NOT_FOUND if missing else Exit.FAILED)
+
+
+def filter_record(which: Which) -> dict[str, Any]:
+    """Return the filter of a selection as a command has it."""
+    if isinstance(which, DeadLetterFilter):
+        found: dict[str, Any] = plain(which.as_detail())
+        return found
+    return {"sequence_numbers": check_numbers(which)}
+
+
+def run_in_parts(
+    call: Change,
+    broker: Broker,
+    which: Which | None,
+    command: Callable[[tuple[int, ...]], Command],
+    kind: type[T],
+) -> T:
+    """Run a command on dead letters by their numbers, each part under a key of its own; return all answers.
+
+    Raises CommandError for a filter: what it selects would not be the same when it is asked again.
+    """
+    if not isinstance(which, list) or not which:
+        raise usage("--idempotency-key needs sequence numbers; for a filter, use `lazaretto repair plan`")
+    parts = [tuple(which[start : start + OfLetters.most]) for start in range(0, len(which), OfLetters.most)]
+    answers = [call.run(broker, command(part), number) for number, part in enumerate(parts)]
+    return msgspec.convert(functools.reduce(_joined, answers), kind, strict=False)
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """Return two answers as one: numbers added, lists behind each other, objects by their fields."""
+    if isinstance(one, dict):
+        return one | {name: _joined(one[name], part) if name in one else part for name, part in other.items()}
+    return one if isinstance(one, str) else one + other

@@ -9,13 +9,18 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions
+from lazaretto.cli.call import Call, CallOptions, ChangeOptions, KeyOptions, keyed
+from lazaretto.cli.call import Change as Changing
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import duration, number
+from lazaretto.commands import ApplyDefinitions, DropDefinition
+from lazaretto.dialogs.declaration import as_declaration, parse_declaration, read_tables
+from lazaretto.engine.dialogs.definitions import Change
 from lazaretto.model.dialog_contracts import DEFAULT_FAILURES, SENDERS, DialogPoison, Validation
 
 commands = Group()
@@ -40,6 +45,12 @@ def _done(call: Call, verb: str, kind: str, name: str) -> None:
     call.print({"verb": verb, "kind": kind, "name": name}, f"{verb}d {kind.replace('_', ' ')} {name}")
 
 
+def _define(call: Changing, broker: Broker, table: str, name: str, /, **options: Any) -> None:
+    """Create or change a definition; options that are None are left out."""
+    given = {option: value for option, value in options.items() if value is not None}
+    call.run(broker, ApplyDefinitions(definitions={table: {name: given}}))
+
+
 def _only(name: str, metavar: str, help_: str) -> Any:
     return typer.Option(name, metavar=metavar, help=help_)
 
@@ -47,6 +58,7 @@ def _only(name: str, metavar: str, help_: str) -> Any:
 @dialogs.command("apply")
 def apply(
     call: ListingOptions,
+    keys: KeyOptions,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="TOML file of definitions.", show_default=False)
     ],
@@ -61,8 +73,13 @@ def apply(
 
     The file has message types, contracts, services and priorities.
     """
+    tables = read_tables(file)
     with call.broker(create=not compare) as broker:
-        changes = broker.dialogs.apply(file, drop_others=delete_others, compare=compare)
+        if compare:
+            changes = broker.dialogs.apply(parse_declaration(tables), drop_others=delete_others, compare=True)
+        else:
+            command = ApplyDefinitions(definitions=tables, drop_others=delete_others)
+            changes = [Change(**change) for change in keyed(call, keys).run(broker, command)]
     state = "to do" if compare else "done"
     call.print_all(
         changes,
@@ -82,8 +99,6 @@ def definitions(call: CallOptions) -> None:
 
     They are message types, contracts, services and priorities.
     """
-    from lazaretto.dialogs.declaration import as_declaration
-
     with call.broker() as broker:
         tables = as_declaration(broker.dialogs.definitions())
 
@@ -100,7 +115,7 @@ def definitions(call: CallOptions) -> None:
 
 @creation.command("message-type")
 def message_type(
-    call: CallOptions,
+    call: ChangeOptions,
     name: NameArgument,
     validation: Annotated[Validation, typer.Option(help="Validation of bodies.")] = Validation.NONE,
     schema: Annotated[
@@ -111,7 +126,7 @@ def message_type(
     """Create a message type, or change what a body must be."""
     given = None if schema is None else _schema(schema)
     with call.broker(create=True) as broker:
-        broker.dialogs.create_message_type(name, validation, schema=given)
+        _define(call, broker, "message_types", name, validation=validation.value, schema=given)
     _done(call, "create", "message_type", name)
 
 
@@ -124,7 +139,7 @@ def _schema(file: Path) -> dict[str, Any]:
 
 @creation.command("contract")
 def contract(
-    call: CallOptions,
+    call: ChangeOptions,
     name: NameArgument,
     messages: Annotated[
         list[str],
@@ -139,13 +154,13 @@ def contract(
         if not equals or not type_ or sender not in SENDERS:
             raise usage(f"expected TYPE=initiator, TYPE=target or TYPE=any, got {type_}{equals}{sender!r}")
     with call.broker(create=True) as broker:
-        broker.dialogs.create_contract(name, {type_: sender for type_, _, sender in parts})
+        _define(call, broker, "contracts", name, **{type_: sender for type_, _, sender in parts})
     _done(call, "create", "contract", name)
 
 
 @creation.command("service")
 def service(
-    call: CallOptions,
+    call: ChangeOptions,
     name: NameArgument,
     queue: Annotated[
         str,
@@ -190,11 +205,14 @@ def service(
 ) -> None:
     """Create a service with its queue, or change its options."""
     with call.broker(create=True) as broker:
-        broker.dialogs.create_service(
+        _define(
+            call,
+            broker,
+            "services",
             name,
-            queue,
-            contract or (),
-            poison=poison,
+            queue=queue,
+            contracts=contract or (),
+            poison=poison.value,
             failures=failures,
             retry_delay=retry_delay or 0.0,
             retention=retention,
@@ -206,7 +224,7 @@ def service(
 
 @creation.command("priority")
 def priority(
-    call: CallOptions,
+    call: ChangeOptions,
     name: NameArgument,
     level: Annotated[
         int,
@@ -230,20 +248,19 @@ def priority(
     It applies to conversations that begin from now on.
     """
     with call.broker(create=True) as broker:
-        broker.dialogs.create_priority(
-            name, level, contract=contract, service=service, far_service=far_service
-        )
+        others = {"contract": contract, "service": service, "far_service": far_service}
+        _define(call, broker, "priorities", name, level=level, **others)
     _done(call, "create", "priority", name)
 
 
 @dialogs.command("delete", also="drop")
 def delete(
-    call: CallOptions,
+    call: ChangeOptions,
     kind: Annotated[Kind, typer.Argument(help="Kind of the definition.", show_default=False)],
     name: NameArgument,
 ) -> None:
     """Delete a definition that nothing uses."""
     stored = kind.value.replace("-", "_")
     with call.broker() as broker:
-        broker.dialogs.drop(stored, name)
+        call.run(broker, DropDefinition(kind=stored, name=name))
     _done(call, "delete", stored, name)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import enum
-import itertools
 import time
 from typing import Annotated, Any
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, YesOption, confirm_deletion, limit_option
+from lazaretto.cli.call import Call, CallOptions, ChangeOptions, YesOption, confirm_deletion, limit_option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
+from lazaretto.commands import CleanUpConversation, EndConversation, ResumeConversation
 from lazaretto.model.conversations import dialog_of
 from lazaretto.tools.signals import Ending
 
@@ -87,8 +87,7 @@ def list_(
     """List conversations: their states, and why they wait."""
     with call.broker() as broker:
         wanted = None if state is None else state.value
-        every = broker.dialogs.conversations(queue=queue, state=wanted, group=group)
-        found = itertools.islice((c for c in every if c.held is not None or not held), limit)
+        found = broker.dialogs.conversations(queue=queue, state=wanted, group=group, held=held, limit=limit)
         empty = "no conversations held" if held else "no conversations"
         call.print_all(found, _COLUMNS, _row, empty, spare=("far service",))
 
@@ -156,7 +155,7 @@ def timeline(call: ListingOptions, dialog: DialogArgument) -> None:
 
 @dialogs.command("end")
 def end(
-    call: CallOptions,
+    call: ChangeOptions,
     conversation: HandleArgument,
     code: Annotated[
         int | None,
@@ -172,13 +171,13 @@ def end(
         raise usage("an error needs both --code and --text")
     error = None if code is None or text is None else (code, text)
     with call.broker() as broker:
-        broker.dialogs.end(conversation, error=error)
+        call.run(broker, EndConversation(handle=conversation, error=error))
     _done(call, conversation, "ended")
 
 
 @dialogs.command("cleanup")
 def cleanup(
-    call: CallOptions,
+    call: ChangeOptions,
     conversation: HandleArgument,
     both: Annotated[bool, typer.Option("--both", help="Also delete the other side.")] = False,
     yes: YesOption = False,
@@ -190,14 +189,14 @@ def cleanup(
     confirm_deletion(f"conversation {conversation}", yes)
     with call.broker() as broker:
         ends = [end.conversation for end in broker.dialogs.dialog(conversation)] if both else [conversation]
-        for handle in ends:
-            broker.dialogs.clean_up(handle)
+        for part, handle in enumerate(ends):
+            call.run(broker, CleanUpConversation(handle=handle), part)
     _done(call, dialog_of(conversation) if both else conversation, "cleaned up")
 
 
 @dialogs.command("resume")
 def resume(
-    call: CallOptions,
+    call: ChangeOptions,
     conversation: HandleArgument,
     verdict: Annotated[
         DialogVerdict,
@@ -206,7 +205,7 @@ def resume(
 ) -> None:
     """Resume a conversation held by a poison message, or end it."""
     with call.broker() as broker:
-        broker.dialogs.resume(conversation, verdict.value)
+        call.run(broker, ResumeConversation(handle=conversation, verdict=verdict.value))
     _done(call, conversation, f"resumed: {verdict.value}")
 
 

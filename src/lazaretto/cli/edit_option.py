@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from lazaretto.cli import output
@@ -36,6 +37,8 @@ EDITOR = BARE["--edit"]
 Show = Callable[[DeadLetter], Message | str | None]
 #: Letters whose differences are shown.
 _SHOWN = 5
+#: What --yes is for.
+_SENDING = "sending an edited dead letter"
 
 EditOption = Annotated[
     str | None,
@@ -98,6 +101,7 @@ def preview(
 ) -> None:
     """Show what an edit makes of the first letters, and ask whether to send them unless `yes`."""
     if not dry_run and (yes or call.json):
+        confirm(_SENDING, "resubmitted", "Send it?", yes)
         return
     chosen = (
         which if isinstance(which, DeadLetterFilter) else DeadLetterFilter(sequence_numbers=_numbers(which))
@@ -119,7 +123,7 @@ def preview(
         for line in lines or [why or "unchanged"]:
             output.line(f"  {line}")
     if not dry_run:
-        confirm("sending an edited dead letter", "resubmitted", "Send it?", yes)
+        confirm(_SENDING, "resubmitted", "Send it?", yes)
 
 
 def _numbers(which: Which) -> tuple[int, ...]:
@@ -137,3 +141,20 @@ def _told(letter: DeadLetter, edit: Show) -> tuple[list[str], str | None]:
     if isinstance(found, str):
         return [], found
     return ([] if found is None else differences(as_message(letter.message), found)), None
+
+
+def read_body(file: Path) -> bytes:
+    """Return the body that --edit-body names. Raises CommandError."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise usage(f"--edit-body {file} cannot be read: {error.strerror}") from None
+
+
+def with_body(letter: DeadLetter, body: bytes) -> Message:
+    """Return a dead letter as a message with another body; the broker gives it a new id."""
+    old = letter.message
+    assert old is not None
+    return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)

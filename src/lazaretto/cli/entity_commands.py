@@ -9,12 +9,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, YesOption, confirm_deletion
+from lazaretto.cli.call import CallOptions, ChangeOptions, YesOption, confirm_deletion
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.commands import Command
 from lazaretto.model.entities import EntityPath
+from lazaretto.records.plain import plain
 
 TopicArgument = Annotated[
     str,
@@ -62,10 +64,9 @@ class Entity:
     #: The arguments that name one, and those that name what all of a listing belong to.
     key: Options
     within: Options = dataclasses.field(default_factory=key_of)
-    #: The options to create one and to change one; `read` makes the broker's arguments of what was given.
+    #: The options to create one and to change one.
     settings: Options
     changes: Options
-    read: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     #: What was given to change, as the broker's options, on the ground of the current ones.
     changed: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     #: Whether creating one creates the store.
@@ -81,11 +82,12 @@ class Entity:
     #: What is deleted along with it.
     losses: Callable[[Any], str]
     # The broker's verbs.
-    create: Callable[..., Any]
     find: Callable[..., Any]
     find_all: Callable[..., Any]
-    update: Callable[..., Any]
-    delete: Callable[..., None]
+    #: The changes, of what names one; creation of what was given too, an update of options as JSON.
+    create: Callable[[Key, Mapping[str, Any]], Command]
+    update: Callable[[Key, dict[str, Any]], Command]
+    delete: Callable[[Key], Command]
 
 
 def add_entity(group: Group, entity: Entity) -> None:
@@ -93,12 +95,13 @@ def add_entity(group: Group, entity: Entity) -> None:
     noun = entity.noun
 
     @group.command("create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, given=entity.settings)
-    def create(call: CallOptions, key: Key, given: dict[str, Any]) -> None:
-        settings = entity.read(given)
+    def create(call: ChangeOptions, key: Key, given: dict[str, Any]) -> None:
+        command = entity.create(key, given)
         # What is wrong with the path is said before a store is made for it.
         EntityPath.parse(key[0])
         with call.broker(create=entity.creates_store) as broker:
-            created = entity.create(broker, *key, *settings)
+            call.run(broker, command)
+            created = entity.find(broker, *key)
         call.print(created, f"created {noun} {entity.path(created)}")
 
     @group.command("list", entity.texts.list, key=entity.within)
@@ -128,12 +131,13 @@ def add_entity(group: Group, entity: Entity) -> None:
         key=entity.key,
         given=entity.changes,
     )
-    def update(call: CallOptions, key: Key, given: dict[str, Any]) -> None:
+    def update(call: ChangeOptions, key: Key, given: dict[str, Any]) -> None:
         if not given:
             raise usage(f"nothing to change; give at least one option, see `lazaretto {noun} update --help`")
         with call.broker() as broker:
             before = entity.options(entity.find(broker, *key))
-            after = entity.update(broker, *key, **entity.changed(given, before))
+            call.run(broker, entity.update(key, plain(entity.changed(given, before))))
+            after = entity.find(broker, *key)
         now = entity.options(after)
         names = [f.name for f in dataclasses.fields(now) if getattr(before, f.name) != getattr(now, f.name)]
         what = ", ".join(names) or "nothing (already set)"
@@ -142,12 +146,14 @@ def add_entity(group: Group, entity: Entity) -> None:
     @group.command(
         "delete", f"{entity.texts.delete}\n\nIt asks first, unless --yes is given.", key=entity.key
     )
-    def delete(call: CallOptions, key: Key, yes: YesOption = False) -> None:
+    def delete(call: ChangeOptions, key: Key, yes: YesOption = False) -> None:
         with call.broker() as broker:
-            found = entity.find(broker, *key)
-            path = entity.path(found)
-            confirm_deletion(f"{noun} {path} with {entity.losses(found)}", yes)
-            entity.delete(broker, *key)
+            path = "/".join(key)
+            if call.idempotency_key is None or not yes:
+                found = entity.find(broker, *key)
+                path = entity.path(found)
+                confirm_deletion(f"{noun} {path} with {entity.losses(found)}", yes)
+            call.run(broker, entity.delete(key))
         call.print({"deleted": path}, f"deleted {noun} {path}")
 
 

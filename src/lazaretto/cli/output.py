@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lazaretto.cli.tables import Table, pad, width_of
-from lazaretto.records.text import safe as safe
-from lazaretto.records.text import safe_lines as safe_lines
+from lazaretto.model.shown_text import safe as safe
+from lazaretto.model.shown_text import safe_lines as safe_lines
 
 # JSON leaves these as they are within texts, though a terminal may obey them.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

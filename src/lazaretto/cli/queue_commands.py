@@ -11,16 +11,17 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.call import ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
-from lazaretto.cli.queue_options import changes_of, queue_changes, queue_settings
+from lazaretto.cli.queue_options import changes_of, given_options, queue_changes, queue_settings
+from lazaretto.commands import CreateQueue, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.descriptions import Culprit, QueueDescription
-from lazaretto.model.entities import QueueOptions, QueueStatus
+from lazaretto.model.entities import QueueStatus
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 from lazaretto.model.rates import Rate
 
@@ -186,7 +187,6 @@ add_entity(
         key=key_of(queue=QueueArgument),
         settings=queue_settings,
         changes=queue_changes,
-        read=lambda given: (QueueOptions(**changes_of(given, QueueOptions())),),
         changed=changes_of,
         columns=(
             "queue",
@@ -206,18 +206,18 @@ add_entity(
         options=lambda found: found.options,
         sections=_sections,
         losses=lambda found: messages_of(found.counts),
-        create=Broker.create_queue,
         find=Broker.queue,
         find_all=Broker.queues,
-        update=Broker.update_queue,
-        delete=Broker.delete_queue,
+        create=lambda key, given: CreateQueue(path=key[0], options=given_options(given)),
+        update=lambda key, changes: UpdateQueue(path=key[0], changes=changes),
+        delete=lambda key: DeleteQueue(path=key[0]),
     ),
 )
 
 
 @queues.command("status")
 def status(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     status: Annotated[
         Status | None,
@@ -237,7 +237,8 @@ def status(
         if status is None:
             now = _status_of(broker, queue)
         else:
-            now = broker.set_status(queue, status.value.replace("-", "_"))
+            wanted = status.value.replace("-", "_")
+            now = QueueStatus(call.run(broker, SetStatus(path=queue, status=wanted)))
     call.print({"path": queue, "status": now}, f"{queue} is {now.value}")
 
 
@@ -272,7 +273,7 @@ def rates(
 
 @queues.command("resume")
 def resume(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     verdict: Annotated[
         Verdict | None,
@@ -284,5 +285,6 @@ def resume(
     A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.
     """
     with call.broker() as broker:
-        resumed = broker.resume_queue(queue, None if verdict is None else verdict.value)
+        call.run(broker, ResumeQueue(path=queue, verdict=None if verdict is None else verdict.value))
+        resumed = broker.queue(queue)
     call.print(resumed, f"resumed {queue}: {resumed.status.value}")

@@ -16,6 +16,7 @@ from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
 from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
 from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
+from lazaretto.records.plain import plain
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
 _BREAKER = "Breaker"
@@ -193,6 +194,15 @@ def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any
     elif dead:
         changes["dead_letter_policy"] = _dead_letter_policy(dead, current.dead_letter_policy)
     return changes
+
+
+def given_options(given: Mapping[str, Any], kind: type[Any] = QueueOptions) -> dict[str, Any]:
+    """Return the options that were given, as JSON has them. Raises InvalidOption, CommandError."""
+    options = changes_of(given, QueueOptions())
+    # What is wrong is said before a store is made.
+    kind(**options)
+    found: dict[str, Any] = plain(options)
+    return found
 
 
 def _breaker(values: Mapping[str, Any], current: BreakerPolicy | None) -> BreakerPolicy | None:

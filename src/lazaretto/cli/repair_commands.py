@@ -8,18 +8,37 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, QueueArgument
+from lazaretto.cli.call import (
+    Call,
+    CallOptions,
+    Change,
+    ChangeOptions,
+    QueueArgument,
+    confirm,
+    require_person,
+)
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
-from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions
+from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions, filter_record
 from lazaretto.cli.edit_option import read_edit
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
+from lazaretto.cli.repair_text import causes_of, print_preview, print_repair
 from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
-from lazaretto.errors import EntityNotFound
+from lazaretto.commands import (
+    ApplyRepair,
+    CanaryRepair,
+    CancelRepair,
+    PaceRepair,
+    PauseRepair,
+    PlanRepair,
+    ResumeRepair,
+    UndoRepair,
+)
+from lazaretto.commands.letter_commands import OfRepair
 from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
 from lazaretto.records.plain import plain
 from lazaretto.repairs import Repair
 from lazaretto.tools.signals import Ending
@@ -54,26 +73,13 @@ EditOption = Annotated[
 
 _COLUMNS = ("repair", "queue", "phase", "letters", "sent", "processed", "failed", "skipped", "undone", "by")
 _LETTER_COLUMNS = ("sequence", "outcome", "sent as", "queue", "why")
-#: What a person does next, by the phase.
-_NEXT = {
-    Phase.PLANNED: ("canary", "apply"),
-    Phase.PASSED: ("apply",),
-    Phase.FAILED: ("undo",),
-    Phase.INCONCLUSIVE: ("canary", "undo"),
-    Phase.CANARY: ("show",),
-    Phase.APPLYING: ("show", "pause"),
-    Phase.PAUSED: ("resume", "undo"),
-    Phase.STOPPED: ("undo", "resume"),
-    Phase.DONE: ("show", "undo"),
-    Phase.CANCELLED: ("undo",),
-    Phase.UNDOING: ("show",),
-    Phase.UNDONE: (),
-}
+#: What --yes is for.
+_EDITED = "sending edited dead letters"
 
 
 @repairs.command("plan")
 def plan(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for the repair.")] = None,
@@ -118,44 +124,21 @@ def plan(
     which = selection.chosen()
     change = None if edit is None else read_edit(edit)
     with call.broker() as broker:
-        made = broker.plan_repair(
-            queue, which, everything=selection.everything, name=name, limit=limit, to=to, edit=change,
-            order=order, canary=canary, canary_failures=canary_failures, canary_wait=canary_wait,
-            in_flight=_limit(in_flight), rate=_limit(rate),
+        command = PlanRepair(
+            path=queue, filter=filter_record(which), everything=selection.everything, name=name, limit=limit,
+            to=to, edit=None if change is None else change.text, order=order, canary=canary,
+            canary_failures=canary_failures, canary_wait=canary_wait, in_flight=_limit(in_flight),
+            rate=_limit(rate),
         )  # fmt: skip
+        made = broker.repair(call.run(broker, command)["name"])
         status, found = made.status(), made.preview(letters=look)
-        causes = _causes(broker, status)
+        causes = causes_of(broker, status)
 
     def show_plan() -> None:
-        _print_preview(found)
-        _print(status, causes)
+        print_preview(found)
+        print_repair(status, causes)
 
     call.print({**plain(status), "preview": plain(found)}, show_plan)
-
-
-def _print_preview(found: RepairPreview) -> None:
-    """Print what would become of the letters."""
-    of = "" if found.looked_at == found.letters else f" (of {found.looked_at} looked at)"
-    output.line(f"what would happen now{of}")
-    edits = found.changed + found.unchanged and (found.changed or found.examples)
-    output.fields(
-        [
-            ("stops at once", found.stops),
-            ("sent to", found.to),
-            ("bytes", output.shown_bytes(found.bytes)),
-            ("sessions", found.sessions or None),
-            ("return to their places", found.held_places or None),
-            ("have a recently sent ID", found.duplicates or None),
-            ("changed", found.changed if edits else None),
-            ("left as they are", found.unchanged if edits else None),
-            *((f"skipped, {why}", number_) for why, number_ in found.skipped.items()),
-        ],
-        "  ",
-    )
-    for example in found.examples:
-        output.line(f"  message {example.sequence_number}")
-        for line in example.difference:
-            output.line(f"    {line}")
 
 
 def _limit(given: Any) -> Any:
@@ -182,20 +165,20 @@ def try_(
 
 
 @repairs.command("canary")
-def canary(call: CallOptions, name: NameArgument, detach: DetachOption = False) -> None:
+def canary(call: ChangeOptions, name: NameArgument, detach: DetachOption = False) -> None:
     """Send the first few letters, and wait for their outcome.
 
     The exit code is 1 if they fail again, or are not processed in time.
     """
     with call.broker() as broker:
         repair = broker.repair(name)
-        repair.canary()
+        call.run(broker, CanaryRepair(name=name))
         _go_on(call, broker, repair, detach)
 
 
 @repairs.command("apply")
 def apply(
-    call: CallOptions,
+    call: ChangeOptions,
     name: NameArgument,
     in_flight: InFlightOption = None,
     rate: RateOption = None,
@@ -208,7 +191,7 @@ def apply(
     """
     with call.broker() as broker:
         repair = broker.repair(name)
-        repair.apply(**_limits(in_flight, rate))
+        call.run(broker, ApplyRepair(name=name, limits=_limits(in_flight, rate)))
         _go_on(call, broker, repair, detach)
 
 
@@ -219,47 +202,48 @@ def _limits(in_flight: Any, rate: Any) -> dict[str, Any]:
 
 @repairs.command("pace")
 def pace(
-    call: CallOptions, name: NameArgument, in_flight: InFlightOption = None, rate: RateOption = None
+    call: ChangeOptions, name: NameArgument, in_flight: InFlightOption = None, rate: RateOption = None
 ) -> None:
     """Change how fast a repair goes, also while it runs."""
     with call.broker() as broker:
         repair = broker.repair(name)
         now = repair.status()
-        repair.set_pace(**{"in_flight": now.in_flight, "rate": now.rate, **_limits(in_flight, rate)})
+        limits = {"in_flight": now.in_flight, "rate": now.rate, **_limits(in_flight, rate)}
+        call.run(broker, PaceRepair(name=name, **limits))
         status = repair.status()
-    call.print(status, lambda: _print(status, {}))
+    call.print(status, lambda: print_repair(status, {}))
 
 
 @repairs.command("pause")
-def pause(call: CallOptions, name: NameArgument) -> None:
+def pause(call: ChangeOptions, name: NameArgument) -> None:
     """Send no more until `resume`."""
-    _direct(call, name, "pause")
+    _direct(call, PauseRepair(name=name))
 
 
 @repairs.command("resume")
-def resume(call: CallOptions, name: NameArgument, detach: DetachOption = False) -> None:
+def resume(call: ChangeOptions, name: NameArgument, detach: DetachOption = False) -> None:
     """Go on where the repair was paused or stopped."""
     with call.broker() as broker:
         repair = broker.repair(name)
-        repair.resume()
+        call.run(broker, ResumeRepair(name=name))
         _go_on(call, broker, repair, detach)
 
 
 @repairs.command("cancel")
-def cancel(call: CallOptions, name: NameArgument) -> None:
+def cancel(call: ChangeOptions, name: NameArgument) -> None:
     """Never send what is left."""
-    _direct(call, name, "cancel")
+    _direct(call, CancelRepair(name=name))
 
 
 @repairs.command("undo")
-def undo(call: CallOptions, name: NameArgument, detach: DetachOption = False) -> None:
+def undo(call: ChangeOptions, name: NameArgument, detach: DetachOption = False) -> None:
     """Take back what nobody was handed yet, newest first.
 
     What was handed out stays as it is: `lazaretto repair letters` lists it.
     """
     with call.broker() as broker:
         repair = broker.repair(name)
-        repair.undo()
+        call.run(broker, UndoRepair(name=name))
         _go_on(call, broker, repair, detach)
 
 
@@ -268,8 +252,8 @@ def show(call: CallOptions, name: NameArgument) -> None:
     """Show what a repair does and what became of its letters."""
     with call.broker() as broker:
         status = broker.repair(name).status()
-        causes = _causes(broker, status)
-    call.print(status, lambda: _print(status, causes))
+        causes = causes_of(broker, status)
+    call.print(status, lambda: print_repair(status, causes))
 
 
 @repairs.command("letters")
@@ -331,12 +315,12 @@ def run(
             broker.run_repairs(until=lambda: ending.asked)
             return
         status = _run(broker.repair(name), ending)
-        causes = _causes(broker, status)
-    call.print(status, lambda: _print(status, causes))
+        causes = causes_of(broker, status)
+    call.print(status, lambda: print_repair(status, causes))
 
 
 def repair_at_once(
-    call: Call,
+    call: Change,
     queue: str,
     selection: Selection,
     *,
@@ -344,26 +328,48 @@ def repair_at_once(
     to: str | None,
     edit: str | None,
     rate: Any,
+    yes: bool,
 ) -> None:
-    """Plan a repair without a canary, and apply it until nothing is left to send."""
+    """Plan a repair without a canary, and apply it until nothing is left to send.
+
+    If it edits, show the first differences and ask, unless `yes`: what is shown is the frozen set, and that
+    is sent.
+    """
+    asks = edit is not None and not yes
+    if asks:
+        require_person(_EDITED)
     with call.broker() as broker:
-        repair = broker.plan_repair(
-            queue, selection.chosen(), everything=selection.everything, limit=limit, to=to, edit=edit,
-            canary=0, in_flight=None, rate=_limit(rate),
+        command = PlanRepair(
+            path=queue, filter=filter_record(selection.chosen()), everything=selection.everything,
+            limit=limit, to=to, edit=edit, canary=0, in_flight=None, rate=_limit(rate),
         )  # fmt: skip
-        repair.apply()
+        repair = broker.repair(call.run(broker, command)["name"])
+        if asks:
+            _confirm(call, repair)
+        call.run(broker, ApplyRepair(name=repair.name), part=1)
         _go_on(call, broker, repair, detach=False)
+
+
+def _confirm(call: Call, repair: Repair) -> None:
+    """Show what a planned repair would do, and ask; cancel it if it is not to be done."""
+    try:
+        found = repair.preview()
+        if not call.json:
+            print_preview(found)
+        confirm(_EDITED, "resubmitted", f"Send {output.plural(found.letters, 'dead letter')}?", yes=False)
+    except BaseException:
+        repair.cancel()
+        raise
 
 
 # -- shared --------------------------------------------------------------------------------------
 
 
-def _direct(call: Call, name: str, verb: str) -> None:
+def _direct(call: Change, command: OfRepair) -> None:
     with call.broker() as broker:
-        repair = broker.repair(name)
-        getattr(repair, verb)()
-        status = repair.status()
-    call.print(status, lambda: _print(status, {}))
+        call.run(broker, command)
+        status = broker.repair(command.name).status()
+    call.print(status, lambda: print_repair(status, {}))
 
 
 def _go_on(call: Call, broker: Broker, repair: Repair, detach: bool) -> None:
@@ -374,8 +380,8 @@ def _go_on(call: Call, broker: Broker, repair: Repair, detach: bool) -> None:
         ending = Ending()
         with ending.on_signals():
             status = _run(repair, ending)
-    causes = _causes(broker, status)
-    call.print(status, lambda: _print(status, causes))
+    causes = causes_of(broker, status)
+    call.print(status, lambda: print_repair(status, causes))
     if status.phase in (Phase.FAILED, Phase.INCONCLUSIVE, Phase.STOPPED):
         raise CommandError(
             f"repair_{status.phase.value}", f"{status.name} is {status.phase.value}: {status.why}"
@@ -394,63 +400,3 @@ def _run(repair: Repair, ending: Ending) -> RepairStatus:
     if ending.asked:
         output.notice(f"a repair runner continues it: lazaretto repair run {repair.name}")
     return status
-
-
-def _causes(broker: Broker, status: RepairStatus) -> dict[str, int]:
-    """Return the causes of fingerprints, as far as they are known."""
-    if not status.fingerprints:
-        return {}
-    try:
-        found = broker.triage(f"{status.queue}/{status.subqueue}", over=True)
-    except EntityNotFound:
-        return {}
-    return {alike.fingerprint: cause.number for cause in found.causes for alike in cause.fingerprints}
-
-
-def _print(status: RepairStatus, causes: dict[str, int]) -> None:
-    counts = status.counts
-    by_cause: dict[int, int] = {}
-    for fingerprint, letters_ in status.fingerprints.items():
-        if fingerprint in causes:
-            by_cause[causes[fingerprint]] = by_cause.get(causes[fingerprint], 0) + letters_
-    largest = sorted(by_cause.items(), key=lambda pair: -pair[1])
-    numbers = f", numbers {status.first} to {status.last}" if status.letters else ""
-    output.line(f"repair {status.name} of {status.queue}: {status.phase.value}")
-    window = "no limit" if status.in_flight is None else f"{status.window} of at most {status.in_flight}"
-    which = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in status.which.items())
-    output.fields(
-        [
-            ("why", status.why),
-            ("letters", f"{status.letters}{numbers}"),
-            ("which", which or "all"),
-            ("frozen", output.shown_time(status.frozen_at)),
-            ("causes", ", ".join(f"{cause}: {letters_}" for cause, letters_ in largest)),
-            ("sessions", status.sessions),
-            ("to", status.to or status.queue),
-            ("edit", status.edit),
-            ("order", status.order),
-            ("canary", status.canary or "none"),
-            ("in flight", window),
-            ("rate", None if status.rate is None else f"{status.rate:g} a second"),
-            ("digest", status.digest),
-            ("planned by", status.actor),
-            ("run by", status.runner),
-        ],
-        "  ",
-    )
-    output.line("letters")
-    output.fields(
-        [
-            ("not sent yet", counts.left),
-            ("waiting", counts.waiting),
-            ("processed", counts.processed),
-            ("failed again", counts.failed),
-            ("skipped", counts.skipped),
-            ("taken back", counts.undone),
-        ],
-        "  ",
-    )
-    if status.estimate is not None:
-        output.line(f"done in about {output.shown_duration(status.estimate)}")
-    for verb in _NEXT[status.phase]:
-        output.line(f"next: lazaretto repair {verb} {status.name}")

@@ -9,17 +9,19 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 
-from lazaretto.cli.call import CallOptions
+from lazaretto.cli import parse
+from lazaretto.cli.call import ChangeOptions
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.entity_commands import SubscriptionArgument, TopicArgument
 from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.parse import properties
 from lazaretto.cli.topic_commands import describe_rule
-from lazaretto.engine.messages.prepare import prepare
+from lazaretto.commands import AddRule, RemoveRule
+from lazaretto.engine.messages.prepare import view_of
 from lazaretto.errors import InvalidMessage
 from lazaretto.filters.judge import judge_of
+from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import (
     CorrelationFilter,
     FalseFilter,
@@ -29,9 +31,8 @@ from lazaretto.filters.rules import (
     TrueFilter,
 )
 from lazaretto.filters.view import MessageView
-from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import Message
-from lazaretto.records.messages import message_of
+from lazaretto.records.messages import message_of, values_of
 
 commands = Group()
 rules = commands.group("rule")
@@ -49,6 +50,10 @@ class Equal(NamedTuple):
     subject: str | None
     correlation_id: str | None
     properties: dict[str, Any]
+
+
+def _equal(properties: list[str] | None, **others: str | None) -> Equal:
+    return Equal(properties=values_of(parse.properties(properties or [])), **others)
 
 
 def _text(name: str, metavar: str, help_: str) -> tuple[Any, Any]:
@@ -71,7 +76,7 @@ EqualOptions = Annotated[
             "subject": _text("--subject", "SUBJECT", "Subject."),
             "correlation_id": _text("--correlation-id", "ID", "Correlation ID."),
         },
-        lambda context, given: Equal(**{**given, "properties": values_of(given["properties"] or [])}),
+        lambda context, given: _equal(**given),
     ),
 ]
 
@@ -87,7 +92,7 @@ def list_(call: ListingOptions, topic: TopicArgument, name: SubscriptionArgument
 
 @rules.command("add")
 def add(
-    call: CallOptions,
+    call: ChangeOptions,
     topic: TopicArgument,
     name: SubscriptionArgument,
     rule: RuleArgument,
@@ -118,18 +123,19 @@ def add(
         wanted = CorrelationFilter(**same)
     made = Rule(rule, wanted, None if action is None else SqlAction(action))
     with call.broker() as broker:
-        broker.add_rule(topic, name, made)
+        call.run(broker, AddRule(topic=topic, subscription=name, rule=rule_record(made)))
     call.print(made, f"added rule {rule}: {describe_rule(made)}")
 
 
 @rules.command("delete", also="remove")
-def delete(call: CallOptions, topic: TopicArgument, name: SubscriptionArgument, rule: RuleArgument) -> None:
+def delete(call: ChangeOptions, topic: TopicArgument, name: SubscriptionArgument, rule: RuleArgument) -> None:
     """Delete a rule from a subscription.
 
     A subscription without rules gets no messages.
     """
     with call.broker() as broker:
-        left = [one.name for one in broker.remove_rule(topic, name, rule).rules]
+        call.run(broker, RemoveRule(topic=topic, subscription=name, rule=rule))
+        left = [one.name for one in broker.subscription(topic, name).rules]
     names = ", ".join(left) or "none: the subscription receives nothing"
     call.print({"deleted": rule, "left": left}, f"deleted rule {rule}; left: {names}")
 
@@ -191,7 +197,7 @@ def _judged_row(judged: dict[str, Any]) -> tuple[object, ...]:
 def _messages(file: Path | None, like: Message) -> Iterator[MessageView]:
     """Yield messages as rules see them: one, or those of a file."""
     if file is None:
-        yield _view(like)
+        yield view_of(like)
         return
     if str(file) == "-":
         yield from _lines(sys.stdin.buffer, like)
@@ -204,30 +210,6 @@ def _lines(lines: BinaryIO, like: Message) -> Iterator[MessageView]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield _view(message_of(line, like))
+                yield view_of(message_of(line, like))
             except (ValueError, InvalidMessage) as error:
                 raise CommandError("bad_line", f"line {number}: {error}") from error
-
-
-def _view(message: Message) -> MessageView:
-    made = prepare(message)
-    headers = decode_headers(made.headers)
-    return MessageView(headers, made.message_id, size=len(made.body), body=lambda: made.body)
-
-
-def values_of(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return properties given as name=value: numbers, true and false as such, all else as text."""
-    return {name: _value(text) for name, text in properties(pairs).items()}
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        return text[1:-1]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.commands import ResumeSession
 from lazaretto.model.descriptions import SessionDescription
 
 commands = Group()
@@ -92,7 +93,7 @@ def _facts(found: SessionDescription) -> list[tuple[str, object]]:
 
 @sessions.command("resume")
 def resume(
-    call: CallOptions,
+    call: ChangeOptions,
     queue: QueueArgument,
     session: SessionArgument,
     verdict: Annotated[
@@ -106,6 +107,6 @@ def resume(
 ) -> None:
     """Resume a session that a poison message holds back."""
     with call.broker() as broker:
-        broker.resume_session(queue, session, verdict.value)
+        call.run(broker, ResumeSession(path=queue, session=session, verdict=verdict.value))
         found = broker.session(queue, session) if call.json else None
     call.print(found, f"resumed session {session} of {queue}: {verdict.value}")

@@ -14,6 +14,7 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.entity_commands import (
     Entity,
     Facts,
+    Key,
     SubscriptionArgument,
     Texts,
     TopicArgument,
@@ -24,13 +25,24 @@ from lazaretto.cli.entity_commands import (
 )
 from lazaretto.cli.queue_options import (
     changes_of,
+    given_options,
     queue_changes,
     queue_settings,
     topic_changes,
     topic_settings,
 )
+from lazaretto.commands import (
+    Command,
+    CreateSubscription,
+    CreateTopic,
+    DeleteSubscription,
+    DeleteTopic,
+    UpdateSubscription,
+    UpdateTopic,
+)
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
-from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter
+from lazaretto.filters.records import rule_record
+from lazaretto.filters.rules import Rule, SqlFilter, describe_filter
 from lazaretto.model.entities import QueueOptions, TopicOptions
 
 commands = Group()
@@ -92,22 +104,16 @@ def _sections(found: SubscriptionDescription) -> list[tuple[str, Facts]]:
 
 def describe_rule(rule: Rule) -> str:
     """Return a rule's filter and action as one reads them."""
-    wanted = rule.filter
-    if isinstance(wanted, SqlFilter):
-        text = wanted.expression
-    elif isinstance(wanted, CorrelationFilter):
-        pairs = wanted.wanted().items()
-        text = " and ".join(f"{'sys.' if s == 'sys' else ''}{n} = {v!r}" for (s, n), v in pairs)
-    else:
-        text = type(wanted).__name__.removesuffix("Filter").lower()
+    text = describe_filter(rule.filter)
     return text if rule.action is None else f"{text}, then {rule.action.expression}"
 
 
-def _new_subscription(given: Mapping[str, Any]) -> tuple[QueueOptions, list[Rule] | None]:
+def _new_subscription(key: Key, given: Mapping[str, Any]) -> Command:
     settings = dict(given)
     wanted = settings.pop("filter", None)
-    options = QueueOptions(**changes_of(settings, QueueOptions()))
-    return options, None if wanted is None else [Rule(filter=SqlFilter(wanted))]
+    rules = None if wanted is None else [rule_record(Rule(filter=SqlFilter(wanted)))]
+    topic, name = key
+    return CreateSubscription(topic=topic, subscription=name, options=given_options(settings), rules=rules)
 
 
 _FILTER = Annotated[
@@ -130,7 +136,6 @@ add_entity(
         key=key_of(topic=TopicArgument),
         settings=topic_settings,
         changes=topic_changes,
-        read=lambda given: (TopicOptions(**changes_of(given, QueueOptions())),),
         changed=lambda given, options: changes_of(given, QueueOptions()),
         columns=("topic", "status", "subscriptions", "scheduled", "unmatched", "expired"),
         row=_topic_row,
@@ -138,11 +143,11 @@ add_entity(
         options=lambda found: found.options,
         sections=lambda found: [("", _topic_facts(found))],
         losses=lambda found: f"{output.plural(found.subscriptions, 'subscription')} and all their messages",
-        create=Broker.create_topic,
         find=Broker.topic,
         find_all=Broker.topics,
-        update=Broker.update_topic,
-        delete=Broker.delete_topic,
+        create=lambda key, given: CreateTopic(path=key[0], options=given_options(given, TopicOptions)),
+        update=lambda key, changes: UpdateTopic(path=key[0], changes=changes),
+        delete=lambda key: DeleteTopic(path=key[0]),
     ),
 )
 add_entity(
@@ -160,7 +165,6 @@ add_entity(
         within=key_of(topic=TopicArgument),
         settings=queue_settings.with_options(filter=(_FILTER, None)),
         changes=queue_changes,
-        read=_new_subscription,
         changed=changes_of,
         creates_store=False,
         columns=("subscription", "status", "active", "locked", "deferred", "dead letters", "rules"),
@@ -170,10 +174,10 @@ add_entity(
         options=lambda found: found.queue.options,
         sections=_sections,
         losses=lambda found: messages_of(found.queue.counts),
-        create=Broker.create_subscription,
         find=Broker.subscription,
         find_all=Broker.subscriptions,
-        update=Broker.update_subscription,
-        delete=Broker.delete_subscription,
+        create=_new_subscription,
+        update=lambda key, changes: UpdateSubscription(topic=key[0], subscription=key[1], changes=changes),
+        delete=lambda key: DeleteSubscription(topic=key[0], subscription=key[1]),
     ),
 )

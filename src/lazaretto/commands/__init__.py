@@ -23,6 +23,7 @@ from lazaretto.commands.dialog_commands import (
 from lazaretto.commands.entity_commands import (
     AddRule,
     CreateQueue,
+    CreateQueues,
     CreateSubscription,
     CreateTopic,
     DeleteQueue,
@@ -50,6 +51,8 @@ from lazaretto.commands.letter_commands import (
     PauseRepair,
     PlanRepair,
     Purge,
+    RecountCauses,
+    Republish,
     Restore,
     Resubmit,
     ResumeRepair,
@@ -57,6 +60,7 @@ from lazaretto.commands.letter_commands import (
     UndoRepair,
 )
 from lazaretto.commands.opposites import opposite_of
+from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 
 __all__ = [
     "COMMANDS",
@@ -71,6 +75,7 @@ __all__ = [
     "CommandDesk",
     "CreateLink",
     "CreateQueue",
+    "CreateQueues",
     "CreateSubscription",
     "CreateToken",
     "CreateTopic",
@@ -89,8 +94,11 @@ __all__ = [
     "PauseRepair",
     "PlanRepair",
     "Purge",
+    "RecountCauses",
     "RemovePerson",
+    "RemoveRedaction",
     "RemoveRule",
+    "Republish",
     "Restore",
     "Resubmit",
     "ResumeConversation",
@@ -101,6 +109,7 @@ __all__ = [
     "RevokeToken",
     "SetBreaker",
     "SetFourEyes",
+    "SetRedaction",
     "SetStatus",
     "SplitCause",
     "UndoRepair",

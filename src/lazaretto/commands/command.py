@@ -50,6 +50,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         topic, subscription = getattr(self, "topic", None), getattr(self, "subscription", None)
         return None if topic is None or subscription is None else subscription_path(topic, subscription)
 
+    def audited_paths(self) -> list[str]:
+        """Return what the entries of `audited_as` are about."""
+        path = self.entity()
+        return [] if path is None else [path.queue]
+
     def told(self, answer: Any) -> Any:
         """Return the answer to whoever ran it, from that of the operation as JSON."""
         return answer

@@ -31,6 +31,7 @@ from lazaretto.commands.dialog_commands import (
 from lazaretto.commands.entity_commands import (
     AddRule,
     CreateQueue,
+    CreateQueues,
     CreateSubscription,
     CreateTopic,
     DeleteQueue,
@@ -58,12 +59,15 @@ from lazaretto.commands.letter_commands import (
     PauseRepair,
     PlanRepair,
     Purge,
+    RecountCauses,
+    Republish,
     Restore,
     Resubmit,
     ResumeRepair,
     SplitCause,
     UndoRepair,
 )
+from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.dialogs import Dialogs
 from lazaretto.engine.audited import Audited
 from lazaretto.engine.entities.versions import IfVersion, require_version
@@ -85,12 +89,13 @@ T = TypeVar("T")
 _LONGEST_KEY: Final = 200
 
 _ALL: Final[Sequence[type[Command]]] = (
-    CreateQueue, UpdateQueue, DeleteQueue, CreateTopic, UpdateTopic, DeleteTopic, CreateSubscription,
-    UpdateSubscription, DeleteSubscription, AddRule, RemoveRule, SetStatus, ResumeQueue, ResumeSession,
-    SetBreaker, Resubmit, MoveDeadLetters, Purge, Restore, DeletePurged, MergeCauses, SplitCause, NoteCause,
-    AcknowledgeCause, PlanRepair, CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair,
-    UndoRepair, PaceRepair, GrantRole, WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken,
-    CreateLink, SetFourEyes, RevokeClaim, EndConversation, CleanUpConversation, ResumeConversation,
+    CreateQueue, CreateQueues, UpdateQueue, DeleteQueue, CreateTopic, UpdateTopic, DeleteTopic,
+    CreateSubscription, UpdateSubscription, DeleteSubscription, AddRule, RemoveRule, SetStatus, ResumeQueue,
+    ResumeSession, SetBreaker, Resubmit, MoveDeadLetters, Republish, Purge, Restore, DeletePurged,
+    MergeCauses, SplitCause, RecountCauses, NoteCause, AcknowledgeCause, PlanRepair, CanaryRepair,
+    ApplyRepair, PauseRepair, ResumeRepair, CancelRepair, UndoRepair, PaceRepair, GrantRole, WithdrawRole,
+    RemovePerson, EndSessions, CreateToken, RevokeToken, CreateLink, SetFourEyes, SetRedaction,
+    RemoveRedaction, RevokeClaim, EndConversation, CleanUpConversation, ResumeConversation,
     ApplyDefinitions, DropDefinition,
 )  # fmt: skip
 
@@ -127,9 +132,9 @@ class _CommandStore:
         self._command = command
 
     def run(self, operation: Operation[T]) -> T:
-        path = self._command.entity()
-        if self._command.audited_as is not None and path is not None:
-            operation = Audited(operation, self._actor, self._command.audited_as, path.queue)
+        action = self._command.audited_as
+        if action is not None:
+            operation = Audited(operation, self._actor, action, self._command.audited_paths())
         if self._seen is not None:
             operation = IfVersion(*self._seen, operation)
         if self._key is None:

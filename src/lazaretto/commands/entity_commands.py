@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from lazaretto.commands.command import Administering, OfPath, Options
-from lazaretto.model.entities import QueueOptions, TopicOptions
-from lazaretto.records.options import changes_from, options_from, rule_from
+from lazaretto.filters.records import rule_from
+from lazaretto.model.entities import EntityPath, QueueOptions, TopicOptions
+from lazaretto.model.permissions import Permission
+from lazaretto.records.options import changes_from, options_from
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -26,6 +29,23 @@ class CreateQueue(Administering, frozen=True, kw_only=True):
 
     def told(self, answer: Any) -> Any:
         return answer[0]
+
+
+class CreateQueues(Administering, frozen=True, kw_only=True):
+    """Create up to 1,000 queues with the same options: all of them, or none."""
+
+    audited_as = "create"
+    paths: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
+    options: Options = msgspec.field(default_factory=dict)
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.create_queues(self.paths, options_from(QueueOptions, self.options))
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        return [(self.permission, path) for path in self.paths]
+
+    def audited_paths(self) -> list[str]:
+        return [EntityPath.parse(path).queue for path in self.paths]
 
 
 class UpdateQueue(Administering, frozen=True, kw_only=True):

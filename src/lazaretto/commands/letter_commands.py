@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from lazaretto.commands.command import Administering, Command, OfPath, Options
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import refuse_unknown
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import options_from
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -46,6 +47,19 @@ class MoveDeadLetters(OfLetters, frozen=True, kw_only=True):
 
     def needs(self) -> list[tuple[Permission, str | None]]:
         return [(self.permission, self.path), (Permission.OPERATE, self.to)]
+
+
+class Republish(OfLetters, frozen=True, kw_only=True):
+    """Publish dead letters to a topic again; null: that of their subscription."""
+
+    topic: str | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.republish(self.path, self.sequence_numbers, topic=self.topic, actor=actor)
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        topic = self.topic if self.topic is not None else self.path.split("/subscriptions/")[0]
+        return [(self.permission, self.path), (Permission.OPERATE, topic)]
 
 
 class Purge(OfLetters, frozen=True, kw_only=True):
@@ -91,6 +105,13 @@ class SplitCause(OfPath, frozen=True, kw_only=True):
         broker.split_cause(self.path, self.number, self.fingerprints, actor=actor)
 
 
+class RecountCauses(OfPath, frozen=True, kw_only=True):
+    """Count the letters of all causes of a queue anew."""
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.recount_causes(self.path, actor=actor)
+
+
 class NoteCause(OfPath, frozen=True, kw_only=True):
     """Keep a note with a cause; null removes it."""
 
@@ -111,27 +132,49 @@ class AcknowledgeCause(OfPath, frozen=True, kw_only=True):
         broker.acknowledge_cause(self.path, self.number, self.until, actor=actor)
 
 
+class _Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A DeadLetterFilter as JSON has it."""
+
+    reason: str | None = None
+    error_type: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str | None = None
+    sequence_numbers: tuple[int, ...] | None = None
+    cause: int | None = None
+    message_id: str | None = None
+    where: str | None = None
+
+
 class PlanRepair(OfPath, frozen=True, kw_only=True):
     """Freeze a set of dead letters and what will be done with them.
 
     The set is that of a filter: its parts are those of DeadLetterFilter. `edit`: the text of an action.
     """
 
-    name: str
+    name: str | None = None
     filter: Options = msgspec.field(default_factory=dict)
     everything: bool = False
     limit: int | None = None
     to: str | None = None
     edit: str | None = None
+    order: str | None = None
     canary: int = 10
+    canary_failures: int = 0
+    canary_wait: float = 600.0
     in_flight: int | None = 1000
     rate: float | None = None
 
     def apply(self, broker: Broker, actor: str) -> None:
-        which = options_from(DeadLetterFilter, self.filter)
+        try:
+            which = msgspec.convert(self.filter, _Filter)
+        except msgspec.ValidationError as error:
+            raise InvalidOption(f"filter: {error}") from None
         broker.plan_repair(
-            self.path, which, everything=self.everything, name=self.name, limit=self.limit, to=self.to,
-            edit=self.edit, canary=self.canary, in_flight=self.in_flight, rate=self.rate, actor=actor,
+            self.path, DeadLetterFilter(**msgspec.structs.asdict(which)), everything=self.everything,
+            name=self.name, limit=self.limit, to=self.to, edit=self.edit, order=self.order,
+            canary=self.canary, canary_failures=self.canary_failures, canary_wait=self.canary_wait,
+            in_flight=self.in_flight, rate=self.rate, actor=actor,
         )  # fmt: skip
 
     def needs(self) -> list[tuple[Permission, str | None]]:
@@ -164,10 +207,20 @@ class CanaryRepair(OfRepair, frozen=True, kw_only=True):
 
 
 class ApplyRepair(OfRepair, frozen=True, kw_only=True):
-    """Send all letters of a repair that are left."""
+    """Send all letters of a repair that are left.
+
+    `limits`: `in_flight` and `rate`, null for no limit; what is left out is as planned.
+    """
+
+    limits: dict[str, float | None] = msgspec.field(default_factory=dict)
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.repair(self.name).apply(actor=actor)
+        refuse_unknown(self.limits, ("in_flight", "rate"), "limits")
+        limits: Any = dict(self.limits)
+        in_flight = limits.get("in_flight")
+        if isinstance(in_flight, float) and in_flight.is_integer():
+            limits["in_flight"] = int(in_flight)
+        broker.repair(self.name).apply(**limits, actor=actor)
 
 
 class PauseRepair(OfRepair, frozen=True, kw_only=True):

@@ -10,17 +10,29 @@ import msgspec
 
 from lazaretto.commands.access_commands import GrantRole, SetFourEyes, WithdrawRole
 from lazaretto.commands.command import Command
-from lazaretto.commands.entity_commands import SetStatus, UpdateQueue, UpdateSubscription, UpdateTopic
+from lazaretto.commands.entity_commands import (
+    AddRule,
+    RemoveRule,
+    SetBreaker,
+    SetStatus,
+    UpdateQueue,
+    UpdateSubscription,
+    UpdateTopic,
+)
 from lazaretto.commands.letter_commands import (
     AcknowledgeCause,
     CancelRepair,
+    MergeCauses,
     NoteCause,
+    PaceRepair,
     PauseRepair,
     Purge,
     Restore,
     ResumeRepair,
+    SplitCause,
     UndoRepair,
 )
+from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.engine.log import AuditEntry
 from lazaretto.model.entities import STATUSES
 from lazaretto.records.plain import plain
@@ -73,6 +85,38 @@ def _acknowledge(path: str, detail: Detail) -> Command | None:
     return AcknowledgeCause(path=path, number=detail["cause"], until=until)
 
 
+def _rules(path: str, detail: Detail) -> Command | None:
+    topic, _, name = path.rsplit("/", 2)
+    match detail.get("added"), detail.get("removed"):
+        case [[added], []]:
+            return RemoveRule(topic=topic, subscription=name, rule=added["name"])
+        case [[], [removed]]:
+            return AddRule(topic=topic, subscription=name, rule=removed)
+    return None
+
+
+def _breaker(path: str, detail: Detail) -> Command | None:
+    before = detail.get("before")
+    return None if before in (None, detail["verb"]) else SetBreaker(path=path, verb=before)
+
+
+def _pace(path: str, detail: Detail) -> Command | None:
+    before = detail.get("before")
+    return None if before is None else PaceRepair(name=detail["repair"], **before)
+
+
+def _merge(path: str, detail: Detail) -> Command | None:
+    # Several causes that were merged at once would take several commands.
+    names = detail.get("fingerprints")
+    if not names or len(detail["merged"]) > 1:
+        return None
+    return SplitCause(path=path, number=detail["into"], fingerprints=tuple(names))
+
+
+def _split(path: str, detail: Detail) -> Command | None:
+    return MergeCauses(path=path, numbers=(detail["cause"], detail["into"]))
+
+
 def _letters(make: type[Purge | Restore]) -> Callable[[str, Detail], Command | None]:
     def made(path: str, detail: Detail) -> Command | None:
         runs, count = detail.get("sequence_numbers"), detail.get("count", 0)
@@ -95,16 +139,29 @@ def _granting(make: type[GrantRole | WithdrawRole]) -> Callable[[str, Detail], C
     return lambda path, detail: make(person=detail["person"], role=detail["role"], queue=detail["pattern"])
 
 
+def _redaction(path: str, detail: Detail) -> Command:
+    given = {"queue": detail["pattern"], "field": detail["field"]}
+    before = detail["before"]
+    return RemoveRedaction(**given) if before is None else SetRedaction(**given, form=before)
+
+
 _OPPOSITES: Final[Mapping[str, Callable[[str, Detail], Command | None]]] = {
     "update": _update,
     "status": _status,
     "note_cause": _note,
     "acknowledge_cause": _acknowledge,
+    "rules": _rules,
+    "breaker": _breaker,
+    "merge_causes": _merge,
+    "split_cause": _split,
+    "repair: pace": _pace,
     "purge": _letters(Restore),
     "restore": _letters(Purge),
     "access: grant": _granting(WithdrawRole),
     "access: withdraw": _granting(GrantRole),
     "access: four eyes": lambda path, detail: SetFourEyes(letters=detail["before"]),
+    "redaction: set": _redaction,
+    "redaction: remove": _redaction,
     "repair: plan": _repair(CancelRepair),
     "repair: apply": _repair(UndoRepair),
     "repair: pause": _repair(ResumeRepair),

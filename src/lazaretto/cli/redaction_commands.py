@@ -1,0 +1,69 @@
+"""`lazaretto redaction`: the fields of messages that people may not read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lazaretto.cli.call import ChangeOptions, YesOption, confirm
+from lazaretto.cli.command import Group
+from lazaretto.cli.listings import ListingOptions
+from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
+from lazaretto.model.redaction import Form, RedactionRule
+
+commands = Group()
+redaction = commands.group("redaction")
+
+FieldArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FIELD",
+        help="Field: body.card.number, body..password, user.name, error, body.",
+        show_default=False,
+    ),
+]
+QueueOption = Annotated[
+    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
+]
+
+
+@redaction.command("list")
+def list_rules(call: ListingOptions) -> None:
+    """List the fields that are redacted."""
+
+    def row(rule: RedactionRule) -> tuple[object, ...]:
+        return rule.queue, rule.field, rule.form.value
+
+    with call.broker() as broker:
+        call.print_all(broker.redaction(), ("queue", "field", "form"), row, "nothing is redacted")
+
+
+@redaction.command("set")
+def set_rule(
+    call: ChangeOptions,
+    field: FieldArgument,
+    queue: QueueOption = "*",
+    form: Annotated[
+        Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
+    ] = Form.MASK,
+) -> None:
+    """Redact a field for who may not read secrets.
+
+    It holds over HTTP, in the console, and for what a queue keeps of completed messages. Receivers and
+    handlers get messages as they were sent; the command line shows them so, too.
+    """
+    with call.broker() as broker:
+        found = call.run(broker, SetRedaction(field=field, queue=queue, form=form.value))
+    call.print(found, f"{field} is redacted on {queue}: {form.value}")
+
+
+@redaction.command("remove")
+def remove_rule(
+    call: ChangeOptions, field: FieldArgument, queue: QueueOption = "*", yes: YesOption = False
+) -> None:
+    """Redact a field no longer."""
+    with call.broker() as broker:
+        confirm(f"removing {field}", "removed", f"Redact {field} no longer?", yes)
+        found = call.run(broker, RemoveRedaction(field=field, queue=queue))
+    call.print(found, f"{field} is not redacted on {queue} any more")

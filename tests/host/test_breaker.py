@@ -123,7 +123,7 @@ class TestOperator:
         serve(broker, Handler("work", Dependent(down)))
         assert broker.queue("work").counts.dead_letter == 50
         (entry,) = [e for e in broker.audit() if e.action == "breaker"]
-        assert (entry.actor, entry.detail) == ("me", {"verb": "close"})
+        assert (entry.actor, entry.detail) == ("me", {"verb": "close", "before": "auto"})
 
     def test_held_open_nothing_is_handed_out(self, broker: Broker, down: Path) -> None:
         broker.set_breaker("work", "open")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from lazaretto.broker import Broker
-from lazaretto.editing import Editor
+from lazaretto.editing import Editor, as_edit
 from lazaretto.edits.edit import Edit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, check_numbers
 from lazaretto.host.handler_calls import SandboxSetup, pack
@@ -92,29 +92,33 @@ def dry_run(
     *,
     edit: Edit | str | None = None,
     sample: int | None = 200,
+    work: Work | None = None,
 ) -> DryRun:
     """Run a handler on dead letters in a sandbox, as an edit would leave them; change nothing.
 
-    `sample`: how many at most, as many of each cause as possible; None: all. Raises EntityNotFound,
-    HandlerError, SandboxSetupError.
+    `sample`: how many at most, as many of each cause as possible; None: all. `work` does it elsewhere. Raises
+    EntityNotFound, HandlerError, SandboxSetupError.
     """
     given = which if isinstance(which, DeadLetterFilter) else None
     given = given or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
     _check(sample)
-    return _try(broker, path, broker.dead_letters(path, given, messages=False), handler, edit, sample)
+    letters = broker.dead_letters(path, given, messages=False)
+    return _try(broker, path, letters, handler, edit, sample, work or try_letters)
 
 
-def try_repair(broker: Broker, name: str, handler: Handler, *, sample: int | None = 200) -> DryRun:
+def try_repair(
+    broker: Broker, name: str, handler: Handler, *, sample: int | None = 200, work: Work | None = None
+) -> DryRun:
     """Run a handler on what a repair has left to send, as its edit leaves it; change nothing.
 
-    `sample`: how many at most, as many of each cause as possible; None: all. Raises RepairNotFound,
-    HandlerError, SandboxSetupError.
+    `sample`: how many at most, as many of each cause as possible; None: all. `work` does it elsewhere. Raises
+    RepairNotFound, HandlerError, SandboxSetupError.
     """
     _check(sample)
     repair = broker.repair(name)
     status = repair.status()
     path = str(EntityPath(EntityPath.parse(status.queue).queue, Subqueue(status.subqueue)))
-    return _try(broker, path, repair.left(), handler, repair.edit(), sample)
+    return _try(broker, path, repair.left(), handler, repair.edit(), sample, work or try_letters)
 
 
 def _check(sample: object) -> None:
@@ -129,19 +133,15 @@ def _try(
     handler: Handler,
     edit: Edit | str | None,
     sample: int | None,
+    work: Work,
 ) -> DryRun:
     causes: dict[str | None, list[int]] = defaultdict(list)
     types: dict[str | None, str | None] = {}
     for letter in given:
         causes[letter.fingerprint].append(letter.sequence_number)
         types[letter.fingerprint] = letter.error_type
-    count = _Count()
-    with (
-        Editor(edit) if edit is not None else _Unedited() as editor,
-        Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=lambda output: None) as sandbox,
-    ):
-        for letters in _read(broker, path, choose(causes, sample)):
-            count.add(letters, editor, sandbox)
+    made = None if edit is None else as_edit(edit)
+    count = work(broker, path, choose(causes, sample), handler, made)
     return DryRun(
         queue=path,
         letters=sum(map(len, causes.values())),
@@ -155,6 +155,25 @@ def _try(
         sends=dict(count.sends),
         statements=count.statements,
     )
+
+
+def try_letters(
+    broker: Broker, path: str, numbers: Sequence[int], handler: Handler, edit: Edit | None
+) -> Tried:
+    """Try a handler on dead letters by their numbers, and return what came of it.
+
+    Raises HandlerError, SandboxSetupError, also without letters.
+    """
+    tried = Tried()
+    with (
+        Editor(edit) if edit is not None else _Unedited() as editor,
+        Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=lambda output: None) as sandbox,
+    ):
+        if isinstance(editor, Editor):
+            editor.check()
+        for letters in _read(broker, path, numbers):
+            tried.add(letters, editor, sandbox)
+    return tried
 
 
 def choose(causes: dict[str | None, list[int]], sample: int | None) -> list[int]:
@@ -185,7 +204,7 @@ def _read(broker: Broker, path: str, numbers: Sequence[int]) -> Iterator[list[De
         yield [letter for letter in found if letter.message is not None]
 
 
-class _Count:
+class Tried:
     """Counts what would happen."""
 
     def __init__(self) -> None:
@@ -232,10 +251,35 @@ class _Count:
             examples=(*known.examples, letter.sequence_number)[:_EXAMPLES],
         )
 
+    def merge(self, other: Tried) -> None:
+        """Add what was counted of later letters."""
+        self.tried += other.tried
+        self.succeeded += other.succeeded
+        self.again += other.again
+        self.refused |= other.refused
+        self.sends += other.sends
+        self.edited += other.edited
+        self.statements += other.statements
+        for print_, found in other.failures.items():
+            known = self.failures.get(print_)
+            self.failures[print_] = (
+                found
+                if known is None
+                else dataclasses.replace(
+                    known,
+                    count=known.count + found.count,
+                    examples=(*known.examples, *found.examples)[:_EXAMPLES],
+                )
+            )
+
     def cause(self, print_: str | None, error_type: str | None, letters: int) -> TriedCause:
         """Return what was counted of the letters of a cause."""
         tried, good, again = self.tried[print_], self.succeeded[print_], self.again[print_]
         return TriedCause(print_, error_type, letters, tried, good, again, tried - good - again)
+
+
+#: Tries a handler on letters of a queue, edited if wanted.
+Work = Callable[[Broker, str, Sequence[int], Handler, Edit | None], Tried]
 
 
 def as_edited(message: PeekedMessage, new: NewMessage | None) -> PeekedMessage:

@@ -12,16 +12,21 @@ if TYPE_CHECKING:
     from lazaretto.spark.java import find_java
     from lazaretto.spark.pipeline import process
     from lazaretto.spark.session import spark_session
+    from lazaretto.spark.tries import dry_run, try_repair
 
-__all__ = ["find_java", "process", "register", "settle", "spark_session", "triage"]
+__all__ = [
+    "dry_run", "find_java", "process", "register", "settle", "spark_session", "triage", "try_repair",
+]  # fmt: skip
 
 _HOMES = {
+    "dry_run": "tries",
     "find_java": "java",
     "process": "pipeline",
     "register": "datasource",
     "settle": "batches",
     "spark_session": "session",
     "triage": "causes",
+    "try_repair": "tries",
 }
 
 

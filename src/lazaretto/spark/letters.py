@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -156,11 +156,16 @@ class CheckLetters:
                 tally.add(view_of(decode_headers(headers), named, body or b"", self.decode))
 
 
-Task = CountLetters | CheckLetters
+class Task(Protocol):
+    """What is done with a part of the letters: those between two keys, or at some places."""
+
+    def run(self, first: int, last: int) -> bytes:
+        """Return what was found, encoded."""
+        ...
 
 
 def run_on(spark: Any, task: Task, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Run a task on each range of keys; return what each returned."""
+    """Run a task on each range; return what each returned."""
     carried = Carried((task, list(ranges)))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import lazaretto
 from browser.chromium import find_chromium
-from lazaretto import DeadLetterFilter, Message, PoisonPolicy, QueueOptions, aio
+from lazaretto import DeadLetterFilter, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, aio
+from lazaretto.claims import ClaimConsumer
+from lazaretto.commands import CreateToken, GrantRole
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 #: What must be shown, and must do nothing: it breaks out of elements and attributes, and turns text round.
@@ -23,6 +26,23 @@ EVIL = (
 )
 #: The same where a text ends at a quote, and for scripts that look at attributes.
 EVIL_ACTIVE = "<div hx-get='/evil' hx-trigger='load' data-hx-post='/evil'></div>\u2028\u0007"
+
+
+def _talk(broker: lazaretto.Broker) -> None:
+    """Begin dialogs of which a poison message holds one."""
+    for side in ("shop", "bank"):
+        broker.dialogs.create_service(side, f"{side}-messages", ["DEFAULT"], failures=1)
+    for poisoned in (True, False):
+        with broker.dialogs.transaction() as transaction:
+            talk = transaction.begin_dialog("shop", "bank")
+            transaction.send(talk, body=EVIL.encode())
+        if poisoned:
+            with (
+                contextlib.suppress(ValueError),
+                broker.dialogs.transaction("bank-messages") as transaction,
+            ):
+                transaction.receive(max_messages=1)
+                raise ValueError(EVIL)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +84,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with broker.receiver("ledger") as receiver:
             receiver.abandon(receiver.receive(1), error=ValueError(EVIL))
         broker.set_breaker("billing", "open", actor=EVIL)
+        _talk(broker)
+        broker.sender("sales").send(
+            [Message(b"{}", subject=EVIL, properties={"amount": n}) for n in range(5)]
+        )
+        broker.add_rule("sales", "all", Rule(EVIL[:50], SqlFilter("subject = 'x' OR amount > 2")))
+        broker.run(GrantRole(person="vera", role="viewer"), actor=EVIL)
+        broker.run(CreateToken(person="vera", label=EVIL[:100]), actor=EVIL)
+        broker.create_queue("loads")
+        broker.sender("loads").send([Message(b"{}")] * 3)
+        consumer = ClaimConsumer(broker._store, "loads", "loader")
+        consumer.attach()
+        consumer.take(0, max_rows=2)
         number = broker.triage("orders").causes[0].number
         broker.note_cause("orders", number, EVIL, actor=EVIL)
         edit = "SET body.amount = 1"
@@ -74,12 +106,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(store: Path) -> Iterator[str]:
     """Where the console of the store is."""
+    viewer = Identity("vera", (Grant(Role.VIEWER), Grant(Role.CLIENT)))
+    access = Access([("token-of-vera", viewer)], anonymous=Identity("ana", (Grant(Role.ADMIN),)))
+    with serving(store, access) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def serving(store: Path, access: Access) -> Iterator[str]:
+    """Serve the console of a store, and yield its address."""
     started, ports, ended = threading.Event(), list[int](), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        viewer = Identity("vera", (Grant(Role.VIEWER), Grant(Role.CLIENT)))
-        access = Access([("token-of-vera", viewer)], anonymous=Identity("ana", (Grant(Role.ADMIN),)))
         async with await aio.connect(store) as broker, open_web(broker, access, port=0) as server:
             ports.append(server.port)
             loops.append(asyncio.get_running_loop())

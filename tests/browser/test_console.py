@@ -7,7 +7,7 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 import lazaretto
 from browser.conftest import EVIL
@@ -20,6 +20,8 @@ Form = dict[str, str | float | bool]
 
 #: What finds faults of accessibility.
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
+
+_BACKGROUND = "getComputedStyle(document.documentElement).backgroundColor"
 
 #: An address of every screen.
 ADDRESSES = [
@@ -43,20 +45,41 @@ ADDRESSES = [
     "/workers",
     "/search?q=amount",
     "/keys",
+    "/messages/10?queue=orders",
+    "/messages/1?queue=ledger",
+    "/rules?topic=sales&subscription=all&filter=amount+%3E+1&properties=amount%3D3",
+    "/rules?topic=sales&subscription=all&filter=amount+%3E+%3E",
+    "/claims?queue=loads",
+    "/dialogs",
+    "/dialogs/DIALOG",
+    "/access",
 ]
+
+
+@pytest.fixture(scope="module")
+def addresses(store: Path) -> list[str]:
+    """An address of every screen, with a dialog of this store."""
+    with lazaretto.connect(store) as broker:
+        (held,) = broker.dialogs.conversations(held=True)
+    return [address.replace("DIALOG", held.dialog) for address in ADDRESSES]
 
 
 def test_every_screen_is_looked_at() -> None:
     looked = {address.partition("?")[0] for address in ADDRESSES}
-    patterns = {path.replace("{number:int}", "1").replace("{name}", "repair-1") for path in SCREENS}
+    filled = {"{number:int}": "1", "{name}": "repair-1", "{dialog}": "DIALOG", "/messages/1": "/messages/10"}
+    patterns = set(SCREENS)
+    for part, value in filled.items():
+        patterns = {path.replace(part, value) for path in patterns}
     assert patterns <= looked
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1024, 1600])
-def test_screens_fit_and_hostile_text_is_text(open_page: OpenPage, width: int, scheme: str) -> None:
+def test_screens_fit_and_hostile_text_is_text(
+    open_page: OpenPage, addresses: list[str], width: int, scheme: str
+) -> None:
     page = open_page(width, scheme)
-    for address in ADDRESSES:
+    for address in addresses:
         answer = page.goto(address)
         assert answer is not None
         assert answer.status == 200, address
@@ -74,15 +97,44 @@ def test_screens_fit_and_hostile_text_is_text(open_page: OpenPage, width: int, s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screens_are_accessible(open_page: OpenPage, scheme: str) -> None:
+def test_screens_are_accessible(open_page: OpenPage, addresses: list[str], scheme: str) -> None:
     page = open_page(1024, scheme)
     wrong = []
-    for address in ADDRESSES:
+    for address in addresses:
         page.goto(address)
         page.evaluate(AXE)
         found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
         wrong += [(address, one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "heading"),
+    [
+        ("/login", 200, "Log in"),
+        ("/login?code=wrong", 401, "Log in"),
+        ("/nothing/here", 404, "That did not work"),
+        ("/queue?queue=none", 404, "That did not work"),
+    ],
+)
+def test_pages_without_a_screen_look_like_the_others(
+    chromium: Browser, address: str, path: str, status: int, heading: str
+) -> None:
+    with chromium.new_context(
+        viewport={"width": 390, "height": 800}, color_scheme="dark", base_url=address
+    ) as context:
+        page = context.new_page()
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.status == status
+        expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+        drawn = page.evaluate(_BACKGROUND)
+        page.evaluate(AXE)
+        found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
+        assert found["violations"] == []
+        page.goto("/queues")
+        assert page.evaluate(_BACKGROUND) == drawn
 
 
 def test_who_may_not_act_is_told_so_and_refused(open_page: OpenPage, address: str) -> None:
@@ -246,3 +298,82 @@ def test_an_action_never_leads_to_another_site(open_page: OpenPage, address: str
     answer = page.request.post(f"{address}/do/note_cause", form=form, max_redirects=0)
     assert answer.status == 303
     assert answer.headers["location"].startswith("/?did=")
+
+
+def test_a_held_dialog_is_resumed(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/dialogs")
+    page.get_by_role("heading", name="Held by a poison message").wait_for()
+    page.locator("main a.open").first.click()
+    expect(page.locator("main")).to_contain_text("A verdict on message 1")
+    page.get_by_label("Verdict").select_option("move")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".done")).to_contain_text("resume")
+    with lazaretto.connect(store) as broker:
+        assert list(broker.dialogs.conversations(held=True)) == []
+
+
+def test_a_rule_is_tested_added_and_removed(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/topics")
+    page.get_by_role("link", name="Change or test rules").click()
+    page.get_by_label("Condition in SQL, if any").fill("amount >= 3")
+    page.get_by_label("Its properties, each as name=value in a line").fill("amount=7")
+    page.get_by_role("button", name="Test", exact=True).click()
+    expect(page.locator("#test")).to_contain_text("The condition matches 2 of 5 messages that wait")
+    expect(page.locator("#test table")).to_contain_text("amount is 7")
+    page.get_by_label("Name", exact=True).fill("large")
+    expect(page.get_by_label("Condition", exact=True)).to_have_value("amount >= 3")
+    page.get_by_role("button", name="Add the rule").click()
+    row = page.locator("tr", has_text="large").filter(has_text="Remove")
+    expect(row).to_contain_text("2 of 5")
+    row.locator("summary").click()
+    row.get_by_role("button", name="Remove large").click()
+    expect(page.locator("tr", has_text="large")).to_have_count(0)
+    page.goto("/rules?topic=sales&subscription=all&filter=amount+%3E+%3E")
+    expect(page.locator("#test .wrong")).to_be_visible()
+
+
+def test_a_claim_is_revoked(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/claims?queue=loads")
+    page.locator("summary", has_text="Revoke").click()
+    page.get_by_role("button", name="Revoke claim 1").click()
+    expect(page.locator("tbody .state")).to_have_text("revoked")
+    with lazaretto.connect(store) as broker:
+        assert broker.queue("loads").counts.active == 3
+
+
+def test_a_role_is_granted_and_a_token_is_shown_once(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/")
+    page.get_by_role("link", name="ana").click()
+    grant = page.locator("section", has_text="Grant a role")
+    grant.get_by_label("Person, or group:NAME").fill("rosa")
+    grant.get_by_label("Role").select_option("operator")
+    grant.get_by_role("button", name="Grant").click()
+    expect(page.locator("tr", has_text="rosa")).to_contain_text("operator")
+    token = page.locator("section", has_text="Make a token")
+    token.get_by_label("For", exact=True).fill("rosa")
+    token.get_by_role("button", name="Make it").click()
+    secret = page.locator("pre").inner_text()
+    page.get_by_role("link", name="Back").click()
+    assert secret not in page.content()
+    page.set_extra_http_headers({"Authorization": f"Bearer {secret}"})
+    page.goto("/access")
+    expect(page.locator(".who")).to_have_text("rosa")
+    # Who else may do what is not shown to an operator.
+    expect(page.get_by_role("heading", name="People and groups")).to_have_count(0)
+
+
+def test_causes_are_merged_and_split(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/failures/1?queue=orders")
+    page.get_by_text("Merge and split").click()
+    page.get_by_label("With").select_option(index=0)
+    page.get_by_role("button", name="Merge").click()
+    expect(page.locator(".done")).to_contain_text("merge")
+    page.get_by_text("Merge and split").click()
+    page.get_by_label("Those with the fingerprint").select_option(index=1)
+    page.get_by_role("button", name="Split").click()
+    expect(page.locator(".done")).to_contain_text("split")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import socket
@@ -12,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
+from lazaretto.claims import ClaimConsumer
 
 from .conftest import Served
 
@@ -312,6 +314,75 @@ def test_how_the_store_stands(broker: Broker, api: httpx.Client) -> None:
         receiver.complete(messages)
     assert api.get("/repairs").json() == []
     assert api.get("/repairs/none").json()["code"] == "repair_not_found"
+
+
+def test_dialogs(broker: Broker, api: httpx.Client) -> None:
+    for side in "front", "back":
+        broker.dialogs.create_service(side, side, ["DEFAULT"], failures=1)
+    for _ in range(2):
+        with broker.dialogs.transaction() as transaction:
+            transaction.send(transaction.begin_dialog("front", "back"), body=b"x")
+    with contextlib.suppress(KeyError), broker.dialogs.transaction("back") as transaction:
+        transaction.receive(max_messages=1)
+        raise KeyError("x")
+    first = api.get("/conversations", params={"limit": 3}).json()
+    second = api.get("/conversations", params={"after": first["next"]}).json()
+    found = [one["conversation"] for page in (first, second) for one in page["items"]]
+    assert found == [c.conversation for c in broker.dialogs.conversations()]
+    (held,) = api.get("/conversations", params={"held": True}).json()["items"]
+    assert held["held"]["reason"] == "MaxDeliveryCountExceeded"
+    ends = api.get(f"/dialogs/{held['dialog']}").json()
+    assert [end["service"] for end in ends] == ["front", "back"]
+    kinds = [entry["kind"] for entry in api.get(f"/dialogs/{held['dialog'][:12]}/timeline").json()]
+    assert kinds[:2] == ["begun", "sent"]
+    assert api.get(f"/dialogs/{'0' * 32}").json()["code"] == "conversation_not_found"
+    services = api.get("/definitions").json()["definitions"]["services"]
+    assert services["back"]["failures"] == 1
+    resumed = {"handle": held["conversation"], "verdict": "drop"}
+    assert api.post("/commands/resume_conversation", json=resumed).status_code in (200, 204)
+    assert api.get("/conversations", params={"held": True}).json()["items"] == []
+
+
+def test_claims(broker: Broker, api: httpx.Client) -> None:
+    broker.sender("q").send([Message(b"x")] * 3)
+    consumer = ClaimConsumer(broker._store, "q", "loader")
+    consumer.attach()
+    consumer.take(0, max_rows=2)
+    (claim,) = api.get("/claims", params={"queue": "q"}).json()
+    assert (claim["consumer"], claim["state"], claim["rows"]) == ("loader", "open", 2)
+    revoked = {"path": "q", "consumer": "loader", "number": 1}
+    api.post("/commands/revoke_claim", json=revoked).raise_for_status()
+    assert api.get("/claims", params={"queue": "q"}).json()[0]["state"] == "revoked"
+
+
+def test_rules_are_tested(broker: Broker, api: httpx.Client) -> None:
+    broker.create_topic("sales")
+    broker.create_subscription("sales", "large", rules=[Rule("large", SqlFilter("amount > 100"))])
+    where = {"topic": "sales", "subscription": "large"}
+    messages = [{"properties": {"amount": 7}}, {"body": {"a": 1}, "properties": {"amount": 700}}]
+    tested = api.post("/rules/test", params=where, json={"messages": messages}).json()
+    assert [(one["message"], one["rule"], one["matches"]) for one in tested] == [
+        (1, "large", False), (2, "large", True)
+    ]  # fmt: skip
+    assert tested[0]["why"] == "amount is 7"
+    given = {"filter": "body.a = 1", "messages": messages}
+    tested = api.post("/rules/test", params=where, json=given).json()
+    assert [one["matches"] for one in tested] == [False, True]
+    for wrong in ({"filter": "a > >", "messages": []}, {"messages": [{"body": 1, "amount": 2}]}):
+        answer = api.post("/rules/test", params=where, json=wrong)
+        assert 400 <= answer.status_code < 500, answer.text
+    assert broker.subscription("sales", "large").queue.counts.active == 0
+
+
+def test_a_repair_is_previewed(broker: Broker, api: httpx.Client) -> None:
+    broker.create_queue("p", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    broker.sender("p").send(Message(b'{"a": 1}'))
+    with broker.receiver("p") as receiver:
+        receiver.dead_letter(receiver.receive(), reason="R")
+    broker.plan_repair("p", [1], name="mended", edit="SET body.a = 2")
+    preview = api.get("/repairs/mended/preview").json()
+    assert (preview["letters"], preview["changed"]) == (1, 1)
+    assert "2" in str(preview["examples"])
 
 
 def test_health(served: Served) -> None:

@@ -28,7 +28,7 @@ def path_of(route: Route, entity: str) -> tuple[str, dict[str, Any]]:
     """Return a path and parameters of a route that are about an entity."""
     path = route.path
     for name in route.path_types:
-        value = {"path": entity, "number": "1", "name": "n"}[name]
+        value = {"path": entity, "number": "1", "name": "n", "dialog": "ab"}[name]
         path = path.replace(f"{{{name}:path}}", value).replace(f"{{{name}}}", value)
     fields = () if route.query is None else route.query.__struct_fields__
     given = {"queue": entity, "topic": entity, "subscription": "s", "session": "s"}

@@ -28,7 +28,7 @@ from lazaretto.aio.visits import Visits
 from lazaretto.engine.access import SESSION, TOKEN
 from lazaretto.web.access import Access, Identity, all_grants
 from lazaretto.web.origin import SAFE, check_host, check_origin
-from lazaretto.web.refusals import HttpError, NotAuthenticated
+from lazaretto.web.refusals import NotAuthenticated, StaleForm
 
 CSRF_HEADER: Final = "x-csrf-token"
 
@@ -45,7 +45,7 @@ class AccessDoor:
         """Return who makes a request. `csrf`: the field of a form; None: the header.
 
         Raises NotAuthenticated, and HttpError for a foreign host, another site's page, or a change by a
-        session without its token.
+        session without its token (StaleForm).
         """
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
@@ -57,9 +57,9 @@ class AccessDoor:
             if found.csrf is None:
                 check_origin(request.method, request.headers, from_browser=True)
             elif not hmac.compare_digest(found.csrf.encode(), (given or "").encode("utf-8", "replace")):
-                raise HttpError(
-                    "cross_site", "expected X-CSRF-Token of this session, got none or another one"
-                )
+                # What no browser says to be a page of ours may not be shown the token.
+                check_origin(request.method, request.headers, from_browser=True)
+                raise StaleForm(found.csrf)
         return found
 
     async def open_session(self, request: Request, secret: str) -> Response | None:

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Place
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
@@ -20,7 +22,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.console.site import console_places
+from lazaretto.web.console.site import console_places, page_of
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
@@ -28,6 +30,7 @@ from lazaretto.web.origin import check_host
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
+from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
 
@@ -36,7 +39,7 @@ _NOBODY = Identity("-", ())
 #: What the numbers of this process's requests begin with, and the numbers.
 _RUN, _numbers = secrets.token_hex(4), itertools.count(1)
 
-#: What every answer says to browsers.
+#: What every answer says to browsers, unless it says something of its own.
 _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -99,16 +102,34 @@ def web_app(
             HTTPException: _told_of_http,
             Exception: _told_of_fault,
         },
+        middleware=[Middleware(_Secured)],
     )
     app.state.ending = ending
     app.state.door = door
     return app
 
 
+class _Secured:
+    """Adds what browsers must know to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in _HEADERS if one[0] not in given)]
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+
 async def _answered(request: Request, route: Route, call: Call, door: AccessDoor) -> Response:
     began, number = time.perf_counter(), f"{_RUN}-{next(_numbers):x}"
     try:
         call.identity = await door.admit(request)
+        call.broker = seen_by(call.broker, call.identity)
         found = await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route)
     except LazarettoError as error:
@@ -116,7 +137,7 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
             # The error names entities that are there, for whoever may see them all.
             error = EntityNotFound()
         response = problem_of(error)
-    response.raw_headers += [*_HEADERS, (b"x-request-id", number.encode())]
+    response.raw_headers.append((b"x-request-id", number.encode()))
     if _log.isEnabledFor(logging.INFO):
         taken = round((time.perf_counter() - began) * 1000, 1)
         _log.info(
@@ -147,12 +168,30 @@ async def _told(request: Request, error: Exception) -> Response:
 async def _told_of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        told = problem_of(HttpError("method_not_allowed", f"expected another method than {request.method}"))
+        told = _as_page_or_problem(
+            request, HttpError("method_not_allowed", f"expected another method than {request.method}")
+        )
         told.headers.update(error.headers or {})
         return told
-    return problem_of(HttpError("route_not_found", "expected a path of this API, which /openapi.json lists"))
+    return _as_page_or_problem(
+        request, HttpError("route_not_found", "expected a path of this API, which /openapi.json lists")
+    )
 
 
 async def _told_of_fault(request: Request, error: Exception) -> Response:
     _log.error("a fault of the server", exc_info=error)
-    return problem_of(HttpError("internal_error", "the server met a fault; its log tells more"))
+    told = _as_page_or_problem(
+        request, HttpError("internal_error", "the server met a fault; its log tells more")
+    )
+    # This one is sent from outside of what adds them to every answer.
+    for name, value in _HEADERS:
+        told.headers.setdefault(name.decode(), value.decode())
+    return told
+
+
+def _as_page_or_problem(request: Request, error: HttpError) -> Response:
+    base = request.scope.get("root_path", "").rstrip("/")
+    for_people = "text/html" in request.headers.get("accept", "")
+    if for_people and not request.url.path.startswith(f"{base}{PREFIX}"):
+        return page_of(error, base)
+    return problem_of(error)

@@ -11,23 +11,13 @@ from starlette.routing import Route as Place
 
 from lazaretto.errors import LazarettoError
 from lazaretto.web.access_door import AccessDoor
+from lazaretto.web.console.render import PAGE_HEADERS, render
 from lazaretto.web.origin import check_host, check_origin
 from lazaretto.web.problems import problem_of
 from lazaretto.web.routes import content_of
 
 #: Bytes of a form with a token.
 _MOST: Final = 4096
-_POLICY: Final = "default-src 'none'; form-action 'self'; frame-ancestors 'none'"
-_PAGE: Final = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark"><title>Log in to Lazaretto</title>
-<h1>Log in</h1>
-<p>{why}
-<form method="post" action="login"><p><label>Token <input type="password" name="token" required
-autocomplete="off"></label> <button>Log in</button></form>
-<p>On the machine of the store, <code>lazaretto access link</code> prints a link that logs you in once.
-</html>
-"""
 _FIRST: Final = "Paste a token that you were given."
 _WRONG: Final = "This link or token is not known any more. A link works once, and for a minute."
 
@@ -39,7 +29,7 @@ def login_places(door: AccessDoor) -> list[Place]:
         code = request.query_params.get("code")
         if code is None:
             check_host(request.headers.get("host"), door.host_names)
-            return _page(_FIRST, 200)
+            return _page(request, _FIRST, 200)
         return await opened(request, code)
 
     async def take(request: Request) -> Response:
@@ -49,7 +39,7 @@ def login_places(door: AccessDoor) -> list[Place]:
 
     async def opened(request: Request, secret: str) -> Response:
         check_host(request.headers.get("host"), door.host_names)
-        return await door.open_session(request, secret) or _page(_WRONG, 401)
+        return await door.open_session(request, secret) or _page(request, _WRONG, 401)
 
     async def login(request: Request) -> Response:
         try:
@@ -68,16 +58,15 @@ def login_places(door: AccessDoor) -> list[Place]:
     return [Place("/login", login, methods=["GET", "POST"]), Place("/logout", logout, methods=["POST"])]
 
 
-def _page(why: str, status: int) -> Response:
-    return Response(_PAGE.format(why=why), status, media_type="text/html")
+def _page(request: Request, why: str, status: int) -> Response:
+    base = request.scope.get("root_path", "").rstrip("/")
+    content = render(
+        "login.html", base, visit=None, here="", title="Log in", done=None, why=why, wrong=status != 200
+    )
+    return Response(content, status, media_type="text/html")
 
 
 def _secured(response: Response) -> Response:
-    response.headers.update(
-        {
-            "Cache-Control": "no-store", "Content-Security-Policy": _POLICY,
-            "Cross-Origin-Opener-Policy": "same-origin", "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
-        }
-    )  # fmt: skip
+    # The address of a link has its code.
+    response.headers.update({**PAGE_HEADERS, "Referrer-Policy": "no-referrer"})
     return response

@@ -25,14 +25,16 @@ def check_origin(method: str, headers: Mapping[str, str], *, from_browser: bool 
 
     Programs send neither header; browsers send at least one with such requests: `from_browser` demands it.
     """
-    if method in SAFE:
+    if method in SAFE or is_own_page(headers, unless=not from_browser):
         return
+    raise HttpError("cross_site", "expected a request of this site's own page, got one of another site")
+
+
+def is_own_page(headers: Mapping[str, str], *, unless: bool = False) -> bool:
+    """Return whether a page of this site made a request, as its headers say; `unless` if they say nothing."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
-        same = site == "same-origin"
-    elif origin is not None:
-        same = origin.partition("://")[2].lower() == (headers.get("host") or "").lower()
-    else:
-        same = not from_browser
-    if not same:
-        raise HttpError("cross_site", "expected a request of this site's own page, got one of another site")
+        return site == "same-origin"
+    if origin is not None:
+        return origin.partition("://")[2].lower() == (headers.get("host") or "").lower()
+    return unless

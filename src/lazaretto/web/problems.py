@@ -36,6 +36,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "token_not_found": 404,
     "route_not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "not_allowed": 409,
     "entity_error": 409,
     "entity_exists": 409,

@@ -23,3 +23,14 @@ class HttpError(LazarettoError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.told = code
+
+
+class StaleForm(HttpError):
+    """A form of this site's own page without the token of the session, such as one of an ended session.
+
+    `csrf`: the token of the session, for the same form once more.
+    """
+
+    def __init__(self, csrf: str) -> None:
+        super().__init__("cross_site", "expected X-CSRF-Token of this session, got none or another one")
+        self.csrf = csrf

@@ -32,6 +32,9 @@ _ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 MOST_BYTES: Final = 512 * 1024 * 1024
 #: Bytes of a command.
 MOST_OF_A_COMMAND: Final = 1024 * 1024
+#: Bytes a second in which a body must come, and seconds that it may take beside.
+_SLOWEST: Final = 16 * 1024
+_PATIENCE: Final = 20.0
 
 
 class Query(msgspec.Struct, kw_only=True):
@@ -242,17 +245,25 @@ def _told(error: msgspec.ValidationError) -> str:
 
 
 async def content_of(request: Request, most: int) -> bytes:
-    """Return a request's body. Raises HttpError as soon as it is known to be over `most` bytes."""
+    """Return a request's body. Raises HttpError once it is over `most` bytes, or too slow."""
     too_large = HttpError("request_too_large", f"expected at most {most} bytes, got more")
     length = request.headers.get("content-length")
     if length is not None and (not length.isdigit() or int(length) > most):
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
+    began = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(_PATIENCE) as limit:
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+                limit.reschedule(began + _PATIENCE + size / _SLOWEST)
+    except TimeoutError:
+        raise HttpError(
+            "request_timeout", f"expected the body at {_SLOWEST} bytes a second or more"
+        ) from None
     return b"".join(parts)
 
 

@@ -5,6 +5,7 @@ from lazaretto.web.api import (
     causes,
     changes,
     dead_letters,
+    dialogs,
     entities,
     events,
     metrics,
@@ -14,4 +15,6 @@ from lazaretto.web.api import (
 )
 
 #: Routes are tried in this order, so what is asked for most comes first.
-MODULES = (messages, entities, dead_letters, causes, repairs, standing, events, changes, metrics, people)
+MODULES = (
+    messages, entities, dead_letters, causes, repairs, standing, dialogs, events, changes, metrics, people
+)  # fmt: skip

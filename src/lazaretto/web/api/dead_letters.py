@@ -19,6 +19,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, OfQueue, route
+from lazaretto.web.viewed import check_filter
 
 #: Lines that go out together.
 _LINES = 100
@@ -81,9 +82,11 @@ async def list_dead_letters(call: Call, query: PageQuery) -> DeadLetterPage:
 async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     """Stream all pending dead letters of a queue as JSON Lines, or without their messages as CSV."""
     as_csv = query.format == "csv"
-    letters = call.broker.dead_letters(query.queue, filter_of(query), messages=query.messages and not as_csv)
+    which = filter_of(query)
+    letters = call.broker.dead_letters(query.queue, which, messages=query.messages and not as_csv)
     # What is wrong with the request is said before the stream begins.
     await call.broker.queue(query.queue)
+    await check_filter(call.broker, query.queue, which)
     made = _csv(letters) if as_csv else _jsonl(letters)
     kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
     name = f"dead-letters.{query.format}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -10,10 +13,15 @@ from starlette.responses import Response
 
 from lazaretto import commands
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
-from lazaretto.errors import EntityExists
+from lazaretto.engine.messages.prepare import view_of
+from lazaretto.errors import EntityExists, InvalidMessage
+from lazaretto.filters.judge import judge_of
+from lazaretto.filters.rules import Rule, SqlFilter
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
+from lazaretto.records.messages import message_of
 from lazaretto.records.options import options_from
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
@@ -179,3 +187,49 @@ async def remove_rule(call: Call, name: str, query: OfSubscription) -> Subscript
     """Remove a rule from a subscription."""
     await call.change(commands.RemoveRule(topic=query.topic, subscription=query.subscription, rule=name))
     return await call.broker.subscription(query.topic, query.subscription)
+
+
+class RuleTest(msgspec.Struct, kw_only=True):
+    """What is tested. `filter`: a condition in SQL instead of the subscription's rules.
+
+    `messages`: as `POST /messages` takes them; a message without a body has an empty one.
+    """
+
+    filter: str | None = None
+    messages: Annotated[list[dict[str, msgspec.Raw]], Meta(max_length=1000)]
+
+
+class Judged(msgspec.Struct):
+    """What a rule says of a message. `matches`: null if it cannot say, and `why` is the error then."""
+
+    message: int
+    rule: str
+    matches: bool | None
+    why: str
+
+
+@route("POST", "/rules/test", Permission.SEE)
+async def try_rules(call: Call, query: OfSubscription, body: RuleTest) -> list[Judged]:
+    """Test which rules match messages, and say why; nothing is sent."""
+    rules = (await call.broker.subscription(query.topic, query.subscription)).rules
+    if body.filter is not None:
+        rules = (Rule("filter", SqlFilter(body.filter)),)
+    messages = [_message(number, given) for number, given in enumerate(body.messages, 1)]
+    return await asyncio.to_thread(_judged, rules, messages)
+
+
+def _judged(rules: Sequence[Rule], messages: list[Message]) -> list[Judged]:
+    judges = [judge_of(rule) for rule in rules]
+    found = []
+    for number, message in enumerate(messages, 1):
+        view = view_of(message)
+        found += [Judged(number, *dataclasses.astuple(judge(view))) for judge in judges]
+    return found
+
+
+def _message(number: int, given: dict[str, msgspec.Raw]) -> Message:
+    named = {"body": msgspec.Raw(b'""')} if not {"body", "body_base64"} & given.keys() else {}
+    try:
+        return message_of(msgspec.json.encode(named | given), Message(b""))
+    except ValueError as error:
+        raise InvalidMessage(f"message {number}: {error}") from None

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from lazaretto.errors import InvalidMessage
+from lazaretto.filters.records import iso, property_value
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
 from lazaretto.records.messages import message_of
-from lazaretto.records.plain import iso, property_value
 from lazaretto.web.routes import Call, OfQueue, route
 
 #: How long a receive may wait for its first message, in seconds.

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from lazaretto.engine.access import Person, Token
 from lazaretto.model.permissions import Permission
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.web.routes import Call, Query, route
 
 
@@ -41,3 +42,9 @@ class FourEyes(Struct):
 async def show_four_eyes(call: Call) -> FourEyes:
     """Show from how many letters on a repair needs a second person."""
     return FourEyes(await call.broker.four_eyes())
+
+
+@route("GET", "/redaction", Permission.SEE)
+async def list_redaction(call: Call) -> list[RedactionRule]:
+    """List the fields of messages that are redacted for whoever may not read them."""
+    return await call.broker.redaction()

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lazaretto.model.permissions import Permission
-from lazaretto.model.repairs import RepairedLetter, RepairStatus
+from lazaretto.model.repairs import RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.routes import Call, Query, route
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -25,6 +25,12 @@ class LettersQuery(Query):
     limit: Limit = 100
 
 
+class PreviewQuery(Query):
+    """`limit`: how many letters are looked at, spread over the set."""
+
+    limit: Limit = 1000
+
+
 @route("GET", "/repairs", Permission.SEE)
 async def list_repairs(call: Call, query: RepairsQuery) -> list[RepairStatus]:
     """List repairs, the newest first."""
@@ -35,6 +41,12 @@ async def list_repairs(call: Call, query: RepairsQuery) -> list[RepairStatus]:
 async def show_repair(call: Call, name: str) -> RepairStatus:
     """Show how a repair stands."""
     return await (await call.broker.repair(name)).status()
+
+
+@route("GET", "/repairs/{name}/preview", Permission.READ_BODIES)
+async def preview_repair(call: Call, name: str, query: PreviewQuery) -> RepairPreview:
+    """Tell what would become of a repair's letters if they were sent now, with the first differences."""
+    return await (await call.broker.repair(name)).preview(letters=query.limit)
 
 
 @route("GET", "/repairs/{name}/letters", Permission.SEE)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from lazaretto.claims import Claim
 from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.entities.overview import Status
 from lazaretto.engine.workers.list_workers import Worker
@@ -92,6 +93,12 @@ async def show_session(call: Call, query: SessionQuery) -> SessionDescription:
 async def list_held_sessions(call: Call, query: HeldQuery) -> list[HeldSession]:
     """List the sessions of a queue that a poison message holds."""
     return await call.broker.held_sessions(query.queue, limit=query.limit)
+
+
+@route("GET", "/claims", Permission.SEE)
+async def list_claims(call: Call, query: HeldQuery) -> list[Claim]:
+    """List the claims that pipelines took of a queue, the newest first."""
+    return await call.broker.claims(query.queue, limit=query.limit)
 
 
 @route("GET", "/breaker", Permission.SEE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,51 +12,70 @@ from lazaretto.commands import COMMANDS, Command, PlanRepair
 from lazaretto.errors import InvalidOption
 from lazaretto.web.allowed import require_for
 from lazaretto.web.console.render import address
-from lazaretto.web.console.visit import Visit
+from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.refusals import HttpError
 
+#: How deep a part of a field may be.
+_DEEPEST: Final = 3
 #: The fields of a form that are no parts of its command.
 _OWN = ("csrf", "key", "back", "version")
 
 
-async def act(visit: Visit) -> str:
-    """Run the command that a form makes, and return where to go. Raises what the command raises."""
+async def act(visit: Visit) -> Page:
+    """Run the command that a form makes, and return where to go, or what is shown only now.
+
+    Raises what the command raises.
+    """
     kind = COMMANDS.get(visit.request.path_params["command"])
     if kind is None:
         raise HttpError("route_not_found", "expected the name of a command")
     command = command_of(kind, visit.form, datetime.now(UTC))
     require_for(command, visit.require)
     key, version = _first(visit.form, "key"), _first(visit.form, "version")
+    if command.shown_once:
+        key = ""
     answer = await visit.broker.run(
         command, actor=visit.who.actor, idempotency_key=None if not key else f"{visit.who.name}:{key}",
         version=version or None,
     )  # fmt: skip
     back = _back(visit)
+    if command.shown_once:
+        values = {"command": command, "answer": answer, "back": back}
+        return Page("secret.html", "access", "Shown only now", values)
     if isinstance(command, PlanRepair):
         back = address(visit.base, f"/repairs/{answer['name']}")
     elif command.command_name in ("delete_queue", "delete_topic"):
         back = address(visit.base, "/queues")
     entries = await visit.broker.audit(actor=visit.who.name, limit=1)
-    if not entries:
-        return back
-    return f"{back}{'&' if '?' in back else '?'}did={entries[0].position}"
+    if entries:
+        back = f"{back}{'&' if '?' in back else '?'}did={entries[0].position}"
+    return Page("", "", "", {}, back)
 
 
 def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -> Command:
     """Return the command that the fields of a form make. Raises InvalidOption.
 
     A field's name may end with what its text is: `:json`; `:hours` from now on, which is none if it is
-    empty; `:text`, which is none if it is empty; `:list` of parts between commas.
+    empty; `:text`, which is none if it is empty; `:list` of parts between commas. A name with points is that
+    of a part of a field, which is left out if it is none.
     """
     given: dict[str, Any] = {}
     names = {field.name: field for field in msgspec.structs.fields(kind)}
     for field, values in form.items():
         if field in _OWN:
             continue
-        name, _, how = field.partition(":")
-        if name not in names or len(values) != 1:
+        place, _, how = field.partition(":")
+        name, *parts = place.split(".")
+        if name not in names or len(values) != 1 or len(parts) > _DEEPEST:
             raise InvalidOption(f"expected each field of {kind.command_name} once, got {field!r}")
-        given[name] = _value(name, how, values[0].replace("\r\n", "\n"), now)
+        value = _value(name, how, values[0].replace("\r\n", "\n"), now)
+        if not parts:
+            given[name] = value
+        elif value is not None:
+            whole = given.setdefault(name, {})
+            for part in parts[:-1]:
+                whole = whole.setdefault(part, {})
+            whole[parts[-1]] = value
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

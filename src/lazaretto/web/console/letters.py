@@ -9,7 +9,9 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.viewed import check_edit
 
 #: Moments of a message's life that a page shows, the last ones.
 _MOMENTS = 100
@@ -32,6 +34,22 @@ async def show(visit: Visit) -> Page:
     return Page("letter.html", "failures", f"Dead letter {number:,} of {queue}", values)
 
 
+async def show_message(visit: Visit) -> Page:
+    """Show any message: as it stands in its queue, and its life."""
+    queue, number = visit.queue(), visit.number()
+    visit.require(Permission.READ_BODIES, queue)
+    history = await visit.broker.message_history(queue, number)
+    if history.asked.state == "dead_lettered" and not history.asked.subqueue.startswith("$T"):
+        return Page("", "", "", {}, address(visit.base, f"/dead-letters/{number}", queue=queue))
+    moments, message = history.moments(), history.message
+    values = {
+        "queue": queue, "number": number, "history": history, "message": message,
+        "body": None if message is None else show_body(message.body),
+        "moments": moments[-_MOMENTS:], "hidden": max(0, len(moments) - _MOMENTS),
+    }  # fmt: skip
+    return Page("message.html", "queues", f"Message {number:,} of {queue}", values)
+
+
 async def edit(visit: Visit) -> Page:
     """Show what an edit would change of a dead letter, and plan a repair of it."""
     queue, number = visit.queue(), visit.number()
@@ -40,7 +58,9 @@ async def edit(visit: Visit) -> Page:
     text, lines, wrong = visit.text("edit"), list[str](), None
     if text is not None and letter.message is not None:
         try:
-            found = refuse_functions(text).apply(letter.message)
+            given = refuse_functions(text)
+            await check_edit(visit.broker, queue, text)
+            found = given.apply(letter.message)
             if isinstance(found, Refused):
                 wrong = f"the edit refuses it: {found.why}"
             elif isinstance(found, Changed):

@@ -14,8 +14,10 @@ import jinja2
 import msgspec
 from markupsafe import Markup, escape
 
-from lazaretto.records.plain import iso, plain
-from lazaretto.records.text import safe, safe_lines
+from lazaretto.filters.records import iso
+from lazaretto.filters.rules import describe_filter
+from lazaretto.model.shown_text import safe, safe_lines
+from lazaretto.records.plain import plain
 from lazaretto.web.console.charts import hours_chart
 
 _HERE: Final = Path(__file__).parent
@@ -25,6 +27,21 @@ ASSETS: Final = {
     "console.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
+}
+
+#: What every page says to browsers.
+PAGE_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 
 
@@ -88,6 +105,10 @@ def _lines(text: str) -> Markup:
     return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
 
 
+def _exactly(value: object) -> Markup:
+    return escape("" if value is None else value)
+
+
 def _finalize(value: Any) -> Any:
     return safe(value) if type(value) is str else "–" if value is None else value
 
@@ -104,7 +125,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters |= {
         "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "json": _json,
-        "iso": iso,
+        "exactly": _exactly, "iso": iso, "condition": describe_filter,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "chart": hours_chart, "age": shown_age}
     return made

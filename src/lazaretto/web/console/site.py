@@ -15,13 +15,27 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.console import activity, failures, letters, overview, queues, repairs, search, standing
+from lazaretto.web.console import (
+    access,
+    activity,
+    dialogs,
+    failures,
+    letters,
+    overview,
+    queues,
+    repairs,
+    rules,
+    search,
+    standing,
+)
 from lazaretto.web.console.actions import act
-from lazaretto.web.console.render import ASSETS, asset, render
+from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, render
 from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
-from lazaretto.web.refusals import HttpError, NotAuthenticated
+from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm
 from lazaretto.web.routes import content_of
+from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
 
@@ -30,20 +44,6 @@ Screen = Callable[[Visit], Awaitable[Page]]
 #: Bytes of a form.
 _MOST: Final = 512 * 1024
 _FOREVER: Final = "public, max-age=31536000, immutable"
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
 #: Every page by its path.
 SCREENS: Final[dict[str, Screen]] = {
     "/": overview.show,
@@ -56,6 +56,12 @@ SCREENS: Final[dict[str, Screen]] = {
     "/queues": queues.list_queues,
     "/queue": queues.show,
     "/queue/settings": queues.settings,
+    "/messages/{number:int}": letters.show_message,
+    "/rules": rules.show,
+    "/claims": standing.claims,
+    "/dialogs": dialogs.list_conversations,
+    "/dialogs/{dialog}": dialogs.show,
+    "/access": access.show,
     "/activity": activity.show,
     "/topics": standing.topics,
     "/workers": standing.workers,
@@ -74,7 +80,7 @@ def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
         return answer
 
     async def do(request: Request) -> Response:
-        return await _answered(request, _done, broker, door)
+        return await _answered(request, lambda visit: _shown(visit, act), broker, door)
 
     return [
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
@@ -88,19 +94,20 @@ async def _answered(
 ) -> Response:
     base = request.scope.get("root_path", "").rstrip("/")
     visit: Visit | None = None
+    form: dict[str, list[str]] = {}
     try:
-        form: dict[str, list[str]] = {}
         if request.method == "POST":
             form = _form_of(await content_of(request, _MOST))
         given = form.get("csrf")
         who = await door.admit(request, csrf=given[0] if given else None)
-        visit = Visit(broker, who, request, form, base)
+        visit = Visit(seen_by(broker, who), who, request, form, base)
         response = await work(visit)
-    except NotAuthenticated:
-        response = RedirectResponse(f"{base}/login", 303)
+    except (NotAuthenticated, StaleForm) as error:
+        own = form and is_own_page(request.headers)
+        response = _again(error, request, form, base) if own else RedirectResponse(f"{base}/login", 303)
     except LazarettoError as error:
         response = _refused(error, visit, base)
-    response.headers.update(_HEADERS)
+    response.headers.update(PAGE_HEADERS)
     return response
 
 
@@ -124,8 +131,11 @@ async def _shown(visit: Visit, screen: Screen) -> Response:
     return Response(content, media_type="text/html")
 
 
-async def _done(visit: Visit) -> Response:
-    return RedirectResponse(await act(visit), 303)
+def page_of(error: LazarettoError, base: str) -> Response:
+    """Return the page that tells of an error outside the console's own pages."""
+    response = _refused(error, None, base)
+    response.headers.update(PAGE_HEADERS)
+    return response
 
 
 def _refused(error: LazarettoError, visit: Visit | None, base: str) -> Response:
@@ -140,10 +150,23 @@ def _refused(error: LazarettoError, visit: Visit | None, base: str) -> Response:
     return Response(content, STATUSES.get(code, 500), media_type="text/html")
 
 
+def _again(
+    error: NotAuthenticated | StaleForm, request: Request, form: dict[str, list[str]], base: str
+) -> Response:
+    """Return a page that keeps what was typed, to be sent again: the session has ended meanwhile."""
+    csrf = error.csrf if isinstance(error, StaleForm) else ""
+    fields = [(name, value) for name, values in form.items() for value in values if name != "csrf"]
+    content = render(
+        "again.html", base, visit=None, here="", title="Send again", done=None, fields=fields, csrf=csrf,
+        command=request.path_params["command"],
+    )  # fmt: skip
+    return Response(content, 403 if csrf else 401, media_type="text/html")
+
+
 async def _static(request: Request) -> Response:
     for name, kind in ASSETS.items():
         shown, content = asset(name)
         if request.path_params["name"] == shown:
-            headers = {**_HEADERS, "Cache-Control": _FOREVER, "Content-Type": kind}
+            headers = {**PAGE_HEADERS, "Cache-Control": _FOREVER, "Content-Type": kind}
             return Response(content, headers=headers)
-    return Response(status_code=404, headers=_HEADERS)
+    return Response(status_code=404, headers=PAGE_HEADERS)

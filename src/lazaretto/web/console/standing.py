@@ -1,9 +1,11 @@
-"""Topics, workers, and the keys of the console."""
+"""Topics, workers, claims, and the keys of the console."""
 
 from __future__ import annotations
 
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.visit import Page, Visit
+
+_CLAIMS = 100
 
 
 async def topics(visit: Visit) -> Page:
@@ -19,6 +21,14 @@ async def workers(visit: Visit) -> Page:
     """Show the processes that take messages, and what they hold."""
     visit.require(Permission.SEE, None)
     return Page("workers.html", "workers", "Workers", {"workers": await visit.broker.workers()})
+
+
+async def claims(visit: Visit) -> Page:
+    """Show the claims that pipelines took of a queue."""
+    queue = visit.queue()
+    visit.require(Permission.SEE, queue)
+    found = await visit.broker.claims(queue, limit=_CLAIMS)
+    return Page("claims.html", "queues", f"Claims of {queue}", {"claims": found, "queue": queue})
 
 
 async def keys(visit: Visit) -> Page:

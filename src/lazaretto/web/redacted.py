@@ -1,0 +1,248 @@
+"""What the broker tells, without what somebody may not read. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lazaretto.dialogs.description import ConversationDescription
+from lazaretto.edits.edit import EditKind
+from lazaretto.edits.named_fields import edit_names, filter_names
+from lazaretto.edits.redact import MASK, Found, Redaction
+from lazaretto.engine.entities.overview import QueueGlance, Status
+from lazaretto.engine.entities.topics import SubscriptionDescription
+from lazaretto.engine.log import AuditEntry, Event
+from lazaretto.engine.outcome.causes import Cause
+from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPreview
+from lazaretto.model.descriptions import (
+    BreakerDescription,
+    Culprit,
+    HeldSession,
+    QueueDescription,
+    SessionDescription,
+)
+from lazaretto.model.message_history import MessageHistory
+from lazaretto.model.messages import DeadLetter, PeekedMessage
+from lazaretto.model.repairs import RepairStatus
+from lazaretto.model.trouble import Trouble
+
+#: The rules for somebody, by the path of an entity: none where redacted fields may be read.
+RulesOf = Callable[[str], Redaction]
+
+#: The troubles whose text has that of an error.
+_WITH_ERRORS: Final = ("breaker_open", "halted", "dead_letters_halted")
+#: The fields of details that tell of an error.
+_TEXTS: Final = ("error", "why", "text", "description")
+#: Bytes of a preview.
+_PREVIEW: Final = 200
+
+_replace = dataclasses.replace
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def shown_letter(letter: DeadLetter, redaction: Redaction) -> DeadLetter:
+    """Return a dead letter for somebody."""
+    if not redaction:
+        return letter
+    found, message = _message_of(letter.message, redaction)
+    return _replace(
+        letter,
+        message=message,
+        reason=redaction.reason(letter.reason, found),
+        description=redaction.text(letter.description, found),
+        error_message=redaction.text(letter.error_message, found),
+        attempts=redaction.attempts(letter.attempts, found),
+    )
+
+
+def _message_of(
+    message: PeekedMessage | None, redaction: Redaction
+) -> tuple[Found | None, PeekedMessage | None]:
+    """Return a message for somebody, and what was taken out; None: it is not at hand."""
+    if message is None:
+        return None, None
+    found = Found()
+    left = redaction.message(message, found)
+    # What was in it before it was edited may be in texts about that.
+    found.all = found.all or message.edit_of is not None
+    return found, left
+
+
+def found_in(letter: DeadLetter, redaction: Redaction) -> Found | None:
+    """Return what is taken out of the message of a letter; None: it is not at hand."""
+    return _message_of(letter.message, redaction)[0]
+
+
+def shown_history(history: MessageHistory, rules_of: RulesOf) -> MessageHistory:
+    """Return what is known of a message, for somebody: each generation by the rules of its queue."""
+    generations = []
+    for one in history.generations:
+        redaction = rules_of(one.queue)
+        found, _ = _message_of(history.message, redaction)
+        generations.append(
+            _replace(
+                one,
+                reason=redaction.reason(one.reason, found),
+                description=redaction.text(one.description, found),
+                error_message=redaction.text(one.error_message, found),
+                attempts=redaction.attempts(one.attempts, found),
+            )
+        )
+    _, message = _message_of(history.message, rules_of(history.queue))
+    return _replace(history, generations=tuple(generations), message=message)
+
+
+def shown_preview(
+    preview: DeadLetterPreview, letter: DeadLetter | None, redaction: Redaction
+) -> DeadLetterPreview:
+    """Return a preview for somebody. `letter`: that of the preview with its message, if it still waits."""
+    left = None if letter is None else shown_letter(letter, redaction)
+    body = b"" if left is None or left.message is None else left.message.body
+    return _replace(
+        preview,
+        reason=redaction.reason(preview.reason, None) if left is None else left.reason,
+        description=redaction.text(preview.description, None) if left is None else left.description,
+        error_message=redaction.text(preview.error_message, None) if left is None else left.error_message,
+        size=len(body),
+        preview=body[:_PREVIEW],
+    )
+
+
+def matches_text(letter: DeadLetter, text: str) -> bool:
+    """Return whether a letter that somebody may see has a text where letters are searched for it."""
+    body = "" if letter.message is None else letter.message.body.decode("utf-8", "replace")
+    return any(text in (part or "") for part in (body, letter.description, letter.error_message))
+
+
+def shown_cause(cause: Cause, found: Found | None, redaction: Redaction, *, bodies: bool) -> Cause:
+    """Return a cause for somebody.
+
+    `found`: what is redacted of its example. The texts of fingerprints can name what other letters hold.
+    `bodies`: whether bodies may be read, of which differences tell.
+    """
+    only = found if len(cause.fingerprints) < 2 else None
+    prints = (
+        _replace(one, shape=redaction.text(one.shape, only), reason=redaction.reason(one.reason, only))
+        for one in cause.fingerprints
+    )
+    return _replace(
+        cause,
+        reason=redaction.reason(cause.reason, found),
+        template=redaction.text(cause.template, found),
+        fingerprints=tuple(prints),
+        difference=cause.difference if bodies else None,
+    )
+
+
+# -- repairs, filters and edits --------------------------------------------------------------------
+
+
+def shown_filter(parts: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """Return the parts of a dead letter filter for somebody: what was searched for may be a secret."""
+    found = dict(parts)
+    for name in ("text", "reason"):
+        if redaction.takes_values and found.get(name) is not None:
+            found[name] = redaction.reason(found[name], None) if name == "reason" else MASK
+    if found.get("where") is not None and filter_names(redaction, str(found["where"])):
+        found["where"] = MASK
+    return found
+
+
+def shown_edit(edit: str | None, redaction: Redaction) -> str | None:
+    """Return an edit for somebody, or its line in a log, of which what is cut off is not known."""
+    if edit is None or not redaction.takes_values:
+        return edit
+    kind, _, text = edit.partition(": ")
+    given = text if kind in {one.value for one in EditKind} else edit
+    return MASK if given.endswith("…") or edit_names(redaction, given) else edit
+
+
+def shown_repair(repair: RepairStatus, redaction: Redaction) -> RepairStatus:
+    """Return a repair for somebody."""
+    return _replace(
+        repair, which=shown_filter(repair.which, redaction), edit=shown_edit(repair.edit, redaction),
+        why=shown_obstacle(repair.why, redaction),
+    )  # fmt: skip
+
+
+def shown_obstacle(why: str | None, redaction: Redaction) -> str | None:
+    """Return why a repair stands still, for somebody: without the error that opened a breaker."""
+    head, opened, error = (why or "").partition(" is open: ")
+    return f"{head}{opened}{redaction.text(error, None)}" if opened else why
+
+
+def shown_detail(detail: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """Return the detail of an event, of an action, or of an answer, for somebody."""
+    if not redaction:
+        return dict(detail)
+    found: dict[str, Any] = {}
+    for name, value in detail.items():
+        if name in _TEXTS and isinstance(value, str):
+            found[name] = redaction.text(value, None)
+        elif name == "reason" and isinstance(value, str):
+            found[name] = redaction.reason(value, None)
+        elif name in ("filter", "which") and isinstance(value, dict):
+            found[name] = shown_filter(value, redaction)
+        elif name == "edit" and isinstance(value, str):
+            found[name] = shown_edit(value, redaction)
+        else:
+            found[name] = _shown_part(value, redaction)
+    return found
+
+
+def _shown_part(value: Any, redaction: Redaction) -> Any:
+    if isinstance(value, dict):
+        return shown_detail(value, redaction)
+    return [_shown_part(one, redaction) for one in value] if isinstance(value, list) else value
+
+
+# -- how things stand ------------------------------------------------------------------------------
+
+
+def shown(value: Any, rules_of: RulesOf, path: str = "") -> Any:
+    """Return what tells how something stands, for somebody. `path`: the entity, where it does not say."""
+    match value:
+        case list() | tuple() if not hasattr(value, "_asdict"):
+            return type(value)(shown(one, rules_of, path) for one in value)
+        case SubscriptionDescription():
+            return _replace(value, queue=shown(value.queue, rules_of))
+        case QueueDescription():
+            return _replace(
+                value,
+                halted_by=shown(value.halted_by, rules_of, value.path),
+                dead_letter_halted_by=shown(value.dead_letter_halted_by, rules_of, value.path),
+            )
+        case Culprit() | HeldSession() | BreakerDescription():
+            told = {"error": rules_of(path).text(value.error, None)}
+            if not isinstance(value, BreakerDescription):
+                told["reason"] = rules_of(path).reason(value.reason, None)
+            return _replace(value, **told)
+        case SessionDescription():
+            return _replace(value, held=shown(value.held, rules_of, value.queue))
+        case Status():
+            return _replace(value, queues=shown(value.queues, rules_of))
+        case QueueGlance():
+            return _replace(value, troubles=shown(value.troubles, rules_of, value.path))
+        case Trouble() if value.kind in _WITH_ERRORS and rules_of(path).text("…", None) != "…":
+            return _replace(value, text=f"{path} is {value.kind.replace('_', ' ')}; {value.command}")
+        case ConversationDescription():
+            return _shown_conversation(value, rules_of)
+        case Event():
+            return msgspec.structs.replace(value, detail=shown_detail(value.detail, rules_of(value.queue)))
+        case AuditEntry() if value.queue:
+            return msgspec.structs.replace(value, detail=shown_detail(value.detail, rules_of(value.queue)))
+        case RepairStatus():
+            return shown_repair(value, rules_of(value.queue))
+    return value
+
+
+def _shown_conversation(one: ConversationDescription, rules_of: RulesOf) -> ConversationDescription:
+    redaction = rules_of(one.queue)
+    error = None if one.error is None else (one.error[0], redaction.text(one.error[1], None) or "")
+    waits = one.waits if one.held is None else redaction.text(one.waits, None) or ""
+    return _replace(one, error=error, waits=waits, held=shown(one.held, rules_of, one.queue))

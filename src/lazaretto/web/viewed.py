@@ -1,0 +1,417 @@
+"""The broker as somebody sees it: redacted fields are gone before a route or a page has anything of them.
+
+What a route asks of the broker must be listed here: either it tells nothing of messages, or it is redacted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.aio.visits import Visits
+from lazaretto.commands import Command, PlanRepair
+from lazaretto.edits.difference import differences
+from lazaretto.edits.edit import Changed, Edit, EditKind
+from lazaretto.edits.named_fields import edit_names, filter_names
+from lazaretto.edits.redact import MASK, Found, Redaction
+from lazaretto.engine.outcome.causes import Cause, Triage
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, meets
+from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
+from lazaretto.errors import LazarettoError
+from lazaretto.filters.rules import sql
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.message_history import MessageHistory
+from lazaretto.model.messages import DeadLetter, PeekedMessage
+from lazaretto.model.permissions import Permission
+from lazaretto.model.redaction import OWN_REASONS, RedactionRule, rules_for
+from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.web.access import Identity
+from lazaretto.web.redacted import (
+    found_in,
+    matches_text,
+    shown,
+    shown_cause,
+    shown_detail,
+    shown_history,
+    shown_letter,
+    shown_obstacle,
+    shown_preview,
+)
+from lazaretto.web.refusals import NotPermitted
+
+#: What tells nothing of what messages hold, or hands them to programs that receive.
+PLAIN: Final = frozenset({
+    "browser_sessions", "claims", "four_eyes", "last_event", "people", "rates", "receiver", "redaction",
+    "sender", "sessions", "tokens", "topic", "topics", "workers",
+})  # fmt: skip
+#: What tells how things stand, with the texts of errors.
+STANDING: Final = frozenset({
+    "audit", "breaker", "events", "held_sessions", "queue", "queues", "repairs", "session", "status",
+    "subscription", "subscriptions",
+})  # fmt: skip
+#: Why a condition is refused.
+_HIDDEN_WHERE: Final = "expected a condition without redacted fields: it could tell what they are"
+#: Seconds for which rules are not read again within one answer, such as a stream of events.
+_FRESH: Final = 0.5
+#: Letters that are read at once with their messages.
+_LETTERS: Final = 100
+#: Lines of a difference.
+_LINES: Final = 20
+
+
+def seen_by(broker: AsyncBroker, who: Identity) -> AsyncBroker:
+    """Return a broker as somebody sees it."""
+    if who.may(Permission.READ_SECRETS, None):
+        return broker
+    return cast("AsyncBroker", ViewedBroker(broker, who))
+
+
+async def check_filter(broker: AsyncBroker, path: str, which: DeadLetterFilter) -> None:
+    """Raise NotPermitted if a filter names what somebody may not read."""
+    if isinstance(broker, ViewedBroker):
+        await broker.check_filter(path, which)
+
+
+async def check_edit(broker: AsyncBroker, path: str, edit: str) -> None:
+    """Raise NotPermitted if an edit names what somebody may not read."""
+    if isinstance(broker, ViewedBroker):
+        await broker.check_edit(path, edit)
+
+
+class _Rules:
+    """The rules for somebody, read when they are needed, and again where an answer takes long."""
+
+    def __init__(self, broker: AsyncBroker, who: Identity) -> None:
+        self._visits, self._who = Visits(broker), who
+        self._rules: tuple[tuple[RedactionRule, ...], bytes] | None = None
+        self._read = 0.0
+        self._known: dict[str, Redaction] = {}
+
+    async def load(self) -> bool:
+        """Read the rules; return whether there are any."""
+        now = time.monotonic()
+        if self._rules is None or now - self._read >= _FRESH:
+            found = await self._visits.redaction()
+            if found != self._rules:
+                self._known = {}
+            self._rules, self._read = found, now
+        return bool(self._rules[0])
+
+    def of(self, path: str) -> Redaction:
+        """Return those for an entity, once they are read."""
+        assert self._rules is not None
+        known = self._known.get(path)
+        if known is None:
+            rules, key = self._rules
+            some = () if self._who.may(Permission.READ_SECRETS, path) else rules_for(rules, path)
+            known = self._known[path] = Redaction(some, key)
+        return known
+
+    async def at(self, path: str) -> Redaction:
+        """Read the rules, and return those for an entity."""
+        return self.of(path) if await self.load() else Redaction()
+
+
+class ViewedBroker:
+    """A broker as somebody sees it."""
+
+    def __init__(self, broker: AsyncBroker, who: Identity) -> None:
+        self._broker, self._who = broker, who
+        self._rules = _Rules(broker, who)
+        self.dialogs = ViewedDialogs(broker, self._rules)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PLAIN:
+            return getattr(self._broker, name)
+        if name not in STANDING:
+            raise AttributeError(f"lazaretto.web.viewed does not say what {name} may tell of messages")
+
+        async def tell(*arguments: Any, **named: Any) -> Any:
+            found = await getattr(self._broker, name)(*arguments, **named)
+            path = arguments[0] if arguments and isinstance(arguments[0], str) else ""
+            return shown(found, self._rules.of, path) if await self._rules.load() else found
+
+        return tell
+
+    async def run(self, command: Command, **how: Any) -> Any:
+        """Run a command. Raises NotPermitted if it could tell its actor, or lose, what that may not read."""
+        path = getattr(command, "path", None)
+        redaction = Redaction() if path is None else await self._rules.at(path)
+        if redaction:
+            if isinstance(command, PlanRepair):
+                _check_filter(command.filter, redaction)
+                if command.edit is not None:
+                    _check_edit(command.edit, redaction)
+            for _, to in command.needs():
+                if to is not None and not set(redaction.targets) <= set(self._rules.of(to).targets):
+                    raise NotPermitted(
+                        f"expected a place with all rules for redacted fields that {path} has, got {to}: "
+                        "they could be read there"
+                    )
+        answer = await self._broker.run(command, **how)
+        return shown_detail(answer, redaction) if redaction and isinstance(answer, dict) else answer
+
+    async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
+        """Raise NotPermitted if a condition names what may not be read."""
+        redaction = await self._rules.at(path)
+        if which.where is not None and filter_names(redaction, which.where):
+            raise NotPermitted(_HIDDEN_WHERE)
+
+    async def check_edit(self, path: str, edit: str) -> None:
+        """Raise NotPermitted if an edit names what may not be read."""
+        _check_edit(edit, await self._rules.at(path))
+
+    # -- messages -------------------------------------------------------------------------------
+
+    async def peek(self, path: str, *arguments: Any, **named: Any) -> list[PeekedMessage]:
+        redaction = await self._rules.at(path)
+        found = await self._broker.peek(path, *arguments, **named)
+        return [redaction.message(one) for one in found] if redaction else found
+
+    async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
+        found = await self._broker.message_history(path, sequence_number)
+        return shown_history(found, self._rules.of) if await self._rules.load() else found
+
+    async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
+        redaction = await self._rules.at(path)
+        return shown_letter(await self._broker.dead_letter(path, sequence_number), redaction)
+
+    async def dead_letters(
+        self, path: str, which: DeadLetterFilter | None = None, *, messages: bool = True, **how: Any
+    ) -> AsyncIterator[DeadLetter]:
+        redaction = await self._rules.at(path)
+        given = which or DeadLetterFilter()
+        await self.check_filter(path, given)
+        if not redaction:
+            async for letter in self._broker.dead_letters(path, which, messages=messages, **how):
+                yield shown_letter(letter, await self._rules.at(path))
+            return
+        async for letter in self._broker.dead_letters(path, _without_search(given), **how):
+            redaction = await self._rules.at(path)
+            seen = await asyncio.to_thread(shown_letter, letter, redaction)
+            if _is_meant(seen, given):
+                yield seen if messages else dataclasses.replace(seen, message=None)
+
+    async def dead_letter_page(
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        budget: float = 0.25,
+        **how: Any,
+    ) -> DeadLetterPage:
+        redaction = await self._rules.at(path)
+        if not redaction:
+            return await self._broker.dead_letter_page(path, which, budget=budget, **how)
+        given = which or DeadLetterFilter()
+        await self.check_filter(path, given)
+        rest, end = _without_search(given), time.monotonic() + budget
+        first: DeadLetterPage | None = None
+        while True:
+            page = await self._broker.dead_letter_page(path, rest, budget=budget, **how)
+            first = first or page
+            letters = await self._seen(path, page, given, redaction)
+            # What is searched is what may be seen, so the page can be short: then another one follows.
+            if letters or page.next is None or time.monotonic() >= end:
+                return dataclasses.replace(page, letters=tuple(letters), previous=first.previous)
+            how["cursor"] = page.next
+
+    async def _seen(
+        self, path: str, page: DeadLetterPage, which: DeadLetterFilter, redaction: Redaction
+    ) -> list[DeadLetterPreview]:
+        found: list[DeadLetterPreview] = []
+        for start in range(0, len(page.letters), _LETTERS):
+            some = page.letters[start : start + _LETTERS]
+            letters = await self._letters(path, [one.sequence_number for one in some])
+            found += await asyncio.to_thread(_chosen, some, letters, which, redaction)
+        return found
+
+    async def _letters(self, path: str, numbers: Iterable[int]) -> dict[int, DeadLetter]:
+        """Return dead letters with their messages, as they are, by their numbers."""
+        which = DeadLetterFilter(sequence_numbers=tuple(numbers))
+        return {one.sequence_number: one async for one in self._broker.dead_letters(path, which)}
+
+    # -- causes ---------------------------------------------------------------------------------
+
+    async def triage(self, path: str, **how: Any) -> Triage:
+        found = await self._broker.triage(path, **how)
+        return dataclasses.replace(found, causes=tuple(await self._causes(path, found.causes)))
+
+    async def cause(self, path: str, number: int, **how: Any) -> Cause:
+        (found,) = await self._causes(path, [await self._broker.cause(path, number, **how)])
+        return found
+
+    async def _causes(self, path: str, causes: Iterable[Cause]) -> list[Cause]:
+        redaction, given = await self._rules.at(path), list(causes)
+        bodies = self._who.may(Permission.READ_BODIES, path)
+        examples: dict[int, DeadLetter] = {}
+        if redaction and redaction.takes_values and not redaction.hides_errors:
+            numbers = [one.example for one in given if one.example is not None]
+            for start in range(0, len(numbers), _LETTERS):
+                examples |= await self._letters(path, numbers[start : start + _LETTERS])
+        seen = []
+        for one in given:
+            letter = None if one.example is None else examples.get(one.example)
+            found: Found | None = None if letter is None else found_in(letter, redaction)
+            seen.append(shown_cause(one, found, redaction, bodies=bodies))
+        return seen
+
+    async def explain(self, path: str, which: DeadLetterFilter | None = None) -> None:
+        """Look for what the letters of causes share; `cause` tells it."""
+        await self._broker.explain(path, which)
+
+    # -- repairs --------------------------------------------------------------------------------
+
+    async def repair(self, name: str) -> ViewedRepair:
+        return ViewedRepair(await self._broker.repair(name), self, self._rules)
+
+
+class ViewedRepair:
+    """A repair as somebody sees it."""
+
+    def __init__(self, repair: Any, broker: ViewedBroker, rules: _Rules) -> None:
+        self._repair, self._broker, self._rules = repair, broker, rules
+
+    async def status(self) -> RepairStatus:
+        found: RepairStatus = await self._repair.status()
+        return cast("RepairStatus", shown(found, self._rules.of)) if await self._rules.load() else found
+
+    async def preview(self, *, letters: int | None = 1000) -> RepairPreview:
+        """Return what would become of its letters. Differences are those of the letters that may be seen."""
+        found: RepairPreview = await self._repair.preview(letters=letters)
+        edit, path, redaction = await self._edit()
+        if not redaction:
+            return found
+        examples = []
+        for one in found.examples if edit is not None else ():
+            lines = await self._lines(path, one.sequence_number, edit, redaction)
+            examples.append(EditedLetter(one.sequence_number, lines))
+        skipped = found.skipped
+        if self._tells(edit, redaction):
+            skipped = {MASK: sum(found.skipped.values())} if found.skipped else {}
+        stops = shown_obstacle(found.stops, redaction)
+        return dataclasses.replace(found, examples=tuple(examples), skipped=skipped, stops=stops)
+
+    async def letters(self, *, skipped: bool = False) -> AsyncIterator[RepairedLetter]:
+        edit, _, redaction = await self._edit()
+        hides = bool(redaction) and self._tells(edit, redaction)
+        async for one in self._repair.letters(skipped=skipped):
+            yield dataclasses.replace(one, why=MASK) if hides and one.why is not None else one
+
+    async def _edit(self) -> tuple[Edit | None, str, Redaction]:
+        status: RepairStatus = await self._repair.status()
+        redaction = await self._rules.at(status.queue)
+        edit: Edit | None = await self._repair.edit() if redaction else None
+        return edit, str(EntityPath(status.queue, Subqueue(status.subqueue))), redaction
+
+    @staticmethod
+    def _tells(edit: Edit | None, redaction: Redaction) -> bool:
+        """Return whether the reasons of an edit's refusals can tell what may not be read."""
+        return edit is not None and edit_names(redaction, edit.text)
+
+    async def _lines(
+        self, path: str, number: int, edit: Edit | None, redaction: Redaction
+    ) -> tuple[str, ...]:
+        if edit is None or edit.kind is EditKind.FUNCTION:
+            return ()
+        try:
+            letter = await self._broker.dead_letter(path, number)
+            changed = None if letter.message is None else edit.apply(letter.message)
+        except LazarettoError:
+            # It was resolved a moment ago.
+            return ()
+        if letter.message is None or not isinstance(changed, Changed):
+            return ()
+        return tuple(differences(letter.message, redaction.made(changed.message), _LINES))
+
+
+class ViewedDialogs:
+    """Dialogs as somebody sees them."""
+
+    def __init__(self, broker: AsyncBroker, rules: _Rules) -> None:
+        self._dialogs, self._rules = broker.dialogs, rules
+        self.definitions = self._dialogs.definitions
+
+    async def conversations(self, **which: Any) -> AsyncIterator[Any]:
+        ruled = await self._rules.load()
+        async for one in self._dialogs.conversations(**which):
+            yield shown(one, self._rules.of) if ruled else one
+
+    async def conversation(self, handle: str) -> Any:
+        found = await self._dialogs.conversation(handle)
+        return shown(found, self._rules.of) if await self._rules.load() else found
+
+    async def dialog(self, dialog: str) -> Any:
+        found = await self._dialogs.dialog(dialog)
+        return shown(found, self._rules.of) if await self._rules.load() else found
+
+    async def timeline(self, dialog: str) -> Any:
+        """Return what happened in a dialog, without texts if either end has rules that hide some."""
+        found = await self._dialogs.timeline(dialog)
+        if not await self._rules.load():
+            return found
+        for end in await self._dialogs.dialog(dialog):
+            redaction = self._rules.of(end.queue)
+            found = [dataclasses.replace(one, text=redaction.text(one.text, None)) for one in found]
+        return found
+
+
+def _chosen(
+    previews: Sequence[DeadLetterPreview],
+    letters: Mapping[int, DeadLetter],
+    which: DeadLetterFilter,
+    redaction: Redaction,
+) -> list[DeadLetterPreview]:
+    """Return those previews that a search means, as they may be seen."""
+    searched, found = (which.text, which.where, which.reason) != (None, None, None), []
+    for one in previews:
+        letter = letters.get(one.sequence_number)
+        if searched and (letter is None or not _is_meant(shown_letter(letter, redaction), which)):
+            continue
+        found.append(shown_preview(one, letter, redaction))
+    return found
+
+
+def _check_filter(parts: Mapping[str, Any], redaction: Redaction) -> None:
+    """Raise NotPermitted for a filter whose choice could tell what may not be read."""
+    where, reason = parts.get("where"), parts.get("reason")
+    if parts.get("text") is not None and redaction:
+        raise NotPermitted("expected a filter without text: it would search what is redacted, too")
+    if reason is not None and redaction.reason(str(reason), None) != reason:
+        raise NotPermitted(
+            "expected a filter with a reason of the system, or none: others can hold what is redacted"
+        )
+    if where is not None:
+        sql().compile_filter(str(where))
+        if filter_names(redaction, str(where)):
+            raise NotPermitted(_HIDDEN_WHERE)
+
+
+def _check_edit(edit: str, redaction: Redaction) -> None:
+    """Raise NotPermitted for an edit that names what may not be read, or writes a whole body."""
+    Edit.parse(edit)
+    if edit_names(redaction, edit):
+        raise NotPermitted(
+            "expected an edit that neither names redacted fields nor replaces what holds them: it could tell "
+            "what they are, or lose them; change other fields with an action as SET body.name = … or a merge "
+            "patch"
+        )
+
+
+def _without_search(which: DeadLetterFilter) -> DeadLetterFilter:
+    """Return a filter without what looks into messages and texts."""
+    reason = which.reason if which.reason in OWN_REASONS else None
+    return dataclasses.replace(which, text=None, where=None, reason=reason)
+
+
+def _is_meant(letter: DeadLetter, which: DeadLetterFilter) -> bool:
+    """Return whether what may be seen of a letter is what a filter looks for."""
+    if which.reason is not None and letter.reason != which.reason:
+        return False
+    if which.text is not None and not matches_text(letter, which.text):
+        return False
+    return which.where is None or (letter.message is not None and meets(which.where, letter.message))

@@ -38,23 +38,29 @@ PICTURES = (
 class RepairStage:
     """A store with dead letters, a repair of them, and processes that run it and are killed."""
 
-    def __init__(self, store: str, letters: int, sessions: int = 0, partitions: int = 1) -> None:
+    def __init__(
+        self, store: str, letters: int, sessions: int = 0, partitions: int = 1, keys: int = 0
+    ) -> None:
         self.store = store
         self.broker: Broker = lazaretto.connect(store)
         self.letters = letters
         self.kills = 0
         self.broker.create_queue("q", QueueOptions(requires_session=bool(sessions), partitions=partitions))
-        self._set_aside(sessions)
+        self._set_aside(sessions, keys)
         self.before = self.picture()
         self.repair: Repair = self.broker.plan_repair(
             "q", DeadLetterFilter(), everything=True, canary=0, in_flight=None
         )
 
-    def _set_aside(self, sessions: int) -> None:
+    def _set_aside(self, sessions: int, keys: int) -> None:
         sender = self.broker.sender("q")
         for start in range(0, self.letters, 500):
             sender.send([
-                Message(b"%d" % n, session_id=f"s{n % sessions}" if sessions else None)
+                Message(
+                    b"%d" % n,
+                    session_id=f"s{n % sessions}" if sessions else None,
+                    partition_key=f"k{n % keys}" if keys else None,
+                )
                 for n in range(start, min(start + 500, self.letters))
             ])  # fmt: skip
         for session in self.broker.sessions("q") if sessions else [None]:
@@ -92,8 +98,8 @@ class RepairStage:
                 process.kill()
                 self.kills += 1
 
-    def check_applied(self, sessions: int = 0) -> None:
-        """Check that each letter was sent once, and in order."""
+    def check_applied(self, orders: int = 0) -> None:
+        """Check that each letter was sent once, and in order: in that of each session or key, if any."""
         assert self.repair.run().phase is RepairPhase.DONE
         assert self.repair.status().counts == RepairCounts(left=0, waiting=self.letters)
         found = list(self.repair.letters())
@@ -107,9 +113,9 @@ class RepairStage:
         while some := self.broker.peek("q", 5_000, after + 1):
             sent += [int(message.body) for message in some]
             after = some[-1].sequence_number
-        if sessions:
-            of_each = [[n for n in sent if n % sessions == one] for one in range(sessions)]
-            assert of_each == [list(range(one, self.letters, sessions)) for one in range(sessions)]
+        if orders:
+            of_each = [[n for n in sent if n % orders == one] for one in range(orders)]
+            assert of_each == [list(range(one, self.letters, orders)) for one in range(orders)]
         else:
             assert sent == list(range(self.letters))
         assert self.broker.check() == []
@@ -235,6 +241,29 @@ def test_sessions_stay_whole(place: str, made: list[RepairStage], partitions: in
         stage.run_for(draw.uniform(0.0, 0.1))
     stage.check_applied(sessions)
     stage.repair.undo()
+    stage.check_undone()
+
+
+def test_partitions_keep_their_order(place: str, made: list[RepairStage]) -> None:
+    """Each key of a partitioned queue keeps its order, though runners are killed, also while it is undone."""
+    keys, kills = 50, 100 if SOAK else 2
+    stage = RepairStage(place, 100_000 if SOAK else 1_500, partitions=8, keys=keys)
+    made.append(stage)
+    draw = random.Random(23)
+    stage.repair.apply()
+    for point in ("in_messages", "in_repair"):
+        stage.run_at_point(point, 2)
+    while stage.kills < kills and stage.repair.status().phase is RepairPhase.APPLYING:
+        stage.run_for(draw.uniform(0.0, 0.06))
+    stage.check_applied(keys)
+    assert stage.kills >= 2
+    stage.kills = 0
+    stage.repair.undo()
+    for point in ("in_undo", "after_commit"):
+        stage.run_at_point(point, 1)
+    while stage.kills < kills and stage.repair.status().phase is RepairPhase.UNDOING:
+        stage.run_for(draw.uniform(0.0, 0.06))
+    assert stage.kills >= 2
     stage.check_undone()
 
 

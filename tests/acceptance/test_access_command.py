@@ -120,9 +120,27 @@ def test_the_links_of_a_server(program: Program) -> None:
         ("--origin", "https://queues.example.com/path"),
         ("--host", "0.0.0.0"),
         ("--host", "192.0.2.1", "--no-login"),
+        ("--colour", "crimson"),
+        ("--name", "x" * 31),
+        ("--read-only", "--amqp", "0"),
+        ("--oidc-client", "lazaretto"),
+        ("--oidc", "http://id.example.com", "--oidc-client", "lazaretto"),
         ("--host", "0.0.0.0", "--origin", "https://queues.example.com", "--no-login"),
     ],
-    ids=["network", "header", "no-scheme", "path", "every-address", "another-open", "every-address-open"],
+    ids=[
+        "network",
+        "header",
+        "no-scheme",
+        "path",
+        "every-address",
+        "another-open",
+        "colour",
+        "long-name",
+        "amqp",
+        "no-issuer",
+        "issuer",
+        "every-address-open",
+    ],
 )
 def test_what_a_server_refuses(program: Program, options: tuple[str, ...]) -> None:
     result = program("serve", "--http", "0", *options)
@@ -136,6 +154,25 @@ def test_four_eyes(program: Program) -> None:
     assert program.ok("access", "four-eyes").out == "100 letters\n"
     assert program.ok("access", "four-eyes", "none").out == "any number\n"
     program.fails(2, "usage", "access", "four-eyes", "many")
+
+
+def test_a_server_that_only_shows(program: Program) -> None:
+    """Its pages have its name, and its owner changes nothing."""
+    options = ["--http", "0", "--json", "--no-login", "--read-only", "--name", "prod", "--colour", "red"]
+    with program.start("serve", *options) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            with httpx.Client(base_url=f"http://127.0.0.1:{told['http_port']}") as client:
+                page = client.get("/").text
+                assert "· prod · Lazaretto</title>" in page
+                assert 'class="sign-red"' in page
+                answer = client.put("/api/v1/queues/another", json={})
+                assert (answer.status_code, answer.json()["code"]) == (403, "server_read_only")
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
 
 
 def test_another_address(program: Program) -> None:

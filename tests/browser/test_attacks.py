@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
+from web.identity import CLIENT, SECRET, identity_provider
 
 import lazaretto
 from browser.conftest import EVIL, EVIL_ACTIVE, serving
 from lazaretto import Broker, Message, QueueOptions
-from lazaretto.commands import CreateLink, EndSessions, SetRedaction
+from lazaretto.commands import CreateLink, EndSessions, GrantRole, SetRedaction
 from lazaretto.web import Access, Grant, Identity, Role
+from lazaretto.web.oidc import OidcOptions, Provider
 
 OpenPage = Callable[..., Page]
 
@@ -252,3 +254,22 @@ def test_bodies_of_any_kind_are_shown(open_page: OpenPage, store: Path, name: st
     assert not set("\0\x1b\x85") & set(shown)
     if name == "digits":
         assert "9" * 5_000 in shown
+
+
+def test_a_login_at_a_provider(chromium: Browser, tmp_path: Path) -> None:
+    """The way back begins on another site: the session's cookie comes along all the same."""
+    with lazaretto.connect(tmp_path / "own.db") as broker, identity_provider() as identity:
+        broker.run(GrantRole(person="group:oncall", role="viewer"))
+        identity.asks = True
+        identity.claims = {"email": "ana@example.com", "email_verified": True, "groups": ["oncall"]}
+        provider = Provider(OidcOptions(identity.issuer, CLIENT, SECRET))
+        with serving(tmp_path / "own.db", Access(provider=provider)) as address:
+            page = chromium.new_page()
+            page.goto(address)
+            page.get_by_role("link", name="Log in at 127.0.0.1").click()
+            page.get_by_role("link", name="Let me in").click()
+            expect(page.get_by_role("link", name="ana@example.com")).to_be_visible()
+            assert page.url == f"{address}/"
+            page.get_by_role("button", name="Log out").click()
+            expect(page.get_by_role("link", name="Log in at 127.0.0.1")).to_be_visible()
+            page.close()

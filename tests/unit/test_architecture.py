@@ -31,6 +31,7 @@ PURE = {
     "functools",
     "hashlib",
     "heapq",
+    "ipaddress",
     "itertools",
     "json",
     "lark",

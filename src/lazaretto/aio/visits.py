@@ -12,6 +12,7 @@ from lazaretto.engine.access import (
     MadeSecret,
     NoteSeen,
     OpenSession,
+    OpenVouchedSession,
     Visitor,
     find_visitor,
     grants_of,
@@ -56,6 +57,13 @@ class Visits:
     async def open_session(self, secret: str, former: str | None, address: str) -> MadeSecret | None:
         """Open a session for whoever has a token or a link's code. See OpenSession."""
         return await self._driver.call(self._store.run, OpenSession(secret, former, address))
+
+    async def open_vouched_session(
+        self, names: Sequence[str], by: str, former: str | None, address: str
+    ) -> MadeSecret | None:
+        """Open a session for a person, who is the first of the names, and the groups after it."""
+        opening = OpenVouchedSession(names[0], tuple(names[1:]), by, former, address)
+        return await self._driver.call(self._store.run, opening)
 
     async def close_session(self, session: str) -> None:
         """End a session."""

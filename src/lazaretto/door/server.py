@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
@@ -16,6 +15,7 @@ from lazaretto.door.peer import Peer
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
 
 #: Connections at the same time.
@@ -112,7 +112,7 @@ async def open_door(
     with; without any, everybody may do everything, on this machine only. Raises InvalidOption for another
     address, because nothing is encrypted.
     """
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise InvalidOption(f"expected an address of this machine, such as 127.0.0.1, got {host!r}")
     door = Door(broker, policies, limits, most_connections)
     loop = asyncio.get_running_loop()
@@ -127,10 +127,3 @@ async def open_door(
         for peer in list(door.peers):
             peer.close()
         await asyncio.gather(*(peer.finish() for peer in list(door.peers)), keeping, return_exceptions=True)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

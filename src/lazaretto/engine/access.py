@@ -14,7 +14,7 @@ import msgspec
 from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
 from lazaretto.model.clock import MICROSECONDS, to_datetime
-from lazaretto.model.grants import Grant, decode_grants, encode_grants
+from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
 from lazaretto.store.contract.access_contract import FOUR_EYES, PersonRecord, SecretRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -109,8 +109,15 @@ def find_visitor(tx: Transaction, secret: str, kind: str) -> Visitor | None:
     seen = found.seen or found.created
     if kind == SESSION and seen + _SESSION_IDLES <= tx.now:
         return None
-    grants = grants_of(tx, found.person) if found.grants is None else decode_grants(found.grants)
+    grants = _grants_of_secret(tx, found)
     return Visitor(found.id, found.person, grants, found.seen is None or seen + _SEEN_EVERY[kind] <= tx.now)
+
+
+def _grants_of_secret(tx: Transaction, secret: SecretRecord) -> tuple[Grant, ...]:
+    if secret.grants is not None:
+        return decode_grants(secret.grants)
+    groups = [] if secret.member_of is None else msgspec.json.decode(secret.member_of, type=list[str])
+    return join_grants(grants_of(tx, name) for name in (secret.person, *groups))
 
 
 def grants_of(tx: Transaction, name: str) -> tuple[Grant, ...]:
@@ -127,12 +134,18 @@ def _known(tx: Transaction, name: str) -> PersonRecord:
 
 
 def _make(
-    tx: Transaction, kind: str, person: str, label: str, expires: int | None, grants: str | None = None
+    tx: Transaction,
+    kind: str,
+    person: str,
+    label: str,
+    expires: int | None,
+    grants: str | None = None,
+    member_of: str | None = None,
 ) -> MadeSecret:
     id_ = secrets.token_hex(6)
     secret = f"{PREFIXES[kind]}_{id_}_{secrets.token_urlsafe(32)}"
     tx.access.save_secret(
-        SecretRecord(id_, kind, person, digest_of(secret), grants, label, tx.now, expires, None)
+        SecretRecord(id_, kind, person, digest_of(secret), grants, label, tx.now, expires, None, member_of)
     )
     return MadeSecret(id_, person, secret, None if expires is None else to_datetime(expires))
 
@@ -282,6 +295,33 @@ class OpenSession(Operation[MadeSecret | None]):
             close_session(tx, self.former)
         made = _make(tx, SESSION, found.name, self.address, expires, record.grants)
         audit(tx, found.name, "access: login", "", by=kind, id=made.id, address=self.address)
+        return made
+
+
+@dataclasses.dataclass(slots=True)
+class OpenVouchedSession(Operation[MadeSecret | None]):
+    """Open a session for somebody whom an identity provider names, with groups.
+
+    None if nothing was granted to any of these names. `by`: the provider. `former` and `address` as for
+    OpenSession.
+    """
+
+    person: str
+    groups: tuple[str, ...]
+    by: str
+    former: str | None
+    address: str
+
+    def run(self, tx: Transaction) -> MadeSecret | None:
+        known = [name for name in (self.person, *self.groups) if grants_of(tx, name)]
+        if not known:
+            return None
+        if self.former is not None:
+            close_session(tx, self.former)
+        member_of = msgspec.json.encode(self.groups).decode()
+        expires = tx.now + _SESSION_LASTS
+        made = _make(tx, SESSION, self.person, self.address, expires, None, member_of)
+        audit(tx, self.person, "access: login", "", by=self.by, id=made.id, address=self.address)
         return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from lazaretto.model.permissions import Permission
 
 #: The most characters of a person's name.
 LONGEST_PERSON: Final = 200
-#: What the names of groups begin with; a proxy says who is in them.
+#: What the names of groups begin with; a proxy or an identity provider says who is in them.
 GROUP: Final = "group:"
 
 
@@ -71,6 +71,11 @@ def _entity_of(path: str) -> str:
 def may(grants: Sequence[Grant], permission: Permission, path: str | None) -> bool:
     """Return whether a permission was granted on an entity; None: on all of them."""
     return any(permission in ROLES[grant.role] and grant.covers(path) for grant in grants)
+
+
+def join_grants(granted: Iterable[tuple[Grant, ...]]) -> tuple[Grant, ...]:
+    """Return what a person and the person's groups were granted, each once."""
+    return tuple(dict.fromkeys(grant for grants in granted for grant in grants))
 
 
 def checked_grant(role: object, pattern: object) -> Grant:

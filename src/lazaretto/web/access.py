@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import ipaddress
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers
 
@@ -16,12 +16,17 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.grants import GROUP, LONGEST_PERSON, ROLES, Grant, Role, may
 from lazaretto.model.permissions import Permission
-from lazaretto.web.refusals import NotAuthenticated, NotPermitted
+from lazaretto.web.refusals import NotAuthenticated, NotPermitted, ServerReadOnly
+
+if TYPE_CHECKING:
+    from lazaretto.web.oidc import Provider
 
 __all__ = ["ROLES", "Access", "Grant", "Identity", "Proxies", "Role"]
 
-#: The most groups of a person that a proxy names.
-_MOST_GROUPS: Final = 100
+#: What a server that changes nothing still allows.
+READING: Final = frozenset({Permission.SEE, Permission.READ_BODIES, Permission.READ_SECRETS})
+#: The most groups of a person that count.
+MOST_GROUPS: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,13 +34,15 @@ class Identity:
     """Somebody, by name, and what was granted.
 
     `origin`: the address that the request came from. `csrf`: what each change by a session in a browser must
-    repeat; None: the request was not made with a session's cookie.
+    repeat; None: the request was not made with a session's cookie. `read_only`: whether the server changes
+    nothing for anybody.
     """
 
     name: str
     grants: tuple[Grant, ...]
     origin: str = ""
     csrf: str | None = None
+    read_only: bool = False
 
     @property
     def actor(self) -> str:
@@ -44,22 +51,32 @@ class Identity:
 
     def may(self, permission: Permission, path: str | None) -> bool:
         """Return whether a permission was granted on an entity; None: on all of them."""
-        return may(self.grants, permission, path)
+        return not self._refused(permission) and may(self.grants, permission, path)
 
     def may_anywhere(self, permission: Permission) -> bool:
         """Return whether a permission was granted on something."""
-        return any(permission in ROLES[grant.role] for grant in self.grants)
+        granted = any(permission in ROLES[grant.role] for grant in self.grants)
+        return granted and not self._refused(permission)
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless a permission was granted on an entity; None: on all of them."""
+        self._require_changes(permission)
         if not self.may(permission, path):
             where = "on every entity" if path is None else f"on {path!r}"
             raise NotPermitted(f"expected somebody with {permission.value!r} {where}, got {self.name!r}")
 
     def require_anywhere(self, permission: Permission) -> None:
         """Raise NotPermitted unless a permission was granted on something."""
+        self._require_changes(permission)
         if not self.may_anywhere(permission):
             raise NotPermitted(f"expected somebody with {permission.value!r}, got {self.name!r}")
+
+    def _refused(self, permission: Permission) -> bool:
+        return self.read_only and permission not in READING
+
+    def _require_changes(self, permission: Permission) -> None:
+        if self._refused(permission):
+            raise ServerReadOnly("this server only shows: ask one that was started without --read-only")
 
 
 class Proxies:
@@ -109,11 +126,19 @@ class Proxies:
         name = given[0].strip() if given else ""
         if not name:
             return []
-        # Nobody is let in under the name of a group.
-        if name.startswith(GROUP) or len(name) > LONGEST_PERSON or not name.isprintable():
-            raise NotAuthenticated("expected the name of a person from the proxy, got another text")
         groups = [group.strip() for line in headers.getlist(self._groups) for group in line.split(",")]
-        return [name, *(f"{GROUP}{group}" for group in groups[:_MOST_GROUPS] if group)]
+        return vouched_names(name, groups)
+
+
+def vouched_names(person: str, groups: Iterable[str]) -> list[str]:
+    """Return the name of a person and those of the groups, as somebody else says them.
+
+    Raises NotAuthenticated unless it can be a person's name.
+    """
+    # Nobody is let in under the name of a group.
+    if not person or person.startswith(GROUP) or len(person) > LONGEST_PERSON or not person.isprintable():
+        raise NotAuthenticated("expected the name of a person, got another text")
+    return [person, *(f"{GROUP}{group}" for group in list(groups)[:MOST_GROUPS] if group)]
 
 
 class Access:
@@ -121,7 +146,8 @@ class Access:
 
     `tokens`: identities by their tokens, of which only hashes are kept. `anonymous`: who comes without any.
     `proxies`: who may name people in a header. `secure`: whether browsers reach the server over TLS: then
-    cookies are kept from anything else.
+    cookies are kept from anything else. `read_only`: whether whoever comes may only look.
+    `provider`: where people may log in with OpenID Connect.
     """
 
     def __init__(
@@ -131,11 +157,15 @@ class Access:
         *,
         proxies: Proxies | None = None,
         secure: bool = False,
+        read_only: bool = False,
+        provider: Provider | None = None,
     ) -> None:
         self._identities = [(digest_of(token), identity) for token, identity in tokens]
         self.anonymous = anonymous
         self.proxies = proxies
         self.secure = secure
+        self.read_only = read_only
+        self.provider = provider
 
     def by_token(self, token: str) -> Identity | None:
         """Return whom one of the server's own tokens stands for."""
@@ -144,8 +174,3 @@ class Access:
             if hmac.compare_digest(known, wanted):
                 return identity
         return None
-
-
-def all_grants(names: Sequence[str], granted: Iterable[tuple[Grant, ...]]) -> Identity:
-    """Return the identity of a person with everything that was granted to the person and the groups."""
-    return Identity(names[0], tuple(dict.fromkeys(grant for grants in granted for grant in grants)))

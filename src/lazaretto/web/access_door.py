@@ -17,8 +17,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,9 +26,15 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.engine.access import SESSION, TOKEN
-from lazaretto.web.access import Access, Identity, all_grants
+from lazaretto.model.grants import join_grants
+from lazaretto.web.access import Access, Identity
 from lazaretto.web.origin import SAFE, check_host, check_origin
 from lazaretto.web.refusals import NotAuthenticated, StaleForm
+
+if TYPE_CHECKING:
+    from lazaretto.web.oidc import Provider
+
+SameSite = Literal["lax", "strict"]
 
 CSRF_HEADER: Final = "x-csrf-token"
 
@@ -41,6 +47,11 @@ class AccessDoor:
         self._access = access
         self.host_names = frozenset(name.lower() for name in host_names)
 
+    @property
+    def provider(self) -> Provider | None:
+        """Where people may log in with OpenID Connect."""
+        return self._access.provider
+
     async def admit(self, request: Request, *, csrf: str | None = None) -> Identity:
         """Return who makes a request. `csrf`: the field of a form; None: the header.
 
@@ -50,7 +61,7 @@ class AccessDoor:
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
         found, by_browser = await self._identify(request)
-        found = dataclasses.replace(found, origin=self._address(request))
+        found = dataclasses.replace(found, origin=self._address(request), read_only=self._access.read_only)
         if by_browser and request.method not in SAFE:
             # Browsers send the cookie, and proxies the name, with requests that no page of ours has made.
             given = request.headers.get(CSRF_HEADER) if csrf is None else csrf
@@ -67,26 +78,69 @@ class AccessDoor:
 
         Return the answer that sets the cookie, without a body; None if there is no such secret.
         """
-        made = await self._visits.open_session(secret, self._cookie(request), self._address(request))
+        made = await self._visits.open_session(secret, self.cookie(request), self._address(request))
         if made is None:
             return None
         response = Response(status_code=303, headers={"Location": self._home(request)})
-        response.set_cookie(
-            self._cookie_name(request), made.secret, path="/", secure=self._access.secure, httponly=True,
-            samesite="strict",
-        )  # fmt: skip
+        self.set_cookie(request, response, "", made.secret)
         return response
+
+    async def open_vouched_session(
+        self, request: Request, names: Sequence[str], by: str, response: Response
+    ) -> bool:
+        """Open a session for a person, who is the first of the names, and the groups after it.
+
+        `response`: what sets the cookie. Return False if nothing was granted to any of the names.
+        """
+        cookie, address = self.cookie(request), self._address(request)
+        made = await self._visits.open_vouched_session(names, by, cookie, address)
+        if made is not None:
+            self.set_cookie(request, response, "", made.secret)
+        return made is not None
 
     async def close_session(self, request: Request) -> Response:
         """End the session of a browser, and return the answer that removes the cookie."""
-        cookie = self._cookie(request)
+        cookie = self.cookie(request)
         if cookie is not None:
             await self._visits.close_session(cookie)
         response = Response(status_code=303, headers={"Location": f"{self._home(request)}login"})
-        response.delete_cookie(
-            self._cookie_name(request), path="/", secure=self._access.secure, httponly=True, samesite="strict"
-        )
+        self.delete_cookie(request, response, "")
         return response
+
+    # -- cookies --------------------------------------------------------------------------------
+
+    def scheme(self, request: Request) -> str:
+        """Return how browsers reach the server."""
+        return "https" if self._access.secure else request.url.scheme
+
+    def cookie(self, request: Request, kind: str = "") -> str | None:
+        """Return a cookie of a browser. `kind`: "" for its session."""
+        return request.cookies.get(self._cookie_name(request, kind))
+
+    def set_cookie(
+        self,
+        request: Request,
+        response: Response,
+        kind: str,
+        value: str,
+        *,
+        same_site: SameSite = "strict",
+        seconds: int | None = None,
+    ) -> None:
+        """Have a browser keep a cookie that no script sees: until it ends, or for some seconds."""
+        response.set_cookie(
+            self._cookie_name(request, kind), value, max_age=seconds, path="/", secure=self._access.secure,
+            httponly=True, samesite=same_site,
+        )  # fmt: skip
+
+    def delete_cookie(
+        self, request: Request, response: Response, kind: str, *, same_site: SameSite = "strict"
+    ) -> None:
+        """Have a browser forget a cookie."""
+        response.delete_cookie(
+            self._cookie_name(request, kind), path="/", secure=self._access.secure, httponly=True,
+            samesite=same_site,
+        )  # fmt: skip
 
     # -- who it is ------------------------------------------------------------------------------
 
@@ -99,7 +153,7 @@ class AccessDoor:
             if found is None:
                 raise NotAuthenticated("expected a token that the server knows, got another")
             return found, False
-        cookie = self._cookie(request)
+        cookie = self.cookie(request)
         if cookie is not None:
             visitor = await self._visits.find(cookie, SESSION)
             if visitor is not None:
@@ -107,7 +161,7 @@ class AccessDoor:
         proxies = self._access.proxies
         names = [] if proxies is None else proxies.names_of(_peer(request), request.headers)
         if names:
-            return all_grants(names, await self._visits.grants(names)), True
+            return Identity(names[0], join_grants(await self._visits.grants(names))), True
         if self._access.anonymous is None:
             raise NotAuthenticated
         return self._access.anonymous, False
@@ -125,16 +179,14 @@ class AccessDoor:
         peer, proxies = _peer(request), self._access.proxies
         return peer if proxies is None else proxies.address_of(peer, request.headers)
 
-    def _cookie(self, request: Request) -> str | None:
-        return request.cookies.get(self._cookie_name(request))
-
-    def _cookie_name(self, request: Request) -> str:
+    def _cookie_name(self, request: Request, kind: str) -> str:
+        end = f"-{kind}" if kind else ""
         if self._access.secure:
             # Browsers take it from this host alone, over TLS.
-            return "__Host-lazaretto"
+            return f"__Host-lazaretto{end}"
         # Cookies of one host are those of all its ports.
         server = request.scope.get("server")
-        return f"lazaretto-{server[1]}" if server else "lazaretto"
+        return f"lazaretto-{server[1]}{end}" if server else f"lazaretto{end}"
 
     def _home(self, request: Request) -> str:
         return f"{request.scope.get('root_path', '').rstrip('/')}/"

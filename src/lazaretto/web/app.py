@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import secrets
@@ -22,6 +23,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
 from lazaretto.web.access_door import AccessDoor
+from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
@@ -30,6 +32,7 @@ from lazaretto.web.origin import check_host
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
+from lazaretto.web.sign import Sign
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -51,12 +54,16 @@ _HEADERS = (
 
 
 def web_app(
-    broker: AsyncBroker, access: Access, *, host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]")
+    broker: AsyncBroker,
+    access: Access,
+    *,
+    host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
+    sign: Sign | None = None,
 ) -> Starlette:
     """Return the HTTP API and the console of a broker as an ASGI application, to be served or mounted.
 
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
-    site reaches a server on the same machine.
+    site reaches a server on the same machine. `sign`: what its pages show to be told from another's.
     """
     door = AccessDoor(broker, access, host_names)
     ending = Ending()
@@ -106,6 +113,7 @@ def web_app(
     )
     app.state.ending = ending
     app.state.door = door
+    app.state.sign = sign or Sign()
     return app
 
 
@@ -129,6 +137,9 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
     began, number = time.perf_counter(), f"{_RUN}-{next(_numbers):x}"
     try:
         call.identity = await door.admit(request)
+        if route.method == "GET":
+            # Some of what is only read asks for more than a server that changes nothing allows.
+            call.identity = dataclasses.replace(call.identity, read_only=False)
         call.broker = seen_by(call.broker, call.identity)
         found = await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route)
@@ -190,8 +201,8 @@ async def _told_of_fault(request: Request, error: Exception) -> Response:
 
 
 def _as_page_or_problem(request: Request, error: HttpError) -> Response:
-    base = request.scope.get("root_path", "").rstrip("/")
+    base = base_of(request)
     for_people = "text/html" in request.headers.get("accept", "")
     if for_people and not request.url.path.startswith(f"{base}{PREFIX}"):
-        return page_of(error, base)
+        return page_of(error, request)
     return problem_of(error)

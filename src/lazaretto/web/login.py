@@ -1,35 +1,42 @@
-"""The page where a browser logs in: by a link that is used once, or by a token."""
+"""The page where a browser logs in: by a link that is used once, by a token, or at an identity provider."""
 
 from __future__ import annotations
 
 import urllib.parse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as Place
 
 from lazaretto.errors import LazarettoError
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.console.render import PAGE_HEADERS, render
+from lazaretto.web.console.render import PAGE_HEADERS, base_of, render
 from lazaretto.web.origin import check_host, check_origin
-from lazaretto.web.problems import problem_of
+from lazaretto.web.problems import STATUSES, problem_of
+from lazaretto.web.refusals import HttpError, NotAuthenticated
 from lazaretto.web.routes import content_of
+
+if TYPE_CHECKING:
+    from lazaretto.web.oidc import Provider
 
 #: Bytes of a form with a token.
 _MOST: Final = 4096
 _FIRST: Final = "Paste a token that you were given."
 _WRONG: Final = "This link or token is not known any more. A link works once, and for a minute."
+#: How long somebody may take at the identity provider, in seconds.
+_PATIENCE: Final = 600
 
 
 def login_places(door: AccessDoor) -> list[Place]:
-    """Return the routes `/login` and `/logout`."""
+    """Return the routes `/login` and `/logout`, and those to the identity provider and back."""
 
     async def show(request: Request) -> Response:
         code = request.query_params.get("code")
         if code is None:
             check_host(request.headers.get("host"), door.host_names)
-            return _page(request, _FIRST, 200)
+            return _page(door, request, _FIRST, 200)
         return await opened(request, code)
 
     async def take(request: Request) -> Response:
@@ -39,7 +46,7 @@ def login_places(door: AccessDoor) -> list[Place]:
 
     async def opened(request: Request, secret: str) -> Response:
         check_host(request.headers.get("host"), door.host_names)
-        return await door.open_session(request, secret) or _page(request, _WRONG, 401)
+        return await door.open_session(request, secret) or _page(door, request, _WRONG, 401)
 
     async def login(request: Request) -> Response:
         try:
@@ -55,14 +62,69 @@ def login_places(door: AccessDoor) -> list[Place]:
         except LazarettoError as error:
             return _secured(problem_of(error))
 
-    return [Place("/login", login, methods=["GET", "POST"]), Place("/logout", logout, methods=["POST"])]
+    places = [Place("/login", login, methods=["GET", "POST"]), Place("/logout", logout, methods=["POST"])]
+    return places if door.provider is None else [*places, *_provider_places(door, door.provider)]
 
 
-def _page(request: Request, why: str, status: int) -> Response:
-    base = request.scope.get("root_path", "").rstrip("/")
+def _provider_places(door: AccessDoor, provider: Provider) -> list[Place]:
+    def back(request: Request) -> str:
+        return f"{door.scheme(request)}://{request.headers['host']}{base_of(request)}/login/oidc/done"
+
+    async def go(request: Request) -> Response:
+        try:
+            check_host(request.headers.get("host"), door.host_names)
+            address, pending = await provider.begin(back(request))
+        except LazarettoError as error:
+            return _secured(_refused(door, request, error))
+        response = RedirectResponse(address, 303)
+        # The way back begins on another site, and only Lax cookies come along then.
+        value = urllib.parse.quote(msgspec.json.encode(pending))
+        door.set_cookie(request, response, "oidc", value, same_site="lax", seconds=_PATIENCE)
+        return _secured(response)
+
+    async def done(request: Request) -> Response:
+        try:
+            response = await finish(request)
+        except LazarettoError as error:
+            response = _refused(door, request, error)
+        door.delete_cookie(request, response, "oidc", same_site="lax")
+        return _secured(response)
+
+    async def finish(request: Request) -> Response:
+        from lazaretto.web.oidc import Pending
+
+        check_host(request.headers.get("host"), door.host_names)
+        given = request.query_params
+        try:
+            kept = urllib.parse.unquote(door.cookie(request, "oidc") or "")
+            pending = msgspec.json.decode(kept, type=Pending)
+        except ValueError:
+            raise NotAuthenticated("expected a login that this browser has begun; begin it again") from None
+        if "error" in given:
+            raise NotAuthenticated(f"the identity provider says: {given['error'][:200]}")
+        names = await provider.finish(back(request), pending, given.get("state", ""), given.get("code", ""))
+        response = Response(render("entered.html", request), media_type="text/html")
+        if not await door.open_vouched_session(request, names, provider.label, response):
+            raise NotAuthenticated(
+                f"{names[0]!r} has no role here: an administrator can grant one, "
+                f"as with lazaretto access grant {names[0]} viewer"
+            )
+        return response
+
+    return [Place("/login/oidc", go), Place("/login/oidc/done", done)]
+
+
+def _refused(door: AccessDoor, request: Request, error: LazarettoError) -> Response:
+    code = error.told if isinstance(error, HttpError) else error.code
+    return _page(door, request, str(error), STATUSES.get(code, 500))
+
+
+def _page(door: AccessDoor, request: Request, why: str, status: int) -> Response:
+    provider = None if door.provider is None else door.provider.label
     content = render(
-        "login.html", base, visit=None, here="", title="Log in", done=None, why=why, wrong=status != 200
-    )
+        "login.html", request, visit=None, here="", title="Log in", done=None, why=why, wrong=status != 200,
+        provider=provider,
+    )  # fmt: skip
     return Response(content, status, media_type="text/html")
 
 

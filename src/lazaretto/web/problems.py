@@ -26,6 +26,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "bad_request": 400,
     "not_authenticated": 401,
     "not_permitted": 403,
+    "server_read_only": 403,
     "cross_site": 403,
     "second_person_needed": 403,
     "entity_not_found": 404,
@@ -73,6 +74,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "store_unavailable": 503,
     "store_read_only": 503,
     "store_gone": 503,
+    "identity_provider_unavailable": 503,
     "closed": 503,
     "server_ends": 503,
 }

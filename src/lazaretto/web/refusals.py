@@ -17,6 +17,12 @@ class NotPermitted(LazarettoError):
     code = "not_permitted"
 
 
+class ServerReadOnly(LazarettoError):
+    """The server was started to be looked at only."""
+
+    code = "server_read_only"
+
+
 class HttpError(LazarettoError):
     """A request is not what it should be."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
@@ -13,8 +12,10 @@ import uvicorn
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
+from lazaretto.model.loopback import is_loopback
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
+from lazaretto.web.sign import Sign
 
 #: Connections that wait to be accepted.
 _BACKLOG: Final = 1024
@@ -37,21 +38,22 @@ async def open_web(
     host: str = "127.0.0.1",
     port: int = 8080,
     host_names: Iterable[str] = (),
+    sign: Sign | None = None,
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
     `host`: the address to listen at. `port`: 0 for a free one, which is in `WebServer.port` then.
-    `host_names`: names in `Host` beside those of this machine. Raises InvalidOption for an address beyond
-    this machine if everybody is let in.
+    `host_names`: names in `Host` beside those of this machine. `sign`: what pages show to be told from
+    another's. Raises InvalidOption for an address beyond this machine if everybody is let in.
     """
-    if not _is_loopback(host) and access.anonymous is not None:
+    if not is_loopback(host) and access.anonymous is not None:
         raise InvalidOption(
             f"expected an address of this machine, such as 127.0.0.1, got {host!r}: "
             "everybody who reaches it would be let in"
         )
     own = f"[{host}]" if ":" in host else host
     names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
-    app = web_app(broker, access, host_names=names)
+    app = web_app(broker, access, host_names=names, sign=sign)
     listening = _listen(host, port)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
@@ -91,10 +93,3 @@ async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
     await server.startup(sockets=[listening])
     await server.main_loop()
     await server.shutdown(sockets=[listening])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -26,6 +26,8 @@ class SecretRecord(msgspec.Struct, frozen=True):
 
     `digest`: the hash of the secret, which is not kept. `grants`: as JSON, in place of the person's; None:
     the person's. `label`: what a token is for; where a session came from. Times are in microseconds.
+    `member_of`: names of groups whose grants count too, as JSON, for a session that an identity provider
+    has vouched for.
     """
 
     id: str
@@ -37,6 +39,7 @@ class SecretRecord(msgspec.Struct, frozen=True):
     created: int
     expires: int | None
     seen: int | None
+    member_of: str | None = None
 
 
 class StoredAccess(Protocol):

@@ -13,6 +13,7 @@ from typing import Any, Final
 import jinja2
 import msgspec
 from markupsafe import Markup, escape
+from starlette.requests import Request
 
 from lazaretto.filters.records import iso
 from lazaretto.filters.rules import describe_filter
@@ -92,6 +93,11 @@ def address(base: str, path: str, **parameters: object) -> str:
     return f"{base}{urllib.parse.quote(path, errors='replace')}{'?' if query else ''}{query}"
 
 
+def base_of(request: Request) -> str:
+    """Return what comes before every link: where the application is mounted."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
 def command_line(*words: object) -> str:
     """Return what to type for the same: a line of the shell."""
     return shlex.join(["lazaretto", *map(str, words)])
@@ -131,13 +137,18 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def render(template: str, base: str, **values: Any) -> bytes:
-    """Return a page. `base`: what comes before its links."""
+def render(template: str, request: Request, **values: Any) -> bytes:
+    """Return the page that answers a request."""
+    base = base_of(request)
 
     def link(path: str, **parameters: object) -> str:
         return address(base, path, **parameters)
 
     files = {name: f"{base}/static/{asset(name)[0]}" for name in ASSETS}
     now = datetime.now(UTC)
-    text = _environment().get_template(template).render(link=link, files=files, now=now, base=base, **values)
+    text = (
+        _environment()
+        .get_template(template)
+        .render(link=link, files=files, now=now, base=base, sign=request.app.state.sign, **values)
+    )
     return text.encode("utf-8", "backslashreplace")

@@ -29,7 +29,7 @@ from lazaretto.web.console import (
     standing,
 )
 from lazaretto.web.console.actions import act
-from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, render
+from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
@@ -92,7 +92,7 @@ def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
 async def _answered(
     request: Request, work: Callable[[Visit], Awaitable[Response]], broker: AsyncBroker, door: AccessDoor
 ) -> Response:
-    base = request.scope.get("root_path", "").rstrip("/")
+    base = base_of(request)
     visit: Visit | None = None
     form: dict[str, list[str]] = {}
     try:
@@ -104,9 +104,9 @@ async def _answered(
         response = await work(visit)
     except (NotAuthenticated, StaleForm) as error:
         own = form and is_own_page(request.headers)
-        response = _again(error, request, form, base) if own else RedirectResponse(f"{base}/login", 303)
+        response = _again(error, request, form) if own else RedirectResponse(f"{base}/login", 303)
     except LazarettoError as error:
-        response = _refused(error, visit, base)
+        response = _refused(error, visit, request)
     response.headers.update(PAGE_HEADERS)
     return response
 
@@ -126,38 +126,42 @@ async def _shown(visit: Visit, screen: Screen) -> Response:
         return RedirectResponse(found.moved, 303)
     done = await visit.done()
     content = render(
-        found.template, visit.base, visit=visit, here=found.here, title=found.title, done=done, **found.values
+        found.template,
+        visit.request,
+        visit=visit,
+        here=found.here,
+        title=found.title,
+        done=done,
+        **found.values,
     )
     return Response(content, media_type="text/html")
 
 
-def page_of(error: LazarettoError, base: str) -> Response:
+def page_of(error: LazarettoError, request: Request) -> Response:
     """Return the page that tells of an error outside the console's own pages."""
-    response = _refused(error, None, base)
+    response = _refused(error, None, request)
     response.headers.update(PAGE_HEADERS)
     return response
 
 
-def _refused(error: LazarettoError, visit: Visit | None, base: str) -> Response:
+def _refused(error: LazarettoError, visit: Visit | None, request: Request) -> Response:
     code = error.told if isinstance(error, HttpError) else error.code
     if isinstance(error, EntityNotFound) and visit is not None and not visit.may(Permission.SEE, None):
         # The error names entities that are there, for whoever may see them all.
         error = EntityNotFound()
     content = render(
-        "refused.html", base, visit=visit, here="", title="That did not work", done=None,
+        "refused.html", request, visit=visit, here="", title="That did not work", done=None,
         code=code, detail=str(error), retriable=error.retriable,
     )  # fmt: skip
     return Response(content, STATUSES.get(code, 500), media_type="text/html")
 
 
-def _again(
-    error: NotAuthenticated | StaleForm, request: Request, form: dict[str, list[str]], base: str
-) -> Response:
+def _again(error: NotAuthenticated | StaleForm, request: Request, form: dict[str, list[str]]) -> Response:
     """Return a page that keeps what was typed, to be sent again: the session has ended meanwhile."""
     csrf = error.csrf if isinstance(error, StaleForm) else ""
     fields = [(name, value) for name, values in form.items() for value in values if name != "csrf"]
     content = render(
-        "again.html", base, visit=None, here="", title="Send again", done=None, fields=fields, csrf=csrf,
+        "again.html", request, visit=None, here="", title="Send again", done=None, fields=fields, csrf=csrf,
         command=request.path_params["command"],
     )  # fmt: skip
     return Response(content, 403 if csrf else 401, media_type="text/html")

@@ -1,0 +1,282 @@
+"""How `lazaretto serve` serves HTTP, and whom it lets in: its options, checked together."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import importlib.util
+import secrets
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import SplitResult
+
+import typer
+
+from lazaretto.cli.command import Options
+from lazaretto.cli.exits import usage
+from lazaretto.cli.parse import number
+
+if TYPE_CHECKING:
+    from lazaretto.web import Access, Sign
+    from lazaretto.web.oidc import Provider
+
+#: Where the HTTP API is, unless told otherwise.
+PORT: Final = 8080
+_EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HttpDoor:
+    """What was given. `token`: that of the owner; None: everybody is let in as the owner."""
+
+    http: int | None
+    host: str
+    token: str | None
+    proxies: list[str] | None
+    user_header: str
+    groups_header: str
+    origin: SplitResult | None
+    oidc: str | None
+    oidc_client: str | None
+    oidc_secret_file: Path | None
+    oidc_name: str
+    oidc_groups: str
+    read_only: bool
+    name: str
+    colour: str
+
+    def check(self) -> None:
+        """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
+        if self.host in _EVERY_ADDRESS and self.origin is None:
+            raise usage(f"--host {self.host} needs --origin: the address under which clients see the server")
+        if (self.oidc is None) != (self.oidc_client is None):
+            raise usage("give --oidc and --oidc-client, both or neither")
+        _demand("starlette", "the HTTP API", "serve")
+        self.access()
+        self.sign()
+
+    def sign(self) -> Sign:
+        """Return what its pages show. Raises InvalidOption."""
+        from lazaretto.web import Sign
+
+        return Sign(self.name, self.colour)
+
+    def access(self) -> Access:
+        """Return whom the server takes for whom. Raises InvalidOption."""
+        from lazaretto.web import Access, Grant, Identity, Proxies, Role
+
+        somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),))
+        own = [] if self.token is None else [(self.token, somebody)]
+        headers = (self.user_header, self.groups_header)
+        return Access(
+            own,
+            somebody if self.token is None else None,
+            proxies=Proxies(self.proxies, *headers) if self.proxies else None,
+            secure=self.origin is not None and self.origin.scheme == "https",
+            read_only=self.read_only,
+            provider=self._provider(),
+        )
+
+    def _provider(self) -> Provider | None:
+        if self.oidc is None or self.oidc_client is None:
+            return None
+        _demand("authlib", "OpenID Connect", "oidc")
+        from lazaretto.web.oidc import OidcOptions, Provider
+
+        file = self.oidc_secret_file
+        secret = None if file is None else secret_of(file, "secret")
+        return Provider(OidcOptions(self.oidc, self.oidc_client, secret, self.oidc_name, self.oidc_groups))
+
+    def shown_host(self) -> str:
+        """Return how addresses name the host where it listens."""
+        if self.host in ("127.0.0.1", *_EVERY_ADDRESS):
+            return "localhost"
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def host_names(self) -> list[str]:
+        """Return the names under which the server is seen besides those of this machine."""
+        return [] if self.origin is None else [self.origin.netloc, str(self.origin.hostname)]
+
+
+def secret_of(file: Path, what: str) -> str:
+    """Return the secret that a file has. Raises a usage error."""
+    try:
+        found = file.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise usage(f"expected a file with a {what} at {str(file)!r}, got {type(error).__name__}") from None
+    if not found:
+        raise usage(f"expected a {what} in {str(file)!r}, got an empty file")
+    return found
+
+
+def _demand(module: str, what: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise usage(f"{what} needs more packages: pip install 'lazaretto[{extra}]'")
+
+
+def _origin_of(given: str | None) -> SplitResult | None:
+    if given is None:
+        return None
+    found = urllib.parse.urlsplit(given.rstrip("/"))
+    if found.scheme not in ("http", "https") or not found.hostname or found.path or found.query:
+        raise usage(f"expected --origin to be such as https://queues.example.com, got {given!r}")
+    return found
+
+
+def _made(_: typer.Context, given: dict[str, Any]) -> HttpDoor:
+    file, no_login = given.pop("token_file"), given.pop("no_login")
+    if no_login and file is not None:
+        raise usage("give --token-file or --no-login, not both")
+    made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else secret_of(file, "token")
+    return HttpDoor(token=None if no_login else made, **{**given, "origin": _origin_of(given["origin"])})
+
+
+def _text(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
+HttpOptions = Annotated[
+    HttpDoor,
+    Options(
+        {
+            "http": (
+                Annotated[
+                    int | None,
+                    typer.Option(
+                        "--http",
+                        parser=number(0, 65_535),
+                        metavar="PORT",
+                        help="Port for the HTTP API; 0 for a free one.  [default: 8080 without --amqp]",
+                        show_default=False,
+                    ),
+                ],
+                None,
+            ),
+            "host": (
+                Annotated[
+                    str,
+                    typer.Option(
+                        "--host",
+                        metavar="ADDRESS",
+                        help="Address of the HTTP API. Beyond this machine put TLS in front of it.",
+                    ),
+                ],
+                "127.0.0.1",
+            ),
+            "token_file": (
+                Annotated[
+                    Path | None,
+                    _text(
+                        "--token-file",
+                        "FILE",
+                        "File with the token that HTTP clients send.  [default: a new one, which is printed]",
+                    ),
+                ],
+                None,
+            ),
+            "no_login": (
+                Annotated[
+                    bool,
+                    typer.Option("--no-login", help="Let every program on this machine use the HTTP API."),
+                ],
+                False,
+            ),
+            "proxies": (
+                Annotated[
+                    list[str] | None,
+                    _text(
+                        "--proxy",
+                        "ADDRESS",
+                        "Address or network of a proxy that says who asks; repeatable.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "user_header": (
+                Annotated[
+                    str, typer.Option("--user-header", metavar="HEADER", help="Header with a person's name.")
+                ],
+                "X-Forwarded-User",
+            ),
+            "groups_header": (
+                Annotated[
+                    str,
+                    typer.Option("--groups-header", metavar="HEADER", help="Header with names of groups."),
+                ],
+                "X-Forwarded-Groups",
+            ),
+            "origin": (
+                Annotated[
+                    str | None,
+                    _text(
+                        "--origin",
+                        "URL",
+                        "Where browsers see the server, if a proxy is in front: https://queues.example.com.",
+                    ),
+                ],
+                None,
+            ),
+            "oidc": (
+                Annotated[
+                    str | None,
+                    _text("--oidc", "ISSUER", "Identity provider where people log in: its issuer's address."),
+                ],
+                None,
+            ),
+            "oidc_client": (
+                Annotated[
+                    str | None, _text("--oidc-client", "ID", "What the provider knows this server as.")
+                ],
+                None,
+            ),
+            "oidc_secret_file": (
+                Annotated[
+                    Path | None,
+                    _text(
+                        "--oidc-secret-file",
+                        "FILE",
+                        "File with the secret that the provider gave.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "oidc_name": (
+                Annotated[
+                    str,
+                    typer.Option("--oidc-name", metavar="CLAIM", help="Claim that is a person's name here."),
+                ],
+                "email",
+            ),
+            "oidc_groups": (
+                Annotated[
+                    str,
+                    typer.Option("--oidc-groups", metavar="CLAIM", help="Claim with the names of groups."),
+                ],
+                "groups",
+            ),
+            "read_only": (
+                Annotated[
+                    bool, typer.Option("--read-only", help="Let everybody look, and nobody change anything.")
+                ],
+                False,
+            ),
+            "name": (
+                Annotated[str, _text("--name", "NAME", "What the console's pages are marked with: prod.")],
+                "",
+            ),
+            "colour": (
+                Annotated[
+                    str,
+                    typer.Option(
+                        "--colour",
+                        metavar="COLOUR",
+                        help="Its colour: blue, green, grey, orange, purple or red.",
+                    ),
+                ],
+                "grey",
+            ),
+        },
+        _made,
+    ),
+]

@@ -90,6 +90,7 @@ def test_a_group(broker: Broker, served: Served, identity: IdentityProvider) -> 
     assert browser.get("/api/v1/access/me").status_code == 401
 
 
+@pytest.mark.stores("sqlite")
 def test_a_stranger(broker: Broker, served: Served, identity: IdentityProvider) -> None:
     """Everybody with an account there is not yet somebody here."""
     browser = browser_of(served)
@@ -126,17 +127,29 @@ LIES = {
 
 
 @pytest.mark.parametrize("change", LIES.values(), ids=LIES)
-def test_a_provider_that_lies(
-    broker: Broker, served: Served, identity: IdentityProvider, change: Callable[[Claims], Claims]
-) -> None:
+def test_claims_that_are_refused(change: Callable[[Claims], Claims]) -> None:
+    """They are not for this server, not for this login, not for now, or name nobody."""
+    options, now = OidcOptions("https://id.example.com", CLIENT), time.time()
+    right = {
+        "iss": options.issuer, "aud": CLIENT, "email": "ana@example.com", "email_verified": True,
+        "iat": now, "exp": now + 300, "nonce": "n",
+    }  # fmt: skip
+    assert names_of(right, options, "n", now) == ["ana@example.com"]
+    with pytest.raises(NotAuthenticated):
+        names_of(change(right), options, "n", now)
+
+
+@pytest.mark.stores("sqlite")
+def test_a_provider_that_lies(broker: Broker, served: Served, identity: IdentityProvider) -> None:
     broker.run(c.GrantRole(person="group:oncall", role="admin"))
-    identity.change = change
+    identity.change = LIES["another-server"]
     refused = log_in(browser_of(served))
     assert refused.status_code == 401
     assert 'role="alert"' in refused.text
     assert broker.browser_sessions() == []
 
 
+@pytest.mark.stores("sqlite")
 @pytest.mark.parametrize("how", ["signed_by_public_key", "unsigned", "another-key", "no-token", "changed"])
 def test_tokens_that_are_not_signed_right(
     broker: Broker, served: Served, identity: IdentityProvider, how: str
@@ -153,6 +166,7 @@ def test_tokens_that_are_not_signed_right(
     assert broker.browser_sessions() == []
 
 
+@pytest.mark.stores("sqlite")
 def test_new_keys(broker: Broker, served: Served, identity: IdentityProvider) -> None:
     """They are looked for, but not at each token that somebody makes up."""
     broker.run(c.GrantRole(person="group:oncall", role="admin"))
@@ -164,6 +178,7 @@ def test_new_keys(broker: Broker, served: Served, identity: IdentityProvider) ->
     assert identity.asked == asked
 
 
+@pytest.mark.stores("sqlite")
 class TestLogins:
     """Only the browser that began a login ends it, once."""
 
@@ -209,6 +224,7 @@ class TestLogins:
         assert "location" not in told.headers
 
 
+@pytest.mark.stores("sqlite")
 class TestProvider:
     """What it says of itself is believed only so far."""
 

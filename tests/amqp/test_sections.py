@@ -1,4 +1,4 @@
-"""Sections of messages: found, read with their types, and passed on byte for byte."""
+"""Sections of messages: found, and read with their types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def test_each_section_is_found() -> None:
     application = found.mapping(Section.APPLICATION_PROPERTIES)
     assert [type(value) for value in application.values()] == [UInt, int, str]
     assert found.data() == b"hello"
-    assert found.bare() == PROPERTIES + APPLICATION + BODY + FOOTER
 
 
 def test_what_is_not_there_is_empty() -> None:
@@ -46,7 +45,6 @@ def test_what_is_not_there_is_empty() -> None:
     assert found.header() == Header()
     assert found.properties() == Properties()
     assert found.mapping(Section.APPLICATION_PROPERTIES) == {}
-    assert found.bare() == BODY
     assert Sections(b"").body() == []
 
 
@@ -56,6 +54,13 @@ def test_a_body_has_one_of_three_forms() -> None:
     assert Sections(_section(Section.VALUE, {"a": [1]})).body() == [{"a": [1]}]
     assert Sections(_section(Section.VALUE, b"bytes")).data() is None
     assert Sections(_section(Section.SEQUENCE, [1, "a"]) * 2).body() == [[1, "a"], [1, "a"]]
+
+
+def test_sections_may_stand_in_any_order() -> None:
+    found = Sections(FOOTER + BODY + APPLICATION + BODY + ANNOTATIONS + HEADER)
+    assert found.body() == [b"hello", b"hello"]
+    assert found.header().priority == 4
+    assert found.mapping(Section.FOOTER) == {"crc": 1}
 
 
 def test_a_descriptor_may_be_a_name() -> None:
@@ -79,7 +84,7 @@ def test_application_properties_of_any_type_are_read(properties: dict[str, objec
         b"\x00\x53",
         b"\x00\x53\x79\x45",
         b"\x00\x53\x75\xa0\x09cut",
-        BODY + HEADER,
+        BODY + FOOTER + BODY + _section(Section.SEQUENCE, []),
         HEADER + HEADER,
         BODY + _section(Section.VALUE, 1),
         _section(Section.VALUE, 1) * 2,
@@ -91,7 +96,7 @@ def test_application_properties_of_any_type_are_read(properties: dict[str, objec
         "a code cut",
         "an unknown section",
         "a value cut",
-        "a header behind the body",
+        "two forms of body with another section between",
         "two headers",
         "two forms of body",
         "two values",

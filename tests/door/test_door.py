@@ -151,8 +151,8 @@ def test_what_is_no_message_is_rejected_and_the_link_goes_on(tmp_path: Path) -> 
                 await client.until(CreditChanged)
             for payload in (
                 b"junk",
-                b"\x00\x53\x77" + encode([1, 2]),
-                b"\x00\x53\x74" + encode({"l": [1]}) + BODY,
+                b"\x00\x53\x75" + encode("text"),
+                b"\x00\x53\x74" + encode({"x" * 300: 1}) + BODY,
             ):
                 link.session.transfer(link, payload, b"t")
                 state = (await client.until(DeliveriesUpdated)).state

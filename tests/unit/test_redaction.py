@@ -14,7 +14,8 @@ from lazaretto.engine.outcome import dispositions
 from lazaretto.engine.routing import undeliverable
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED
-from lazaretto.model.headers import Headers
+from lazaretto.model.headers import Headers, encode_headers
+from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.model.redaction import OWN_REASONS, Form, checked_rule, rules_for
 
 CARD = '{"id": 1.10, "card": {"number": "4111 1111", "cvc": 123}, "ok": true}'
@@ -255,3 +256,21 @@ def test_edits_below_two_names_at_any_depth() -> None:
     rules = redaction("body..a..b")
     assert edit_names(rules, '[{"op": "copy", "from": "/x/a/c", "path": "/y"}]')
     assert not edit_names(rules, '[{"op": "copy", "from": "/x/c", "path": "/y"}]')
+
+
+def test_what_amqp_clients_sent_besides_is_left_out() -> None:
+    """It may have properties in it that Lazaretto has no type for."""
+    headers = Headers(properties={"Card": 1}, amqp=b"...types...Card...SSN...")
+    for field, all_unknown in (
+        ("user.card", False),
+        ("user.ssn", True),
+        ("user", True),
+        ("user.other", False),
+    ):
+        found = Found()
+        assert redaction(field).headers(headers, found).amqp is None
+        assert found.all is all_unknown, field
+    assert redaction("body.card").headers(headers).amqp is not None, "a sample of it has no body"
+    message = StoredMessage(1, b"{}", "m", 0, None, encode_headers(headers), None, 0, 0, 0, 0, *[None] * 3)
+    assert redaction("body.card").message(message).amqp is None
+    assert redaction("body.card").made(Message(b"{}", amqp=b"x")).amqp is None

@@ -1,8 +1,4 @@
-"""The sections of an AMQP message: found without being read, passed on byte for byte.
-
-The broker writes anew the header, the delivery annotations and the message annotations. Nobody changes the
-bare message behind them: properties, application properties and body.
-"""
+"""The sections of an AMQP message: found without being read."""
 
 from __future__ import annotations
 
@@ -83,7 +79,8 @@ class Part(NamedTuple):
 class Sections:
     """The sections of an encoded message. Raises DecodeError if it is none.
 
-    Sections stand in the order of the specification; only data and sequence sections may repeat.
+    Only data and sequence sections may repeat. They may stand in any order, because clients exist that send
+    the footer before the body (rhea) or delivery annotations last (Azure's for Python).
     """
 
     __slots__ = ("parts", "raw")
@@ -91,15 +88,17 @@ class Sections:
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.parts: list[Part] = []
-        place, last = 0, 0
+        seen: set[Section] = set()
+        place = 0
         while place < len(raw):
             part = self._part(place)
-            repeats = part.section == last and part.section in (Section.DATA, Section.SEQUENCE)
-            mixed = last in _BODY and part.section in _BODY and not repeats
-            if (part.section <= last and not repeats) or mixed:
-                raise DecodeError(f"expected the sections in their order, got {part.section.name} too late")
+            section = part.section
+            repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
+            if repeats or (section in _BODY and not seen.isdisjoint({*_BODY} - {section})):
+                raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
             self.parts.append(part)
-            last, place = part.section, part.end
+            seen.add(section)
+            place = part.end
 
     def _part(self, start: int) -> Part:
         raw = self.raw
@@ -148,14 +147,9 @@ class Sections:
             raise DecodeError(f"expected {section.name} to be a map, got {type(value).__name__}")
         return value
 
-    def bare(self) -> bytes:
-        """Return the bare message and the footer, as they came."""
-        start = next((part.start for part in self.parts if part.section >= Section.PROPERTIES), None)
-        return b"" if start is None else self.raw[start:]
-
     def data(self) -> bytes | None:
         """Return the body if it is one data section, else None."""
-        body = [part for part in self.parts if part.section in _BODY]
+        body = self.body_parts()
         if len(body) != 1 or body[0].section != Section.DATA:
             return None
         value, _ = read(self.raw, body[0].value, PLAIN)
@@ -163,7 +157,11 @@ class Sections:
 
     def body(self) -> list[Any]:
         """Return the values of the body's sections, with the types they were sent with."""
-        return [read(self.raw, part.value, EXACT)[0] for part in self.parts if part.section in _BODY]
+        return [read(self.raw, part.value, EXACT)[0] for part in self.body_parts()]
+
+    def body_parts(self) -> list[Part]:
+        """Return the sections of the body: data, sequences, or one value."""
+        return [part for part in self.parts if part.section in _BODY]
 
 
 _NAMES = {

@@ -12,6 +12,7 @@ from lazaretto.aio import AsyncReceiver
 from lazaretto.amqp import Delivery, Link
 from lazaretto.amqp.performatives import DeliveryState
 from lazaretto.door.answers import (
+    INTERNAL,
     SESSION_LOCK_LOST,
     condition_of,
     description_of,
@@ -75,6 +76,11 @@ class Consumer:
             if not isinstance(error, BrokerClosed):
                 self._link.session.detach(self._link, condition_of(error), description_of(error))
                 self._peer.flush()
+        except Exception as error:
+            # Whoever waits on a link that is dead waits forever.
+            self._peer.log_fault(error)
+            self._link.session.detach(self._link, INTERNAL, description_of(error))
+            self._peer.flush()
         finally:
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()

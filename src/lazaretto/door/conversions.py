@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode
 from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.decode import PLAIN, read
-from lazaretto.amqp.encode import binary, symbol_map
-from lazaretto.amqp.values import Char, Decimal, Int, Symbol, Timestamp
+from lazaretto.amqp.values import Int, Symbol
+from lazaretto.door.residue import (
+    Residue,
+    body_of,
+    data_of,
+    encode_body,
+    moment_of,
+    original,
+    read_residue,
+    split_properties,
+    text_of,
+    typed,
+)
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import MessageState
 from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
@@ -30,10 +42,17 @@ ENQUEUE_SEQUENCE_NUMBER: Final = "x-opt-enqueue-sequence-number"
 DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
 LOCK_TOKEN: Final = "x-opt-lock-token"  # noqa: S105 - a name
 
+#: What the broker says of a message, which nobody else can.
+_OF_BROKER: Final = frozenset({
+    SEQUENCE_NUMBER, ENQUEUED_TIME, LOCKED_UNTIL, SCHEDULED_TIME, MESSAGE_STATE, ENQUEUE_SEQUENCE_NUMBER,
+    DEAD_LETTER_SOURCE,
+})  # fmt: skip
+_OF_MESSAGE: Final = _OF_BROKER | {PARTITION_KEY}
+_OF_DELIVERY: Final = frozenset({LOCK_TOKEN})
+#: Properties that Lazaretto has fields for.
+_TEXTS: Final = ("to", "subject", "reply_to", "content_type", "group_id", "reply_to_group_id")
 _STATES: Final = {MessageState.DEFERRED: 1, MessageState.SCHEDULED: 2}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LARGEST_TTL: Final = 0xFFFFFFFF
-_EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 
 
 def messages_of(payload: bytes, message_format: int) -> list[Message]:
@@ -44,82 +63,71 @@ def messages_of(payload: bytes, message_format: int) -> list[Message]:
     if message_format != BATCH_FORMAT:
         return [message_of(payload)]
     sections = Sections(payload)
-    parts = [part for part in sections.parts if part.section == Section.DATA]
-    return [message_of(_data(sections.raw, part.value)) for part in parts]
-
-
-def _data(raw: bytes, place: int) -> bytes:
-    value, _ = read(raw, place, PLAIN)
-    if not isinstance(value, bytes):
-        raise DecodeError(f"expected a data section to hold bytes, got {type(value).__name__}")
-    return value
+    parts = sections.body_parts()
+    if any(part.section != Section.DATA for part in parts):
+        raise DecodeError("expected a batch to be sections of data, got another section")
+    return [message_of(data_of(sections.raw, part.value)) for part in parts]
 
 
 def message_of(payload: bytes) -> Message:
-    """Return the message that sections are."""
+    """Return the message that sections are. Raises DecodeError, InvalidMessage."""
     sections = Sections(payload)
-    body = sections.data()
-    if body is None:
-        if any(part.section in (Section.SEQUENCE, Section.VALUE) for part in sections.parts):
-            raise InvalidMessage("expected a body of data, got one of AMQP values; send bytes or text")
-        body = b"".join(sections.body())
-    header, properties = sections.header(), sections.properties()
+    body, held = body_of(sections)
+    header, given = sections.header(), sections.properties()
     annotations = sections.mapping(Section.MESSAGE_ANNOTATIONS)
-    given = sections.mapping(Section.APPLICATION_PROPERTIES)
-    scheduled = annotations.get(SCHEDULED_TIME)
+    properties, types, others = split_properties(sections.mapping(Section.APPLICATION_PROPERTIES))
+    scheduled, partition_key = annotations.get(SCHEDULED_TIME), annotations.get(PARTITION_KEY)
+    if not isinstance(scheduled, int | None):
+        kind = type(scheduled).__name__
+        raise InvalidMessage(f"expected {SCHEDULED_TIME} to be a timestamp, got {kind}")
+    left = Residue(
+        Header(header.durable, header.priority),
+        _without(sections.mapping(Section.DELIVERY_ANNOTATIONS), _OF_DELIVERY),
+        _without(annotations, _OF_MESSAGE if isinstance(partition_key, str) else _OF_BROKER),
+        msgspec.structs.replace(
+            given,
+            message_id=_unless_text(given.message_id),
+            correlation_id=_unless_text(given.correlation_id),
+            **dict.fromkeys(_TEXTS),
+        ),
+        others,
+        types,
+        held,
+        sections.mapping(Section.FOOTER),
+    )
     return Message(
         body,
-        message_id=_text(properties.message_id) or None,
-        session_id=properties.group_id,
-        subject=properties.subject,
-        correlation_id=_text(properties.correlation_id),
-        to=properties.to,
-        reply_to=properties.reply_to,
-        reply_to_session_id=properties.reply_to_group_id,
-        content_type=None if properties.content_type is None else str(properties.content_type),
-        partition_key=_text(annotations.get(PARTITION_KEY)),
+        message_id=text_of(given.message_id) or None,
+        session_id=given.group_id,
+        subject=given.subject,
+        correlation_id=text_of(given.correlation_id),
+        to=given.to,
+        reply_to=given.reply_to,
+        reply_to_session_id=given.reply_to_group_id,
+        content_type=None if given.content_type is None else str(given.content_type),
+        partition_key=text_of(partition_key),
         time_to_live=None if header.ttl is None else timedelta(milliseconds=header.ttl),
-        scheduled_enqueue_time=_moment(scheduled) if isinstance(scheduled, int) else None,
-        properties=properties_of(given) or None,
+        scheduled_enqueue_time=None if scheduled is None else moment_of(scheduled),
+        properties=properties or None,
+        amqp=left.encoded(),
     )
+
+
+def _without(values: dict[Any, Any], names: frozenset[str]) -> dict[Any, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _unless_text(value: Any) -> Any:
+    return None if type(value) is str else value
 
 
 def properties_of(given: Mapping[Any, Any]) -> dict[str, PropertyValue]:
     """Return application properties as Lazaretto keeps them. Raises InvalidMessage for lists and maps."""
-    found: dict[str, PropertyValue] = {}
-    for name, value in given.items():
-        text = _text(name)
-        if text is None:
-            raise InvalidMessage(f"expected a property's name to be text, got {name!r}")
-        found[text] = _plain(text, value)
+    found, _, others = split_properties(given)
+    for name, value in others.items():
+        kind = type(value).__name__
+        raise InvalidMessage(f"expected property {name!r} to be a simple value, got {kind}")
     return found
-
-
-def _plain(name: str, value: Any) -> PropertyValue:
-    if isinstance(value, Timestamp):
-        return _moment(value)
-    if isinstance(value, Symbol | Char):
-        return str(value)
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str | bytes | uuid.UUID):
-        return value
-    kind = "a decimal number" if isinstance(value, Decimal) else f"a {type(value).__name__}"
-    raise InvalidMessage(f"expected property {name!r} to be a simple value, got {kind}")
-
-
-def _moment(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=min(max(milliseconds, _EARLIEST), _LATEST))
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def encode_message(
@@ -135,35 +143,44 @@ def encode_message(
     `token`: of the lock it is handed over with. `state`: of a message that is peeked at. `deleted`: it is
     handed over without a lock, for which Service Bus sends empty delivery annotations.
     """
-    parts = [encode_composite(_header(message))]
+    left = read_residue(message.amqp)
+    parts = [encode_composite(_header(message, left.header))]
+    delivery = left.delivery_annotations
     if token is not None:
-        parts.append(_section(Section.DELIVERY_ANNOTATIONS, symbol_map({LOCK_TOKEN: token})))
-    elif deleted:
-        parts.append(_section(Section.DELIVERY_ANNOTATIONS, symbol_map({})))
-    annotations = symbol_map(_annotations(message, locked_until, state))
+        delivery = {**delivery, Symbol(LOCK_TOKEN): token}
+    if delivery or deleted:
+        parts.append(_section(Section.DELIVERY_ANNOTATIONS, delivery))
+    annotations = left.annotations | _annotations(message, locked_until, state)
+    if PARTITION_KEY in annotations:
+        annotations[PARTITION_KEY] = original(left.annotations.get(PARTITION_KEY), message.partition_key)
     parts.append(_section(Section.MESSAGE_ANNOTATIONS, annotations))
-    parts.append(encode_composite(_properties(message)))
-    given = _application(message)
+    parts.append(encode_composite(_properties(message, left.properties)))
+    given = left.application | _application(message, left.types)
     if given:
-        parts.append(_section(Section.APPLICATION_PROPERTIES, encode(given)))
-    parts.append(_section(Section.DATA, binary(message.body)))
+        parts.append(_section(Section.APPLICATION_PROPERTIES, given))
+    parts.append(encode_body(message.body, left.body))
+    if left.footer:
+        parts.append(_section(Section.FOOTER, left.footer))
     return b"".join(parts)
 
 
-def _section(section: Section, value: bytes) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + value
+def _section(section: Section, values: dict[Any, Any]) -> bytes:
+    return b"\x00\x53" + bytes((section,)) + encode(values)
 
 
-def _header(message: StoredMessage) -> Header:
+def _header(message: StoredMessage, left: Header) -> Header:
     ttl = message.headers.time_to_live
     return Header(
-        ttl=None if ttl is None else min(ttl // 1000, _LARGEST_TTL), delivery_count=message.delivery_count
+        left.durable,
+        left.priority,
+        None if ttl is None else min(ttl // 1000, _LARGEST_TTL),
+        delivery_count=message.delivery_count,
     )
 
 
 def _annotations(
     message: StoredMessage, locked_until: datetime | None, state: MessageState | None
-) -> dict[str, Any]:
+) -> dict[Any, Any]:
     """Return what the broker says of a message; as Service Bus, nothing that says nothing."""
     scheduled = message.scheduled_enqueue_time
     said: dict[str, Any] = {
@@ -176,24 +193,29 @@ def _annotations(
         SCHEDULED_TIME: scheduled,
         DEAD_LETTER_SOURCE: message.dead_letter_source,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {Symbol(name): value for name, value in said.items() if value is not None}
 
 
-def _properties(message: StoredMessage) -> Properties:
-    return Properties(
-        message.message_id,
+def _properties(message: StoredMessage, left: Properties) -> Properties:
+    content_type = message.content_type
+    return msgspec.structs.replace(
+        left,
+        message_id=original(left.message_id, message.message_id),
         to=message.to,
         subject=message.subject,
         reply_to=message.reply_to,
-        correlation_id=message.correlation_id,
-        content_type=message.content_type,
+        correlation_id=original(left.correlation_id, message.correlation_id),
+        # A symbol: in Python it may be any text.
+        content_type=content_type and content_type.encode("ascii", "backslashreplace").decode(),
         group_id=message.session_id,
         reply_to_group_id=message.reply_to_session_id,
     )
 
 
-def _application(message: StoredMessage) -> dict[str, Any]:
-    given: dict[str, Any] = dict(message.properties)
+def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        name: typed(value, types.get(name)) for name, value in message.properties.items()
+    }
     if message.recorded_reason is not None:
         given[DEAD_LETTER_REASON] = message.recorded_reason
     if message.recorded_description is not None:

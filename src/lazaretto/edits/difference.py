@@ -25,8 +25,13 @@ def differences(before: Message | StoredMessage, after: Message, limit: int = 20
 
 def _lines(old: Message, new: Message) -> Iterator[str]:
     for name in Message.__struct_fields__:
-        if name not in ("body", "properties"):
+        if name not in ("body", "properties", "amqp"):
             yield from _changed(name, _shown(getattr(old, name)), _shown(getattr(new, name)))
+    if old.amqp != new.amqp:
+        was, is_ = (None if one.amqp is None else f"{len(one.amqp)} bytes" for one in (old, new))
+        # Equal in size, they would look as if nothing had changed.
+        yield from _changed("amqp", was, None)
+        yield from _changed("amqp", None, is_)
     olds, news = old.properties or {}, new.properties or {}
     for name in dict.fromkeys([*olds, *news]):
         was, is_ = (_shown(p[name]) if name in p else None for p in (olds, news))

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -164,9 +164,17 @@ class Redaction:
     # -- properties -----------------------------------------------------------------------------
 
     def headers(self, headers: Headers, found: Found | None = None) -> Headers:
-        """Return headers without the properties that are redacted."""
+        """Return headers without the properties that are redacted.
+
+        What an AMQP client sent besides them is left out as a whole: properties may be in it too.
+        """
         found = Found() if found is None else found
-        if not self._user or not headers.properties:
+        if not self._user:
+            return headers
+        if headers.amqp is not None:
+            found.all = found.all or self._names_in(headers.amqp, headers.properties)
+            headers = msgspec.structs.replace(headers, amqp=None)
+        if not headers.properties:
             return headers
         left: dict[str, Any] = {}
         for name, value in headers.properties.items():
@@ -182,6 +190,14 @@ class Redaction:
             if form is not Form.DROP:
                 left[name] = MASK if form is Form.MASK else self._hash(told.encode())
         return msgspec.structs.replace(headers, properties=left)
+
+    def _names_in(self, encoded: bytes, properties: Mapping[str, Any]) -> bool:
+        """Return whether a redacted property may be among encoded ones."""
+        told, known = encoded.lower(), {name.lower() for name in properties}
+        return any(
+            not steps or (steps[0][1] not in known and steps[0][1].encode() in told)
+            for steps, _ in self._user
+        )
 
     def _form_of(self, name: str) -> Form | None:
         return next((f for steps, f in reversed(self._user) if not steps or steps[0][1] == name), None)
@@ -236,7 +252,9 @@ class Redaction:
                 properties[name] = take(properties[name], found)
         if nack is not None:
             nack = msgspec.structs.replace(nack, text=self.text(nack.text, found) or "")
-        headers = msgspec.structs.replace(headers, properties=properties, negative_acknowledgement=nack)
+        headers = msgspec.structs.replace(
+            headers, properties=properties, negative_acknowledgement=nack, amqp=None
+        )
         changes: dict[str, Any] = {
             "body": body, "encoded_headers": encode_headers(headers), "decoded": headers,
             "recorded_reason": self.reason(message.recorded_reason, found),
@@ -249,7 +267,9 @@ class Redaction:
     def made(self, message: Message) -> Message:
         """Return a message that is to be sent without what is redacted."""
         properties = self.headers(Headers(properties=dict(message.properties or {}))).properties
-        return msgspec.structs.replace(message, body=self.body(message.body), properties=properties or None)
+        return msgspec.structs.replace(
+            message, body=self.body(message.body), properties=properties or None, amqp=None
+        )
 
 
 def _below(rules: list[tuple[Steps, Form]], name: str) -> tuple[list[tuple[Steps, Form]], Form | None]:

@@ -65,6 +65,8 @@ class Headers(msgspec.Struct, omit_defaults=True):
     #: How often it was forwarded, and which entity's dead letter it was then, if it was one.
     hops: int = 0
     dead_letter_source: str | None = None
+    #: What an AMQP client sent that no other field holds, encoded.
+    amqp: bytes | None = None
 
 
 EMPTY_HEADERS = Headers()

@@ -36,8 +36,9 @@ class Message(msgspec.Struct):
     send. `scheduled_enqueue_time`: an aware datetime before which the message is not receivable.
     `properties`: str, int (64 bit), float, bool, bytes, UUID, aware datetime or None by name.
     `dead_letter_queue`: where a rejected message is returned to: the system's queue, the path of
-    another, or None. What is wrong with a message is said when it is sent (InvalidMessage,
-    MessageTooLarge).
+    another, or None. `amqp`: what an AMQP client sent that the other fields cannot hold, encoded; it
+    goes with a copy, and is given back over AMQP. What is wrong with a message is said when it is sent
+    (InvalidMessage, MessageTooLarge).
     """
 
     body: bytes
@@ -54,6 +55,7 @@ class Message(msgspec.Struct):
     scheduled_enqueue_time: datetime | None = None
     properties: Mapping[str, PropertyValue] | None = None
     dead_letter_queue: str | None = SYSTEM_DEAD_LETTER_QUEUE
+    amqp: bytes | None = None
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -186,6 +188,11 @@ class StoredMessage(_DecodedHeaders):
         return self.headers.dead_letter_queue
 
     @property
+    def amqp(self) -> bytes | None:
+        """What an AMQP client sent that the other fields cannot hold, encoded."""
+        return self.headers.amqp
+
+    @property
     def edit_of(self) -> str | None:
         """The id of the dead letter that this message is the edited form of."""
         return self.headers.edit_of
@@ -225,6 +232,7 @@ def as_message(message: Message | StoredMessage) -> Message:
         scheduled_enqueue_time=message.scheduled_enqueue_time,
         properties=properties,
         dead_letter_queue=headers.dead_letter_queue,
+        amqp=headers.amqp,
     )
 
 

@@ -26,7 +26,7 @@ _TEXTS = (
     "content_type",
     "partition_key",
 )
-_KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_time", "properties")
+_KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_time", "properties", "amqp")
 #: What the broker says of a message that it has: `peek` prints it, and sending it again leaves it out.
 _OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "lock_token", "locked_until", "error"} - {*_KNOWN}
 
@@ -60,6 +60,8 @@ def message_of(line: bytes, like: Message) -> Message:
         changes["scheduled_enqueue_time"] = _time(values["scheduled_enqueue_time"])
     if values.get("properties") is not None:
         changes["properties"] = {**(like.properties or {}), **_properties(values["properties"])}
+    if values.get("amqp") is not None:
+        changes["amqp"] = _bytes("amqp", values["amqp"])
     return msgspec.structs.replace(like, **changes)
 
 
@@ -86,6 +88,16 @@ def _base64(value: Any) -> bytes:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError, binascii.Error):
         raise ValueError(f"expected body_base64 to be base64, got {shown(value)}") from None
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    try:
+        found = property_value(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, bytes):
+        raise ValueError(f'expected {name} to be {{"base64": …}}, got {shown(value)}')
+    return found
 
 
 def _time_to_live(value: Any) -> Any:

@@ -38,6 +38,7 @@ MESSAGE_FIELDS = (
     "scheduled_enqueue_time",
     "properties",
     "dead_letter_queue",
+    "amqp",
     "attempt",
     "delivery_count",
     "cycle",

@@ -121,6 +121,7 @@ class Schemas:
         properties["time_to_live"] = {"anyOf": [{"type": "number"}, {"type": "null"}]}
         properties["negative_acknowledgement"] = {}
         properties["properties"] = {"type": "object"}
+        properties["amqp"] = {"anyOf": [_PLAIN[bytes], {"type": "null"}]}
         properties |= {
             "body": {"type": "string", "description": "The body, if it is UTF-8."},
             "body_base64": {"type": "string", "description": "The body, if it is not."},

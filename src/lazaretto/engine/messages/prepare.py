@@ -58,7 +58,7 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     properties = {} if message.properties is None else check_properties(message.properties)
     headers = Headers(
         session_id, subject, correlation_id, to, reply_to, reply_to_session_id, content_type, partition_key,
-        time_to_live, scheduled, properties, dead_letter_queue,
+        time_to_live, scheduled, properties, dead_letter_queue, amqp=_amqp(message.amqp),
     )  # fmt: skip
     encoded = encode_bounded(headers)
     return NewMessage(body, message_id, session_id, time_to_live, scheduled, partition_key, encoded)
@@ -87,6 +87,7 @@ def _is_plain(m: Message) -> bool:
         and (m.properties is None or (type(m.properties) is dict and not m.properties))
         and type(m.dead_letter_queue) is str
         and m.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
+        and m.amqp is None
     )
 
 
@@ -108,6 +109,14 @@ def _body(body: object) -> bytes:
     if isinstance(body, str):
         raise InvalidMessage(f"expected body to be bytes, got text {shown(body)}; encode it: body.encode()")
     raise InvalidMessage(f"expected body to be bytes, got {shown(body)}")
+
+
+def _amqp(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidMessage(f"expected amqp to be bytes or None, got {shown(value)}")
+    return bytes(value)
 
 
 def _texts(message: Message, names: tuple[str, ...], longest: int | None = None) -> list[str | None]:

@@ -8,6 +8,8 @@ import json
 import re
 import socket
 import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -93,6 +95,31 @@ class TestMessages:
         assert lost.status_code == 409
         assert lost.headers["content-type"] == "application/problem+json"
         assert (lost.json()["code"], lost.json()["sequence_numbers"]) == ("message_lock_lost", [1])
+
+    def test_what_the_server_remembers_is_not_believed(self, broker: Broker, api: httpx.Client) -> None:
+        """The store says whether a lock is held, also of what this server has given out itself."""
+        send(api, "a", "b")
+        a, b = receive(api, limit=2)
+        receiver = broker.receiver("q")
+        receiver.abandon(receiver.messages_held(uuid.UUID(a["lock_token"])))
+        for queue, status in (("other", 404), ("q", 409)):
+            assert settle(api, "complete", a, b, queue=queue).status_code == status
+        assert broker.queue("q").counts.total == 2
+        assert settle(api, "complete", b).status_code == 204
+        (again,) = receive(api)
+        assert again["delivery_count"] == 1
+        assert settle(api, "complete", a).status_code == 409
+        assert settle(api, "complete", again).status_code == 204
+
+    def test_several_settlements_at_once(self, broker: Broker, served: Served) -> None:
+        """Of one token: one of them holds."""
+        one = served.client("admin")
+        send(one, "a")
+        (taken,) = receive(one)
+        with ThreadPoolExecutor(4) as pool:
+            clients = [served.client("admin") for _ in range(4)]
+            found = [f.status_code for f in pool.map(lambda api: settle(api, "complete", taken), clients)]
+        assert sorted(found) == [204, 409, 409, 409]
 
     def test_a_receive_waits(self, broker: Broker, api: httpx.Client) -> None:
         found: list[Any] = []

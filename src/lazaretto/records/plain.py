@@ -52,10 +52,15 @@ MESSAGE_FIELDS = (
 )
 
 
+_AS_IT_IS = frozenset({type(None), bool, int, float, str})
+
+
 def plain(value: Any) -> Any:
     """Return a value made of nothing but what JSON has."""
+    if type(value) in _AS_IT_IS:
+        return value
     match value:
-        case None | bool() | int() | float() | str():
+        case bool() | int() | float() | str() if not isinstance(value, enum.Enum):
             return value
         case PeekedMessage() | ReceivedMessage():
             return message_record(value)

@@ -25,6 +25,7 @@ from lazaretto.web.access import Access, Identity
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
+from lazaretto.web.held import HeldMessages
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
@@ -66,11 +67,11 @@ def web_app(
     site reaches a server on the same machine. `sign`: what its pages show to be told from another's.
     """
     door = AccessDoor(broker, access, host_names)
-    ending = Ending()
+    ending, held = Ending(), HeldMessages()
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, Call(broker, _NOBODY, request, ending), door)
+            return await _answered(request, route, Call(broker, _NOBODY, request, ending, held), door)
 
         return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import inspect
 import re
 import typing
@@ -21,6 +22,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
+from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError
 
 T = TypeVar("T")
@@ -78,12 +80,13 @@ class Ending:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """One request: the broker, who asks, and the request itself."""
+    """One request: the broker, who asks, the request itself, and what the server has given out."""
 
     broker: AsyncBroker
     identity: Identity
     request: Request
     ending: Ending
+    held: HeldMessages
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless the caller may do so on another entity too."""
@@ -218,15 +221,22 @@ def query_of(kind: type[Query], request: Request) -> Query:
         if name in given:
             raise InvalidOption(f"expected the parameter {name!r} once, got it twice")
         given[name] = value
-    hints = typing.get_type_hints(kind)
-    for name, value in given.items():
+    for name in given.keys() & _times_of(kind):
+        value = given[name]
         # A number would be taken for seconds since 1970.
-        if datetime in typing.get_args(hints[name]) and not _DATE.match(value):
+        if not _DATE.match(value):
             raise InvalidOption(f"{name}: expected a time such as 2026-01-31T12:00:00Z, got {shown(value)}")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"parameters: {_told(error)}") from None
+
+
+@functools.cache
+def _times_of(kind: type[Query]) -> frozenset[str]:
+    """Return the names of the parameters that are times."""
+    hints = typing.get_type_hints(kind)
+    return frozenset(name for name, hint in hints.items() if datetime in typing.get_args(hint))
 
 
 def body_of(kind: Any, content: bytes) -> Any:
@@ -259,7 +269,8 @@ async def content_of(request: Request, most: int) -> bytes:
                 if size > most:
                     raise too_large
                 parts.append(part)
-                limit.reschedule(began + _PATIENCE + size / _SLOWEST)
+                if size > _SLOWEST:
+                    limit.reschedule(began + _PATIENCE + size / _SLOWEST)
     except TimeoutError:
         raise HttpError(
             "request_timeout", f"expected the body at {_SLOWEST} bytes a second or more"

@@ -136,8 +136,12 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
 
     `mode=receive_and_delete` deletes them at once.
     """
-    async with call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode) as receiver:
-        return await call.wait_for(receiver.receive(query.limit, query.wait))
+    receiver = call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode)
+    receiving = receiver.receive(query.limit, query.wait)
+    # Nobody needs to watch a client that does not wait.
+    found = await (call.wait_for(receiving) if query.wait else receiving)
+    call.held.keep(query.queue, query.subqueue, found)
+    return found
 
 
 @route("POST", "/messages/receive-deferred", Permission.RECEIVE)
@@ -157,7 +161,9 @@ async def cancel_scheduled(call: Call, query: OfQueue, body: Numbers) -> None:
 async def settle(call: Call, query: SettleQuery, body: Settlement) -> None:
     """Settle messages that are held under lock tokens: all of them, or none."""
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
-    held = await receiver.messages_held(body.lock_tokens)
+    held = call.held.take(query.queue, query.subqueue, body.lock_tokens)
+    if held is None:
+        held = await receiver.messages_held(body.lock_tokens)
     properties = None
     if body.properties is not None:
         properties = {name: _property(name, value) for name, value in body.properties.items()}

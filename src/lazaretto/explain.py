@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from lazaretto.filters.body import LazyBody
 from lazaretto.filters.view import MessageView
 from lazaretto.model.causes import CauseDifference
 from lazaretto.model.checks import shown
+from lazaretto.model.clock import to_micros
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import Headers, decode_headers
 from lazaretto.model.keys import lower_bound, upper_bound
@@ -34,6 +36,7 @@ from lazaretto.triage.families import Cause, unite
 from lazaretto.triage.features import Features, features_of
 from lazaretto.triage.samples import Sample, hashed
 from lazaretto.triage.verify import Tally
+from lazaretto.triage.workers import find_by_worker
 
 #: Letters of one cause, and good messages, that a difference is looked for among.
 LETTERS = 500
@@ -208,11 +211,12 @@ class Asked:
             causes.append(Cause(kinds[kind].kind, text, letters, sample, (kind,), difference))
         if good.count:
             causes = unite(causes, good)
-        explained = [_Explained(cause, against(cause.members[0])) for cause in causes]
+        explained = [_Explained(cause, against(cause.members[0]), self._leave_out) for cause in causes]
         self.check({kind: one.letters for one in explained for kind in one.cause.members}, kinds)
         for one in explained:
-            for view in views:
-                one.good.add(view)
+            if not one.among_same_time:
+                for view in views:
+                    one.good.add(view)
         answers = [one.answer(kinds, compared) for one in explained]
         return sorted(answers, key=lambda answer: (-answer.letters, answer.examples))
 
@@ -255,10 +259,14 @@ class Asked:
 
     def check(self, tallies: Mapping[Kind, Tally], kinds: Mapping[Kind, Letters]) -> None:
         """Add each letter to the tally of its cause, if there is one."""
-        for letter in self._letters(messages=True):
-            tally = tallies.get(self._kind_of(letter, kinds))
-            if tally is not None and letter.message is not None:
-                tally.add(self.seen(letter.message))
+        asks = any(tally.asks_workers for tally in tallies.values())
+        letters = self._letters(messages=True)
+        while some := list(itertools.islice(letters, _MESSAGES)):
+            workers = self._workers(some) if asks else {}
+            for letter in some:
+                tally = tallies.get(self._kind_of(letter, kinds))
+                if tally is not None and letter.message is not None:
+                    tally.add(self.seen(letter.message, workers.get(letter.sequence_number)))
 
     def _kind_of(self, letter: DeadLetter, known: Collection[Kind]) -> Kind:
         cause = self._causes.get(letter.fingerprint or "")
@@ -271,8 +279,29 @@ class Asked:
             which = DeadLetterFilter(sequence_numbers=tuple(numbers[start : start + _MESSAGES]))
             self._check_time()
             letters, _ = self._some(which, _MESSAGES)
-            found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
+            found += self._features_of(letters)
         return found
+
+    def _features_of(self, letters: Sequence[DeadLetter]) -> list[Features]:
+        workers = self._workers(letters)
+        return [
+            features_of(
+                self.seen(letter.message, workers.get(letter.sequence_number)), self._leave_out,
+                when=to_micros(letter.dead_lettered),
+            )
+            for letter in letters
+            if letter.message
+        ]  # fmt: skip
+
+    def _workers(self, letters: Sequence[DeadLetter]) -> dict[int, str]:
+        """Return who made the latest attempt at letters, by sequence number."""
+
+        def read(tx: Transaction) -> dict[int, str]:
+            first = lower_bound(holder(tx, self._path).queue_id)
+            found = tx.history.workers([first + letter.sequence_number for letter in letters])
+            return {key - first: worker for key, worker in found.items()}
+
+        return look(self._store, read) if letters else {}
 
     def _of_other_causes(self, kind: Kind) -> Group:
         """Return letters of all causes but one, as many of each as of the others."""
@@ -283,7 +312,7 @@ class Asked:
             letters, _ = self._some(
                 DeadLetterFilter(cause=cause.number), max(1, min(LETTERS, _GOOD // len(others)))
             )
-            found += [self._features(self.seen(letter.message)) for letter in letters if letter.message]
+            found += self._features_of(letters)
         return Group(found)
 
     # -- good messages --------------------------------------------------------------------------
@@ -292,32 +321,39 @@ class Asked:
         self, given: Sequence[Message | StoredMessage] | None
     ) -> tuple[list[MessageView], ComparedWith, Group]:
         if self._compared is None:
-            views, compared = self._good(given)
-            self._compared = views, compared, Group([self._features(view) for view in views])
+            good, compared = self._good(given)
+            rows = [features_of(view, self._leave_out, when=when) for view, when in good]
+            self._compared = [view for view, _ in good], compared, Group(rows)
         return self._compared
 
     def _good(
         self, given: Sequence[Message | StoredMessage] | None
-    ) -> tuple[list[MessageView], ComparedWith]:
+    ) -> tuple[list[tuple[MessageView, int | None]], ComparedWith]:
+        """Return good messages, with the time when they were completed, and what they are."""
         if given is not None:
-            return [self.seen(message) for message in given], ComparedWith.GIVEN
+            return [(self.seen(message), None) for message in given], ComparedWith.GIVEN
         kept = self._kept()
         if len(kept) >= _ENOUGH:
             return kept, ComparedWith.COMPLETED
-        waiting = [self.seen(message) for message in self._waiting()]
+        waiting: list[tuple[MessageView, int | None]] = [
+            (self.seen(message), None) for message in self._waiting()
+        ]
         if max(len(kept), len(waiting)) == 0:
             return [], ComparedWith.NOTHING
         more = len(waiting) > len(kept)
         return (waiting, ComparedWith.WAITING) if more else (kept, ComparedWith.COMPLETED)
 
-    def _kept(self) -> list[MessageView]:
+    def _kept(self) -> list[tuple[MessageView, int | None]]:
         def read(tx: Transaction) -> list[SampleRecord]:
             queue = holder(tx, self._path)
             return tx.samples.of_queue(queue.queue_id) if queue.options.kept_samples else []
 
         # They are as evenly spread by hash as by number.
         found = sorted(look(self._store, read), key=lambda sample: hashed(sample.key))[:_GOOD]
-        return [self._seen(decode_headers(one.headers), one.message_id, one.body) for one in found]
+        return [
+            (self._seen(decode_headers(one.headers), one.message_id, one.body, one.worker), one.kept)
+            for one in found
+        ]
 
     def _waiting(self) -> Iterator[StoredMessage]:
         queue = look(self._store, lambda tx: holder(tx, self._path))
@@ -336,8 +372,8 @@ class Asked:
 
     # -- messages -------------------------------------------------------------------------------
 
-    def seen(self, message: Message | StoredMessage) -> MessageView:
-        """Return a message as conditions see it."""
+    def seen(self, message: Message | StoredMessage, worker: str | None = None) -> MessageView:
+        """Return a message as conditions see it. `worker`: who tried it last."""
         if isinstance(message, StoredMessage):
             headers, message_id, body = message.headers, message.message_id, message.body
         elif isinstance(message, Message):
@@ -345,20 +381,20 @@ class Asked:
             headers, message_id, body = decode_headers(made.headers), made.message_id or "", made.body
         else:
             raise InvalidOption(f"expected good to be messages, got {shown(message)}")
-        return self._seen(headers, message_id, body)
+        return self._seen(headers, message_id, body, worker)
 
-    def _seen(self, headers: Headers, message_id: str, body: bytes) -> MessageView:
+    def _seen(self, headers: Headers, message_id: str, body: bytes, worker: str | None) -> MessageView:
         if self._redaction:
             headers, body = self._redaction.headers(headers), self._redaction.body(body)
-        return view_of(headers, message_id, body, self._decode)
-
-    def _features(self, view: MessageView) -> Features:
-        return features_of(view, self._leave_out)
+        return view_of(headers, message_id, body, self._decode, worker)
 
 
-def view_of(headers: Headers, message_id: str, body: bytes, decode: Decode | None) -> MessageView:
-    """Return a message as conditions see it."""
-    return MessageView(headers, message_id, size=len(body), body=LazyBody(lambda: body, decode))
+def view_of(
+    headers: Headers, message_id: str, body: bytes, decode: Decode | None, worker: str | None = None
+) -> MessageView:
+    """Return a message as conditions see it. `worker`: who tried it last."""
+    size = len(body)
+    return MessageView(headers, message_id, size=size, body=LazyBody(lambda: body, decode), worker=worker)
 
 
 def _peek(tx: Transaction, first: int, last: int) -> Sequence[StoredMessage]:
@@ -373,11 +409,17 @@ def _others(samples: Mapping[Kind, Group], kind: Kind) -> Group:
 class _Explained:
     """A cause with its differences, and for how many of all letters and good messages they hold."""
 
-    def __init__(self, cause: Cause, good: Group) -> None:
+    def __init__(self, cause: Cause, good: Group, leave_out: Collection[str]) -> None:
         self.cause = cause
-        self._good = good
+        by_worker = find_by_worker(cause.sample, good, cause.text, leave_out)
+        #: Whether good messages were completed when the letters failed, and were counted as they were found.
+        self.among_same_time = by_worker is not None
+        self._good = by_worker.good if by_worker else good
         found = cause.difference
-        self._found = find_differences(cause.sample, good, cause.text, found)[0] if found else []
+        if by_worker:
+            self._found = [by_worker.found]
+        else:
+            self._found = find_differences(cause.sample, good, cause.text, found)[0] if found else []
         self.letters, self.good = (Tally([found.filter for found in self._found]) for _ in range(2))
 
     def answer(self, kinds: Mapping[Kind, Letters], compared: ComparedWith) -> Explanation:

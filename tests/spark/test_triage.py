@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+import lazaretto
 from lazaretto import Broker, InvalidOption, Message
 from lazaretto.spark import triage
 
@@ -87,6 +89,28 @@ def test_options_are_the_brokers_and_nothing_tells_the_stores_url(
     described = [plans.apply(n).physicalPlanDescription() for n in range(plans.size())]
     assert any("MapInArrow" in one for one in described)
     assert not any(url in one for one in described)
+
+
+def test_a_host_is_found_as_the_broker_finds_it(
+    spark: Any, url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = random.Random(5)
+    broker.update_queue("work", breaker=None)
+    for host in ("ant", "bee", "cat") * 8:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "gethostname", lambda host=host: host)
+            other = lazaretto.connect(url)
+        send(broker, [order(r) for _ in range(700)])
+        with other, other.receiver("work") as receiver:
+            messages = receiver.receive(700)
+            failing = 70 if host == "bee" else 0
+            for message in messages[:failing]:
+                receiver.abandon(message, error=OSError("no disk"))
+            receiver.complete(messages[failing:])
+    (found,) = triage(spark, url, "work")
+    assert found.filter == "sys.Host = 'bee'"
+    assert (found.letters, found.differences[0].letters, found.unexplained) == (560, 560, 0)
+    assert [found] == broker.explain("work")
 
 
 @pytest.mark.stores("sqlite")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,9 @@ class TestSearches:
         assert numbers(text='"to": "X"', limit=1) == [3, 2, 1]
         assert numbers(where="body.n >= 2", order="number") == [2, 3]
         assert numbers(where="body.n >= 2", limit=1) == [3, 2]
+        host = socket.gethostname()
+        assert numbers(where=f"body.n >= 2 AND sys.Host = '{host}'", order="number") == [2, 3]
+        assert numbers(where=f"sys.Worker LIKE '{host}:%' AND sys.Host <> '{host}'") == []
         assert numbers(text="no customer") == [2, 1]
         lines = operator.get("/dead-letters/export", params={**Q, "where": "body.n = 1"}).text
         assert [json.loads(line)["sequence_number"] for line in lines.splitlines()] == [1]

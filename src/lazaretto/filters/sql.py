@@ -13,7 +13,7 @@ from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 from lazaretto.errors import FilterSyntaxError
 from lazaretto.filters.nodes import Builder
 from lazaretto.filters.values import KINDS, Truth, Value
-from lazaretto.filters.view import Action, MessageView, Property
+from lazaretto.filters.view import OF_ATTEMPTS, Action, MessageView, Property
 from lazaretto.model.checks import is_unicode, shown
 
 #: Service Bus's limits: characters of a filter or action, and parts of an action.
@@ -71,6 +71,13 @@ def compile_with_properties(
     """Return the function of a filter, and the properties that it names. Raises FilterSyntaxError."""
     found: tuple[Callable[[MessageView], Truth], list[Property]] = _compile("filter", text, parameters)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def names_attempts(text: str) -> bool:
+    """Return whether a filter asks who tried a message. Raises FilterSyntaxError."""
+    _, properties = compile_with_properties(text)
+    return any(one.scope == "sys" and one.name in OF_ATTEMPTS for one in properties)
 
 
 def compile_action(

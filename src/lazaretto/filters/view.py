@@ -17,7 +17,8 @@ _NAMES = {
     "reply_to_session_id": ("replytosessionid",), "content_type": ("contenttype",),
     "partition_key": ("partitionkey",), "time_to_live": ("timetolive",),
     "scheduled_enqueue_time": ("scheduledenqueuetime", "scheduledenqueuetimeutc"),
-    "enqueued_time": ("enqueuedtime", "enqueuedtimeutc"), "size": ("size",),
+    "enqueued_time": ("enqueuedtime", "enqueuedtimeutc"), "size": ("size",), "worker": ("worker",),
+    "host": ("host",),
 }  # fmt: skip
 SYSTEM = {name: field for field, names in _NAMES.items() for name in names}
 #: Those that an action may set: all of them text.
@@ -25,6 +26,15 @@ SETTABLE = frozenset({
     "message_id", "session_id", "subject", "correlation_id", "to", "reply_to", "reply_to_session_id",
     "content_type", "partition_key",
 })  # fmt: skip
+
+
+#: Those that only a message has that was tried: nothing is known of them while it is sent.
+OF_ATTEMPTS = frozenset({"worker", "host"})
+
+
+def host_of(worker: str) -> str:
+    """Return the machine of a worker, whose name is its machine, its process, and a random part."""
+    return worker.split(":", 1)[0]
 
 
 def system_field(name: str) -> str | None:
@@ -47,10 +57,11 @@ class Property(NamedTuple):
 class MessageView:
     """A message's properties, by names without case. `enqueued`: microseconds; `size`: bytes of the body.
 
-    `body` returns the body. It is called once, by the first filter that asks for a part of it.
+    `body` returns the body. It is called once, by the first filter that asks for a part of it. `worker`: who
+    tried the message last, where that is known.
     """
 
-    __slots__ = ("_enqueued", "_size", "body", "headers", "message_id", "user")
+    __slots__ = ("_enqueued", "_size", "body", "headers", "message_id", "user", "worker")
 
     def __init__(
         self,
@@ -60,17 +71,21 @@ class MessageView:
         enqueued: int = 0,
         size: int = 0,
         body: Callable[[], bytes | None] | LazyBody | None = None,
+        worker: str | None = None,
     ) -> None:
         self.headers = headers
         self.message_id = message_id
         self._enqueued = enqueued
         self._size = size
+        self.worker = worker
         self.body = body if isinstance(body, LazyBody) else LazyBody(body)
         self.user: Mapping[str, Any] = {name.lower(): value for name, value in headers.properties.items()}
 
     def with_headers(self, headers: Headers, message_id: str | None) -> MessageView:
         """Return the message with other headers."""
-        return MessageView(headers, message_id, enqueued=self._enqueued, size=self._size, body=self.body)
+        return MessageView(
+            headers, message_id, enqueued=self._enqueued, size=self._size, body=self.body, worker=self.worker
+        )
 
     def value(self, of: Property) -> Value:
         """Return the value of a property; None: not set, or no such part of the body."""
@@ -97,6 +112,10 @@ class MessageView:
             return self._size
         if field == "enqueued_time":
             return to_datetime(self._enqueued)
+        if field == "worker":
+            return self.worker
+        if field == "host":
+            return None if self.worker is None else host_of(self.worker)
         value = getattr(self.headers, field)
         if value is None:
             return None

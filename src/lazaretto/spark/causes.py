@@ -160,7 +160,7 @@ class _OnSpark(Asked):
             for tally, counted in zip(distinct.values(), found, strict=True):
                 tally.merge(counted)
 
-    def seen(self, message: Message | StoredMessage) -> MessageView:
+    def seen(self, message: Message | StoredMessage, worker: str | None = None) -> MessageView:
         if isinstance(message, StoredMessage):
             self._longest = max(self._longest, len(message.body))
-        return super().seen(message)
+        return super().seen(message, worker)

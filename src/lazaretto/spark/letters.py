@@ -34,6 +34,17 @@ _CHECKED = {
     "headers": MESSAGE["headers"],
     "body": MESSAGE["body"],
 }
+_WORKER = (
+    "(SELECT a.worker FROM lazaretto_attempts a WHERE a.key = d.key AND a.worker IS NOT NULL "
+    "ORDER BY a.number DESC, a.{} DESC LIMIT 1)"
+)
+#: Who made the latest attempt: looked up only where a difference names workers.
+_TRIED = {
+    **_CHECKED,
+    "worker": Column(
+        BYTES, f"CAST({_WORKER.format('rowid')} AS BLOB)", f"convert_to({_WORKER.format('id')}, 'UTF8')"
+    ),
+}
 
 
 class Causes:
@@ -127,13 +138,14 @@ class CheckLetters:
     def run(self, first: int, last: int) -> bytes:
         """Return what the tallies of the letters between two keys counted, encoded."""
         url = self.options.url()
-        sql = SQL["dead_letters_view"].replace("[columns]", selected(url, _CHECKED, _CHECKED))
+        tallies = [Tally(filters) for filters in self.filters]
+        columns = _TRIED if any(tally.asks_workers for tally in tallies) else _CHECKED
+        sql = SQL["dead_letters_view"].replace("[columns]", selected(url, columns, columns))
         sql = sql.replace("[conditions]", "")
         # A letter's message is in the subqueue, while its own key is the one of the queue itself.
         start = lower_bound(self.queue_id, self.subqueue)
         parameters = start + sequence_of(first), start + sequence_of(last)
-        tallies = [Tally(filters) for filters in self.filters]
-        for batch in select(url, sql, parameters, schema_of(_CHECKED, _CHECKED), self.rows):
+        for batch in select(url, sql, parameters, schema_of(columns, columns), self.rows):
             self._check(batch, tallies)
         return msgspec.msgpack.encode([tally.counted() for tally in tallies])
 
@@ -150,10 +162,13 @@ class CheckLetters:
                 tally.left += len(rows)
                 continue
             chosen = batch.take(pa.array(rows))
-            columns = (chosen.column(name).to_pylist() for name in ("headers", "message_id", "body"))
-            for headers, message_id, body in zip(*columns, strict=True):
+            names = "headers", "message_id", "body"
+            columns = [chosen.column(name).to_pylist() for name in names]
+            tried = chosen.column("worker").to_pylist() if tally.asks_workers else [None] * len(rows)
+            for headers, message_id, body, worker in zip(*columns, tried, strict=True):
                 named = message_id.decode(errors="surrogateescape")
-                tally.add(view_of(decode_headers(headers), named, body or b"", self.decode))
+                by = None if worker is None else worker.decode(errors="surrogateescape")
+                tally.add(view_of(decode_headers(headers), named, body or b"", self.decode, by))
 
 
 class Task(Protocol):

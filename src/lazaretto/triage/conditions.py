@@ -21,6 +21,10 @@ LONGEST = 330
 _LEAST_SHARE = 0.005
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d(?::\d\d)*\S{0,20})?\Z", re.ASCII)
 
+#: Who tried a message: only values count. They cost more, so that what is in messages is preferred.
+HOST, WORKER = "sys.Host", "sys.Worker"
+_WORKER_BITS = 6.0
+
 _K = TypeVar("_K")
 
 
@@ -49,6 +53,8 @@ def conditions_of(failing: Group, good: Group, told: str = "") -> list[Condition
         last = re.findall(r"\w+", field.lower())[-1:]
         bits = 1.0 if last and last[0] in words else 1.0 + per_field
         bits += max(0, field.count(".") - 1) + field.count("[")
+        if field in (HOST, WORKER):
+            bits += _WORKER_BITS
         found += _Field(field, bits, failing, good).conditions()
     return found
 
@@ -65,12 +71,17 @@ class _Field:
 
     def conditions(self) -> Iterator[Condition]:
         """Yield the conditions that hold for some messages and not for others."""
-        for text, bits, rows, edge in itertools.chain(
-            self._kinds(), self._values(), self._numbers(), self._lengths(), self._times(), self._traits()
-        ):
+        for text, bits, rows, edge in self._candidates():
             inside = rows[0].bit_count() + rows[1].bit_count()
             if 0 < inside < sum(self._all) and len(text) <= LONGEST:
                 yield Condition(self.name, text, bits, *rows, edge)
+
+    def _candidates(self) -> Iterator[tuple[str, float, tuple[int, int], str]]:
+        if self.name in (HOST, WORKER):
+            return self._sets(self._sides[0].texts, self._sides[1].texts)
+        return itertools.chain(
+            self._kinds(), self._values(), self._numbers(), self._lengths(), self._times(), self._traits()
+        )
 
     # -- what kind of value it is ---------------------------------------------------------------
 

@@ -45,13 +45,24 @@ class Other(NamedTuple):
     length: int | None = None
 
 
-#: A text, number, boolean or None as it is; anything else as LongText or Other.
-Features = dict[str, Any]
+class Features(dict[str, Any]):
+    """The content of each field: a text, number, boolean or None as it is; else a LongText or Other.
+
+    `worker`: who tried the message last; `when`: when that ended, in microseconds. None: unknown. They are no
+    fields, since they can only be compared among messages of the same time.
+    """
+
+    __slots__ = ("when", "worker")
+
+    def __init__(self, *fields: Any, worker: str | None = None, when: int | None = None) -> None:
+        super().__init__(*fields)
+        self.worker = worker
+        self.when = when
 
 
-def features_of(view: MessageView, leave_out: Collection[str] = ()) -> Features:
+def features_of(view: MessageView, leave_out: Collection[str] = (), *, when: int | None = None) -> Features:
     """Return the features of a message. `leave_out`: names of fields to skip, with everything below them."""
-    found: Features = {}
+    found = Features(worker=view.worker, when=when)
     skipped = frozenset(map(str.lower, leave_out))
     for name, field in _SYSTEM.items():
         value = view.system(field)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lazaretto.errors import FilterError
-from lazaretto.filters.sql import compile_filter
+from lazaretto.filters.sql import compile_filter, names_attempts
 from lazaretto.filters.values import Truth
 from lazaretto.filters.view import MessageView
 
@@ -19,6 +19,8 @@ class Tally:
     def __init__(self, filters: Sequence[str]) -> None:
         self.filters = tuple(filters)
         self._conditions = [compile_filter(text) for text in filters]
+        #: Whether it has to be known who tried the messages.
+        self.asks_workers = any(map(names_attempts, filters))
         self.messages = 0
         self.held = [0] * len(self._conditions)
         self.left = 0

@@ -193,7 +193,8 @@ class ViewedBroker:
         async for letter in self._broker.dead_letters(path, _without_search(given), **how):
             redaction = await self._rules.at(path)
             seen = await asyncio.to_thread(shown_letter, letter, redaction)
-            if _is_meant(seen, given):
+            workers = await self._workers(path, [letter.sequence_number], given)
+            if _is_meant(seen, given, workers):
                 yield seen if messages else dataclasses.replace(seen, message=None)
 
     async def dead_letter_page(
@@ -227,13 +228,26 @@ class ViewedBroker:
         for start in range(0, len(page.letters), _LETTERS):
             some = page.letters[start : start + _LETTERS]
             letters = await self._letters(path, [one.sequence_number for one in some])
-            found += await asyncio.to_thread(_chosen, some, letters, which, redaction)
+            workers = await self._workers(path, letters, which)
+            found += await asyncio.to_thread(_chosen, some, letters, which, redaction, workers)
         return found
 
     async def _letters(self, path: str, numbers: Iterable[int]) -> dict[int, DeadLetter]:
         """Return dead letters with their messages, as they are, by their numbers."""
         which = DeadLetterFilter(sequence_numbers=tuple(numbers))
         return {one.sequence_number: one async for one in self._broker.dead_letters(path, which)}
+
+    async def _workers(self, path: str, numbers: Iterable[int], which: DeadLetterFilter) -> dict[int, str]:
+        """Return who made the latest attempt at dead letters, by their numbers, if a filter asks for it."""
+        if which.where is None or not sql().names_attempts(which.where):
+            return {}
+        found = {}
+        for number in numbers:
+            attempts = (await self._broker.dead_letter(path, number)).attempts
+            worker = next((one.worker for one in reversed(attempts) if one.worker), None)
+            if worker is not None:
+                found[number] = worker
+        return found
 
     # -- causes ---------------------------------------------------------------------------------
 
@@ -365,12 +379,13 @@ def _chosen(
     letters: Mapping[int, DeadLetter],
     which: DeadLetterFilter,
     redaction: Redaction,
+    workers: Mapping[int, str],
 ) -> list[DeadLetterPreview]:
     """Return those previews that a search means, as they may be seen."""
     searched, found = (which.text, which.where, which.reason) != (None, None, None), []
     for one in previews:
         letter = letters.get(one.sequence_number)
-        if searched and (letter is None or not _is_meant(shown_letter(letter, redaction), which)):
+        if searched and (letter is None or not _is_meant(shown_letter(letter, redaction), which, workers)):
             continue
         found.append(shown_preview(one, letter, redaction))
     return found
@@ -408,10 +423,11 @@ def _without_search(which: DeadLetterFilter) -> DeadLetterFilter:
     return dataclasses.replace(which, text=None, where=None, reason=reason)
 
 
-def _is_meant(letter: DeadLetter, which: DeadLetterFilter) -> bool:
+def _is_meant(letter: DeadLetter, which: DeadLetterFilter, workers: Mapping[int, str]) -> bool:
     """Return whether what may be seen of a letter is what a filter looks for."""
     if which.reason is not None and letter.reason != which.reason:
         return False
     if which.text is not None and not matches_text(letter, which.text):
         return False
-    return which.where is None or (letter.message is not None and meets(which.where, letter.message))
+    worker = workers.get(letter.sequence_number)
+    return which.where is None or (letter.message is not None and meets(which.where, letter.message, worker))

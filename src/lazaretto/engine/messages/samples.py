@@ -31,10 +31,11 @@ def keep_samples(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> No
 def _keep_redacted(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> None:
     """Keep messages without what people may not read: what is gone from the queue is nowhere else."""
     redaction = redaction_of(tx, queue.path)
+    rows = {key: tx.row(key) for key in keys}
     tx.samples.put([
         SampleRecord(
             one.key, one.message_id, one.enqueued, encode_headers(redaction.headers(one.headers)),
-            redaction.body(one.body),
+            redaction.body(one.body), None if (row := rows[one.key]) is None else row.locked_by,
         )
         for one in tx.peek_keys(keys)
         if len(one.body) <= LONGEST_BODY

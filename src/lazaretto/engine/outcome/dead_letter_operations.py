@@ -137,8 +137,10 @@ class DeadLetterFilter:
             return keys
         condition, found = _condition(self.where), set[int]()
         for start in range(0, len(keys), _MESSAGES):
-            some = [dead_key(key, subqueue) for key in keys[start : start + _MESSAGES]]
-            found.update(main_key(m.key) for m in tx.peek_keys(some) if _meets(condition, m))
+            some = keys[start : start + _MESSAGES]
+            workers = tx.history.workers(some) if sql().names_attempts(self.where) else {}
+            messages = tx.peek_keys([dead_key(key, subqueue) for key in some])
+            found.update(key for m in messages if _meets(condition, m, workers.get(key := main_key(m.key))))
         return [key for key in keys if key in found]
 
     def passing(
@@ -163,16 +165,19 @@ def _condition(where: str) -> Callable[[MessageView], object]:
     return condition
 
 
-def meets(where: str, message: PeekedMessage) -> bool:
-    """Return whether a condition is true of a message."""
-    return _meets(_condition(where), message)
+def meets(where: str, message: PeekedMessage, worker: str | None = None) -> bool:
+    """Return whether a condition is true of a message. `worker`: who tried it last."""
+    return _meets(_condition(where), message, worker)
 
 
-def _meets(condition: Callable[[MessageView], object], message: PeekedMessage) -> bool:
+def _meets(
+    condition: Callable[[MessageView], object], message: PeekedMessage, worker: str | None = None
+) -> bool:
     body = message.body
     view = MessageView(
-        message.headers, message.message_id, enqueued=message.enqueued, size=len(body), body=lambda: body
-    )
+        message.headers, message.message_id, enqueued=message.enqueued, size=len(body), body=lambda: body,
+        worker=worker,
+    )  # fmt: skip
     try:
         return condition(view) is True
     except FilterError:

@@ -36,6 +36,10 @@ class StoredHistory(Protocol):
         """Return a message's history, oldest first."""
         ...
 
+    def workers(self, keys: Sequence[int]) -> dict[int, str]:
+        """Return who made the latest attempt at each message, by key, where that is known."""
+        ...
+
     def move_attempts(self, key: int, new_key: int) -> None:
         """Move a message's history to another key."""
         ...

@@ -11,13 +11,18 @@ from lazaretto.model.reservoir import Kept
 
 
 class SampleRecord(msgspec.Struct, frozen=True):
-    """A completed message that is kept. Times in microseconds."""
+    """A completed message that is kept. Times in microseconds.
+
+    `worker`: who completed it; None: an older version did. `kept`: when it was completed.
+    """
 
     key: int
     message_id: str
     enqueued: int
     headers: bytes | None
     body: bytes
+    worker: str | None = None
+    kept: int = 0
 
 
 class StoredSamples(Protocol):
@@ -28,7 +33,7 @@ class StoredSamples(Protocol):
         ...
 
     def put(self, samples: Sequence[SampleRecord]) -> None:
-        """Keep messages in the form given."""
+        """Keep messages in the form given, as completed now, by this process if no worker is given."""
         ...
 
     def standing(self, queue_id: int) -> list[Kept]:

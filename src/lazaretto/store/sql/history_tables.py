@@ -44,6 +44,9 @@ class HistoryTables(Part):
     def attempts(self, key: int) -> list[AttemptRecord]:
         return [AttemptRecord(*row) for row in self._context.run("select_attempts", (key,))]
 
+    def workers(self, keys: Sequence[int]) -> dict[int, str]:
+        return dict(self._context.run("select_triers", (self._context.ids(keys),)))
+
     def move_attempts(self, key: int, new_key: int) -> None:
         self._context.run("move_attempts", (new_key, key))
 

@@ -561,17 +561,17 @@ SELECT body FROM lazaretto_bodies WHERE body_id = :body_id
 -- name: keep_samples
 -- Keep messages that are about to go as examples of good ones, unless their body is long.
 -- locks: not looked at
-INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body)
-SELECT x.key, :now, x.message_id, x.enqueued, x.headers, x.body
-FROM (SELECT m.key, m.message_id, m.enqueued, m.headers, [body] AS body
+INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body, worker)
+SELECT x.key, :now, x.message_id, x.enqueued, x.headers, x.body, coalesce(x.locked_by, :worker)
+FROM (SELECT m.key, m.message_id, m.enqueued, m.headers, [body] AS body, m.locked_by
       FROM lazaretto_messages m WHERE m.key [among keys]) x
 WHERE length(x.body) <= :longest
 ON CONFLICT (key) DO NOTHING
 
 -- name: insert_samples
 -- Keep messages in the form given as examples of good ones.
-INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body)
-VALUES [rows] (:key, :kept, :message_id, :enqueued, :headers, :body)
+INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body, worker)
+VALUES [rows] (:key, :kept, :message_id, :enqueued, :headers, :body, :worker)
 ON CONFLICT (key) DO NOTHING
 
 -- name: select_sample_sizes
@@ -581,7 +581,7 @@ FROM lazaretto_samples WHERE key > :first AND key <= :last ORDER BY key
 
 -- name: select_samples
 -- A queue's kept messages.
-SELECT key, message_id, enqueued, headers, body
+SELECT key, message_id, enqueued, headers, body, worker, kept
 FROM lazaretto_samples WHERE key > :first AND key <= :last ORDER BY key
 
 -- name: delete_samples
@@ -840,6 +840,11 @@ VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_
 -- The history of a message.
 SELECT number, started, ended, worker, outcome, error_type, error_message, stack, site
 FROM lazaretto_attempts WHERE key = :key ORDER BY number, [rowid]
+
+-- name: select_triers
+-- Who tried messages, the latest attempt of each last.
+SELECT key, worker FROM lazaretto_attempts
+WHERE key [among keys] AND worker IS NOT NULL ORDER BY key, number, [rowid]
 
 -- name: select_last_error
 -- The latest attempt of a message that had an error.

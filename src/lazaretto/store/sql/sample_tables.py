@@ -14,14 +14,22 @@ class SampleTables(Part):
     """What a transaction does with kept messages."""
 
     def keep(self, keys: Sequence[int], longest: int) -> None:
-        now = self._context.now
-        self._context.run("keep_samples", {"now": now, "keys": self._context.ids(keys), "longest": longest})
+        context = self._context
+        values = {
+            "now": context.now, "keys": context.ids(keys), "longest": longest, "worker": context.worker,
+        }  # fmt: skip
+        context.run("keep_samples", values)
 
     def put(self, samples: Sequence[SampleRecord]) -> None:
         now = self._context.now
         values = [
-            v for one in samples for v in (one.key, now, one.message_id, one.enqueued, one.headers, one.body)
-        ]
+            v
+            for one in samples
+            for v in (
+                one.key, now, one.message_id, one.enqueued, one.headers, one.body,
+                one.worker or self._context.worker,
+            )
+        ]  # fmt: skip
         if values:
             self._context.insert("insert_samples", values, len(samples))
 
@@ -30,8 +38,8 @@ class SampleTables(Part):
 
     def of_queue(self, queue_id: int) -> list[SampleRecord]:
         return [
-            SampleRecord(key, message_id, enqueued, headers and bytes(headers), bytes(body))
-            for key, message_id, enqueued, headers, body in self._context.run(
+            SampleRecord(key, message_id, enqueued, headers and bytes(headers), bytes(body), worker, kept)
+            for key, message_id, enqueued, headers, body, worker, kept in self._context.run(
                 "select_samples", _bounds(queue_id)
             )
         ]

@@ -14,7 +14,7 @@ LONGEST_BODY = 1 << 20
 #: A key of an object, or the place in an array, from 0.
 Step = str | int
 
-_decode = msgspec.json.decode
+_decode = msgspec.json.Decoder().decode
 _WHOLE = 1 << 63
 
 
@@ -55,11 +55,14 @@ class LazyBody:
 
     def value(self) -> Any:
         """Return the body decoded; MISSING if it is no JSON."""
-        fetch, self._fetch = self._fetch, None
-        if fetch is not None:
-            body = fetch()
-            self._parsed = parse(body) if self._decode is None or body is None else self._decoded(body)
+        if self._fetch is not None:
+            fetch, self._fetch = self._fetch, None
+            self.put(fetch())
         return self._parsed
+
+    def put(self, body: bytes | None) -> None:
+        """Take another body in the place of this one."""
+        self._parsed = parse(body) if self._decode is None or body is None else self._decoded(body)
 
     def _decoded(self, body: bytes) -> Any:
         assert self._decode is not None

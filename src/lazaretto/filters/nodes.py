@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lark import Token, Transformer, v_args
 
 from lazaretto.errors import FilterError, FilterSyntaxError
-from lazaretto.filters.body import MISSING, Step
+from lazaretto.filters.body import MISSING, Step, as_value
 from lazaretto.filters.printing import print_path
 from lazaretto.filters.values import (
     COMPARISONS,
@@ -346,7 +346,15 @@ def _body_property(path: tuple[Step, ...], place: Place) -> Node:
     if len(path) > MOST_STEPS:
         raise _wrong(place, f"expected a path of at most {MOST_STEPS} parts into the body, got {len(path)}")
     found = Property("body", "body", print_path(path), path)
-    return Node(lambda view: view.value(found), False, 1, place, property=found)
+    first = path[0]
+
+    def look_up(view: MessageView) -> Value:
+        # The usual one without the way through all kinds of properties.
+        body = view.body.value()
+        return as_value(body.get(first, MISSING)) if type(body) is dict else None
+
+    run = look_up if len(path) == 1 else lambda view: view.value(found)
+    return Node(run, False, 1, place, property=found)
 
 
 def _user_property(written: str, place: Place) -> Node:

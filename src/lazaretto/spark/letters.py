@@ -34,6 +34,7 @@ _CHECKED = {
     "headers": MESSAGE["headers"],
     "body": MESSAGE["body"],
 }
+_BODIES = {name: _CHECKED[name] for name in ("fingerprint", "body")}
 _WORKER = (
     "(SELECT a.worker FROM lazaretto_attempts a WHERE a.key = d.key AND a.worker IS NOT NULL "
     "ORDER BY a.number DESC, a.{} DESC LIMIT 1)"
@@ -139,7 +140,10 @@ class CheckLetters:
         """Return what the tallies of the letters between two keys counted, encoded."""
         url = self.options.url()
         tallies = [Tally(filters) for filters in self.filters]
-        columns = _TRIED if any(tally.asks_workers for tally in tallies) else _CHECKED
+        if all(tally.reads_bodies_alone for tally in tallies):
+            columns = _BODIES
+        else:
+            columns = _TRIED if any(tally.asks_workers for tally in tallies) else _CHECKED
         sql = SQL["dead_letters_view"].replace("[columns]", selected(url, columns, columns))
         sql = sql.replace("[conditions]", "")
         # A letter's message is in the subqueue, while its own key is the one of the queue itself.
@@ -162,6 +166,9 @@ class CheckLetters:
                 tally.left += len(rows)
                 continue
             chosen = batch.take(pa.array(rows))
+            if tally.reads_bodies_alone:
+                tally.add_bodies(chosen.column("body").to_pylist(), self.decode)
+                continue
             names = "headers", "message_id", "body"
             columns = [chosen.column(name).to_pylist() for name in names]
             tried = chosen.column("worker").to_pylist() if tally.asks_workers else [None] * len(rows)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from lazaretto.errors import FilterError
-from lazaretto.filters.sql import compile_filter, names_attempts
+from lazaretto.filters.body import LazyBody
+from lazaretto.filters.sql import compile_filter, names_attempts, reads_body_alone
 from lazaretto.filters.values import Truth
 from lazaretto.filters.view import MessageView
 
@@ -21,6 +23,8 @@ class Tally:
         self._conditions = [compile_filter(text) for text in filters]
         #: Whether it has to be known who tried the messages.
         self.asks_workers = any(map(names_attempts, filters))
+        #: Whether the messages' bodies are enough.
+        self.reads_bodies_alone = all(map(reads_body_alone, filters))
         self.messages = 0
         self.held = [0] * len(self._conditions)
         self.left = 0
@@ -34,6 +38,14 @@ class Tally:
                 self.held[i] += 1
                 any_held = True
         self.left += not any_held
+
+    def add_bodies(self, bodies: Iterable[bytes | None], decode: Callable[[bytes], Any] | None) -> None:
+        """Count messages of which nothing but the body is known."""
+        lazy = LazyBody(None, decode)
+        view = MessageView(body=lazy)
+        for body in bodies:
+            lazy.put(body or b"")
+            self.add(view)
 
     def merge(self, other: Counted) -> None:
         """Add what another tally of the same filters counted."""

@@ -1,8 +1,9 @@
-"""Triage on Spark: `python -m bench.triage --letters 1000000` explains so many flights in four causes.
+"""Triage on Spark: `python -m bench.triage --letters 10000000` explains so many flights in four causes.
 
 The letters are written into a SQLite store at once, as copies of some that were set aside through the
-broker. Beside it: the same counts by a DataFrame, whose rows go through the JVM, and by DuckDB, if it is
-installed, with the conditions written by hand.
+broker. Beside it, in the same run: counts by hour and by condition with DataFrames, whose rows go through the
+JVM, and with DuckDB (`pip install duckdb`), which reads the file through Arrow. Both are given the conditions
+that `triage` finds by itself. For each: seconds by the clock, of CPU, and the peak memory of each process.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import contextlib
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import random
-import resource
+import shutil
 import sqlite3
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+from adbc_driver_sqlite import dbapi
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
@@ -72,18 +78,20 @@ def fill(path: Path, letters: int) -> None:
         sender.send(good)
         for cause in broker.triage("flights", explain_for=0).causes:
             assert cause.letters
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        # Nobody else has the file yet, and a crash begins anew.
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -1000000"):
+            connection.execute(f"PRAGMA {setting}")
         # The good ones move behind all copies.
-        low = "(key & 0x3ffffffffff)"
-        connection.execute(
-            f"UPDATE lazaretto_messages SET key = key + {letters} WHERE state = 1 AND {low} > {SEED}"
-        )
+        connection.execute(f"UPDATE lazaretto_messages SET key = key + {letters} WHERE key & {3 << 42} = 0")
         _copy(connection, letters)
         share = letters // SEED
         connection.execute(
             "UPDATE lazaretto_fingerprints SET waiting = waiting * ?, total = total * ?", (share,) * 2
         )
         connection.execute("UPDATE lazaretto_cause_hours SET letters = letters * ?", (share,))
+        connection.commit()
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _copy(connection: sqlite3.Connection, letters: int) -> None:
@@ -100,45 +108,130 @@ def _copy(connection: sqlite3.Connection, letters: int) -> None:
             step += more
 
 
-@contextlib.contextmanager
-def timed(name: str) -> Iterator[None]:
-    """Print how long it took."""
-    began = time.perf_counter()
-    yield
-    print(f"{name:44} {time.perf_counter() - began:8.1f} s  load {os.getloadavg()[0]:.1f}", flush=True)
+class Measured:
+    """Measures what runs within it: seconds by the clock and of CPU, and the peak memory of each process.
+
+    Peaks are Linux's own (VmHWM), set back at the beginning; so a process that ends is seen too, but for what
+    it took in its last half second.
+    """
+
+    _EVERY = 0.5
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._over = threading.Event()
+        self._peaks: dict[int, tuple[str, int]] = {}
+        self._cpu: dict[int, float] = {}
+        self._before: dict[int, float] = {}
+        self.seconds = 0.0
+
+    def __enter__(self) -> Measured:
+        for pid, (_, cpu) in _family().items():
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5", "ascii")
+            self._before[pid] = cpu
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self._over.set()
+        self._thread.join()
+        self._look()
+        cpu = sum(spent - self._before.get(pid, 0.0) for pid, spent in self._cpu.items())
+        kinds: dict[str, list[int]] = {}
+        for kind, peak in self._peaks.values():
+            kinds.setdefault(kind, []).append(peak)
+        memory = ", ".join(f"{kind} {max(peaks)}" for kind, peaks in sorted(kinds.items()))
+        load = os.getloadavg()[0]
+        print(
+            f"{self._name:44} {self.seconds:8.1f} s {cpu:8.1f} s CPU  load {load:4.1f}  MiB: {memory}",
+            flush=True,
+        )
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._EVERY):
+            self._look()
+
+    def _look(self) -> None:
+        for pid, (name, cpu) in _family().items():
+            with contextlib.suppress(OSError, IndexError):
+                status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+                kind = "driver" if pid == os.getpid() else "Java" if name == "java" else "task"
+                self._peaks[pid] = kind, int(status.partition("VmHWM:")[2].split()[0]) // 1024
+                self._cpu[pid] = cpu
 
 
-def through_rows(spark: Any, url: str) -> list[Any]:
-    """Count what the differences hold for, with rows that go through the JVM."""
+def _family() -> dict[int, tuple[str, float]]:
+    """Return this process and all below it: the name of each, and its seconds of CPU."""
+    tick = os.sysconf("SC_CLK_TCK")
+    parents, known = {}, {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            name, _, rest = (entry / "stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
+            fields = rest.split()
+            parents[int(entry.name)] = int(fields[1])
+            known[int(entry.name)] = name, (int(fields[11]) + int(fields[12])) / tick
+    found, last = set(), {os.getpid()}
+    while last:
+        found |= last
+        last = {pid for pid, parent in parents.items() if parent in last} - found
+    return {pid: known[pid] for pid in found if pid in known}
+
+
+def through_rows(spark: Any, url: str) -> list[tuple[Any, ...]]:
+    """Count letters by cause and hour, and those that conditions hold for, with rows through the JVM."""
     from pyspark.sql import functions as f
 
-    reader = spark.read.format("lazaretto").option("store", url).option("queue", "flights")
-    letters = reader.option("view", "dead_letters").option("shards", "8").load()
-    body = letters.body.cast("string")
+    def letters(schema: str) -> Any:
+        reader = spark.read.format("lazaretto").option("store", url).option("queue", "flights")
+        return reader.option("view", "dead_letters").option("shards", "8").schema(schema).load()
+
+    counted = letters("sequence_number long, error_type string, dead_lettered_time timestamp")
+    hour = f.date_trunc("hour", "dead_lettered_time").alias("hour")
+    counted.groupBy("error_type", hour).agg(f.count("*"), f.min("sequence_number")).collect()
+    checked = letters("error_type string, body binary")
+    body = checked.body.cast("string")
     missing = f.get_json_object(body, "$.dest").isin(_MISSING)
     held = [f.get_json_object(body, f"$.{name}").isNull() for name in ("dep_time", "air_time", "arr_time")]
     sums = [f.sum(one.cast("int")) for one in (*held, missing)]
-    found: list[Any] = letters.groupBy("error_type").agg(f.count("*"), *sums).collect()
-    return found
+    return sorted(tuple(row) for row in checked.groupBy("error_type").agg(f.count("*"), *sums).collect())
 
 
-def by_hand(path: Path) -> Any:
-    """Count the same with DuckDB."""
-    duckdb = importlib.import_module("duckdb")
-    connection = duckdb.connect()
-    connection.execute("INSTALL sqlite; LOAD sqlite; SET threads = 2")
-    connection.execute(f"ATTACH '{path}' AS store (TYPE sqlite, READ_ONLY)")
-    missing = ", ".join(f"'{code}'" for code in _MISSING)
-    return connection.execute(
-        f"""
-        SELECT d.error_type, count(*),
-               sum(CAST(json_extract_string(m.body, '$.dep_time') IS NULL AS INT)),
-               sum(CAST(json_extract_string(m.body, '$.dest') IN ({missing}) AS INT))
-        FROM (SELECT key & 4398046511103 AS n, decode(body) AS body FROM store.lazaretto_messages) m
-        JOIN (SELECT key & 4398046511103 AS n, error_type FROM store.lazaretto_dead_letters) d USING (n)
-        GROUP BY 1
-        """
-    ).fetchall()
+def by_hand(path: Path) -> list[tuple[Any, ...]]:
+    """Count the same with DuckDB, which gets the rows from Arrow's driver for SQLite."""
+    connection = importlib.import_module("duckdb").connect()
+    connection.execute("SET threads = 2")
+    with (
+        contextlib.closing(dbapi.connect(f"file:{path}?mode=ro")) as store,
+        store.cursor() as cursor,
+    ):
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "10000"})
+        cursor.execute(
+            "SELECT d.error_type, d.dead_lettered, CAST(m.body AS TEXT) AS body FROM lazaretto_messages m "
+            "JOIN lazaretto_dead_letters d ON d.key = m.key & ~(3 << 42)"
+        )
+        found: pa.RecordBatchReader = cursor.fetch_record_batch()
+        connection.register("letters", found)
+        missing = ", ".join(f"'{code}'" for code in _MISSING)
+        held = ", ".join(
+            f"sum(CAST(coalesce(body ->> '{name}', 'null') = 'null' AS INT))"
+            for name in ("dep_time", "air_time", "arr_time")
+        )
+        rows = connection.execute(
+            f"SELECT error_type, count(*), {held}, sum(CAST(body ->> 'dest' IN ({missing}) AS INT)), "
+            "max(hours) FROM (SELECT *, dead_lettered // 3600000000 AS hours FROM letters) "
+            "GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    return [tuple(map(_plain, row[:-1])) for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str) else int(value)
 
 
 def main() -> None:
@@ -146,30 +239,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how long Spark takes to explain dead letters.")
     parser.add_argument("--letters", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--store", type=Path, default=None)
+    parser.add_argument("--store", type=Path, default=None, help="the folder of the store, to be used again")
+    parser.add_argument("--only", action="store_true", help="triage alone, nothing beside it")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     folder = given.store or Path(tempfile.mkdtemp())
     path = folder / f"triage-{given.letters}.db"
     if not path.exists():
-        with timed(f"writing {given.letters:,} letters"):
-            fill(path, given.letters)
-    with timed("Spark starts"):
+        with Measured(f"writing {given.letters:,} letters"):
+            # In a process of its own, whose memory is gone then.
+            filler = multiprocessing.get_context("spawn").Process(target=fill, args=(path, given.letters))
+            filler.start()
+            filler.join()
+        assert filler.exitcode == 0
+    print(f"{path}: {path.stat().st_size / 1e9:.1f} GB, {os.cpu_count()} cores", flush=True)
+    with Measured("Spark starts") as start:
         spark = spark_session()
         spark.sparkContext.setLogLevel("OFF")
-    for _ in range(given.rounds):
-        with timed("triage"):
-            found = triage(spark, str(path), "flights")
-        for one in found:
-            print(f"  {one.letters:>10,}  {one.filter}")
-        assert sum(one.letters for one in found) == given.letters // SEED * SEED
-        with timed("the same counts with rows through the JVM"):
-            through_rows(spark, str(file_of(str(path))))
-        with contextlib.suppress(ImportError), timed("DuckDB, by hand"):
-            by_hand(path)
-    spark.stop()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"this process, at most {peak} MB; Spark's Java and workers: see VmHWM", flush=True)
+    try:
+        for number in range(given.rounds):
+            with Measured("triage") as ours:
+                found = triage(spark, str(path), "flights")
+            if not number:
+                print(f"  with Spark's start: {start.seconds + ours.seconds:.1f} s")
+            for one in found:
+                print(f"  {one.letters:>10,}  {one.filter}")
+                assert one.filter is not None
+                assert one.differences[0].letters == one.letters
+            assert sum(one.letters for one in found) == given.letters // SEED * SEED
+            if given.only:
+                continue
+            with Measured("the same counts with rows through the JVM") as rows:
+                theirs = through_rows(spark, str(file_of(str(path))))
+            print(f"  {rows.seconds / ours.seconds:.2f} times as long")
+            with contextlib.suppress(ImportError):
+                importlib.import_module("duckdb")
+                with Measured("the same counts with DuckDB, by hand") as duck:
+                    by_duckdb = by_hand(path)
+                assert by_duckdb == theirs
+                print(f"  {duck.seconds / ours.seconds:.2f} times as long")
+    finally:
+        spark.stop()
+        if given.store is None:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

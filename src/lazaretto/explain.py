@@ -26,6 +26,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import Headers, decode_headers
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.model.reservoir import unfair
 from lazaretto.store.contract.sample_contract import SampleRecord
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
@@ -346,7 +347,11 @@ class Asked:
     def _kept(self) -> list[tuple[MessageView, int | None]]:
         def read(tx: Transaction) -> list[SampleRecord]:
             queue = holder(tx, self._path)
-            return tx.samples.of_queue(queue.queue_id) if queue.options.kept_samples else []
+            most = queue.options.kept_samples
+            if not most:
+                return []
+            gone = set(unfair(tx.samples.standing(queue.queue_id), most, tx.now))
+            return [one for one in tx.samples.of_queue(queue.queue_id) if one.key not in gone]
 
         # They are as evenly spread by hash as by number.
         found = sorted(look(self._store, read), key=lambda sample: hashed(sample.key))[:_GOOD]

@@ -17,6 +17,7 @@ from lazaretto.model.reservoir import (
     choose,
     is_time_to_look,
     superfluous,
+    unfair,
 )
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
@@ -147,3 +148,27 @@ def test_what_is_kept_is_bounded_without_bias_by_time_and_the_same_in_a_replay()
         for one in left:
             thirds[(one.key - (3 << 44)) * 3 // end] += 1
     assert _chi_squared(thirds) < CRITICAL[2], thirds
+
+
+def test_what_is_read_between_two_looks_is_without_bias_by_time() -> None:
+    most, thirds, raw, sizes = 200, [0] * 3, [0] * 3, []
+    for seed in range(40 if SOAK else 20):
+        r = random.Random(seed)
+        # Read at any moment, after several times at which some went.
+        end = r.randint(60_000, 100_000)
+        kept: dict[int, Kept] = {}
+        for number in range(1, end, 100):
+            chosen = choose([(3 << 44) + n for n in range(number, number + 100)])
+            kept |= {key: Kept(key, number, 100) for key in chosen}
+            for key in superfluous(list(kept.values()), most, number) if is_time_to_look(chosen) else []:
+                del kept[key]
+        gone = set(unfair(list(kept.values()), most, end))
+        sizes.append(len(kept) - len(gone))
+        for one in kept.values():
+            third = min(2, (one.key - (3 << 44)) * 3 // end)
+            raw[third] += 1
+            thirds[third] += one.key not in gone
+    assert _chi_squared(thirds) < CRITICAL[2], thirds
+    assert _chi_squared(raw) > CRITICAL[2], "the last third would be kept more often"
+    assert min(sizes) >= most // 2
+    assert max(sizes) <= 0.75 * most

@@ -82,9 +82,18 @@ def superfluous(kept: Sequence[Kept], most: int, now: int) -> list[int]:
     Those go that are chosen at the fewest levels, and each day of age counts as a level: so what is left is
     as if fewer had been chosen from the first, and half as many of each earlier day.
     """
-    most_bytes = most * BYTES_EACH
-    if len(kept) <= most and sum(one.size for one in kept) <= most_bytes:
+    if len(kept) <= most and sum(one.size for one in kept) <= most * BYTES_EACH:
         return []
+    return unfair(kept, most, now)
+
+
+def unfair(kept: Sequence[Kept], most: int, now: int) -> list[int]:
+    """Return the keys of those that would be gone by now if there had been no room for more.
+
+    All that came since some went are there, while of earlier ones only the best are. Without these there are
+    at most three quarters of `most`, and as many of each part of the latest work.
+    """
+    most_bytes = most * BYTES_EACH
 
     def worth(one: Kept) -> float:
         number = number_in_partition(one.key)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -27,7 +28,7 @@ from lazaretto.amqp.events import (
     SessionBegun,
 )
 from lazaretto.amqp.performatives import Modified, Rejected, Source, Target
-from lazaretto.door import AccessPolicy, Door, open_door
+from lazaretto.door import AccessPolicy, Door, check_address, open_door
 from lazaretto.errors import InvalidOption
 
 E = TypeVar("E", bound=Event)
@@ -217,6 +218,14 @@ def test_only_this_machine_is_served(tmp_path: Path) -> None:
                 with pytest.raises(InvalidOption, match="expected an address of this machine"):
                     async with open_door(broker, host=host, port=0):
                         pass
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            policies = [AccessPolicy("p", "secret")]
+            for options in ({"tls": context}, {"policies": policies}):
+                with pytest.raises(InvalidOption, match="TLS and a key"):
+                    async with open_door(broker, host="0.0.0.0", port=0, **options):
+                        pass
+            check_address("0.0.0.0", context, policies)
+            check_address("0.0.0.0", None, (), insecure=True)
 
     run(work)
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import trustme
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusClient,
@@ -15,6 +21,7 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
+    TransportType,
 )
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -25,7 +32,10 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
+from rabbitmq_amqp_python_client.exceptions import AMQPError
+from rabbitmq_amqp_python_client.wire.message import Message as RabbitMessage
 
+from door import rabbit
 from door.served import Served
 from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 
@@ -256,6 +266,83 @@ class TestAccess:
         with connected(guarded, "another") as client, pytest.raises(ServiceBusAuthenticationError):
             send(client, "q", "in")
         assert broker.queue("q").counts.total == 0
+
+
+class TestTls:
+    """Clients check the server's certificate; whoever speaks to it without TLS is hung up on."""
+
+    @pytest.fixture
+    def authority(self) -> trustme.CA:
+        return trustme.CA()
+
+    @pytest.fixture
+    def guarded(self, serve: Callable[..., Served], authority: trustme.CA, tmp_path: Path) -> Served:
+        (tmp_path / "key").write_text("the key")
+        made = authority.issue_cert("localhost")
+        made.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
+        made.private_key_pem.write_to_path(tmp_path / "private.pem")
+        names = ("--key-file", "key", "--certificate", "certificate.pem", "--private-key", "private.pem")
+        return serve(*(name if name.startswith("--") else str(tmp_path / name) for name in names))
+
+    def test_azure(self, guarded: Served, broker: Broker, authority: trustme.CA, tmp_path: Path) -> None:
+        authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+        assert "UseDevelopmentEmulator" not in guarded.connection_string
+        text = guarded.connection_string.replace("SharedAccessKey=KEY", "SharedAccessKey=the key")
+        with ServiceBusClient.from_connection_string(
+            text,
+            retry_total=0,
+            # Without it the SDK knows no port but 5671.
+            custom_endpoint_address=f"sb://localhost:{guarded.port}",
+            transport_type=TransportType.Amqp,
+            connection_verify=str(tmp_path / "authority.pem"),
+        ) as client:
+            send(client, "q", "x" * 200_000)
+            with client.get_queue_receiver("q") as receiver:
+                (found,) = receiver.receive_messages(1, WAIT)
+                assert len(str(found)) == 200_000
+                receiver.complete_message(found)
+        assert broker.queue("q").counts.total == 0
+
+    def test_a_name_and_a_key(self, guarded: Served, authority: trustme.CA) -> None:
+        """As clients of JMS log in."""
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        policy = "RootManageSharedAccessKey"
+        with rabbit.opened(guarded.port, policy, "the key", context) as session:
+            rabbit.send(session, "q", RabbitMessage(b"in"))
+            assert b"in" in rabbit.receive(session, "q")
+        for user, key in ((policy, "another"), ("another", "the key"), ("x", "")):
+            with pytest.raises(AMQPError), rabbit.opened(guarded.port, user, key, context):
+                pass
+        with (
+            rabbit.opened(guarded.port, tls=context) as session,
+            pytest.raises(AMQPError, match="unauthorized"),
+        ):
+            rabbit.send(session, "q", RabbitMessage(b"in"))
+
+    def test_who_does_not_encrypt_is_hung_up_on(self, guarded: Served) -> None:
+        with socket.create_connection(("localhost", guarded.port)) as plain:
+            plain.settimeout(WAIT)
+            plain.sendall(b"AMQP\x03\x01\x00\x00")
+            while plain.recv(1_000):
+                pass
+
+
+@pytest.mark.stores("sqlite")
+def test_beyond_this_machine_only_with_tls_and_a_key(url: str, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("the key")
+    (tmp_path / "bad.pem").write_text("no certificate")
+    for words, said in (
+        (("--amqp-host", "0.0.0.0"), "TLS and a key"),
+        (("--amqp-host", "0.0.0.0", "--key-file", str(tmp_path / "key")), "TLS and a key"),
+        (("--private-key", str(tmp_path / "key")), "--certificate"),
+        (("--certificate", str(tmp_path / "bad.pem")), "certificate and its key"),
+        (("--certificate", str(tmp_path / "nowhere")), "certificate and its key"),
+    ):
+        command = [sys.executable, "-m", "lazaretto", "serve", "--store", url, "--amqp", "0", *words]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+        assert refused.returncode != 0
+        assert said in " ".join(refused.stderr.split()), refused.stderr
 
 
 def test_what_is_not_there(client: ServiceBusClient) -> None:

@@ -9,7 +9,7 @@ import urllib.parse
 
 import pytest
 
-from lazaretto.door.signatures import AccessPolicy, Right, Unauthorized, check_token, entity_of
+from lazaretto.door.signatures import AccessPolicy, Right, Unauthorized, check_login, check_token, entity_of
 from lazaretto.errors import InvalidOption
 
 NOW = 1_000.0
@@ -79,3 +79,23 @@ def test_a_policy_needs_a_key_and_hides_it() -> None:
     assert "key" not in repr(AccessPolicy("all", "key")).replace("lazaretto", "")
     with pytest.raises(InvalidOption):
         AccessPolicy("all", "")
+
+
+def test_a_login_gives_what_its_policy_allows() -> None:
+    policies = {"p": AccessPolicy("p", "secret", frozenset({Right.SEND}), "Orders")}
+    grant = check_login(b"\x00p\x00secret", policies)
+    assert grant.allows("orders", Right.SEND, 1e12)
+    assert not grant.allows("orders", Right.LISTEN, 0)
+    assert not grant.allows("others", Right.SEND, 0)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"", b"\x00", b"\x00p", b"\x00p\x00", b"\x00p\x00Secret", b"\x00q\x00secret", b"p\x00secret",
+        b"\xff\x00\xff\x00\xff", b"\x00q\x00no policy has this name",
+    ],
+)  # fmt: skip
+def test_a_login_with_another_name_or_key_is_refused(response: bytes) -> None:
+    with pytest.raises(Unauthorized):
+        check_login(response, {"p": AccessPolicy("p", "secret")})

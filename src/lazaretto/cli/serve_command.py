@@ -9,26 +9,17 @@ import getpass
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Any
 
 from lazaretto.cli import output
+from lazaretto.cli.amqp_door import AmqpDoor, AmqpOptions
 from lazaretto.cli.call import CallOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
-from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions, secret_of
+from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions
 from lazaretto.cli.logs import LogOptions
-from lazaretto.cli.parse import number
-
-if TYPE_CHECKING:
-    from lazaretto.door import AccessPolicy
 
 commands = Group()
-
-#: The name of the policy that clients of Service Bus use unless told otherwise.
-_POLICY = "RootManageSharedAccessKey"
 
 
 @commands.command("serve")
@@ -36,43 +27,25 @@ def serve(
     call: CallOptions,
     logs: LogOptions,
     http: HttpOptions,
-    amqp: Annotated[
-        int | None,
-        typer.Option(
-            "--amqp",
-            parser=number(0, 65_535),
-            metavar="PORT",
-            help="Port for AMQP 1.0; 0 for a free one.  [default: none]",
-            show_default=False,
-        ),
-    ] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help="File with the key that AMQP clients sign their tokens with.  [default: none]",
-            show_default=False,
-        ),
-    ] = None,
+    amqp: AmqpOptions,
 ) -> None:
     """Serve the console, and clients over HTTP and AMQP 1.0.
 
     It serves programs on this machine, until SIGTERM or Control-C, and prints where. What they send lies in
     the same queues and topics that Python sees.
     """
-    policies = [] if key_file is None else [_policy_of(key_file)]
-    if http.http is None and amqp is None:
+    if http.http is None and amqp.amqp is None:
         http = dataclasses.replace(http, http=PORT)
-    if http.read_only and amqp is not None:
+    if http.read_only and amqp.amqp is not None:
         raise usage("give --read-only or --amqp, not both: clients of AMQP receive and settle")
     # Opened once to say what is wrong with the store as every command does.
     with call.broker():
         pass
     if http.http is not None:
         http.check()
+    amqp.check()
     with logs.shown():
-        _run(_serve(call.url(), http, amqp, policies, call.json))
+        _run(_serve(call.url(), http, amqp, call.json))
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -82,12 +55,6 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         asyncio.run(serving)
     else:
         uvloop.run(serving)
-
-
-def _policy_of(file: Path) -> AccessPolicy:
-    from lazaretto.door import AccessPolicy
-
-    return AccessPolicy(_POLICY, secret_of(file, "key"))
 
 
 @contextlib.contextmanager
@@ -107,9 +74,7 @@ def _running_repairs(url: str, over: threading.Event) -> Iterator[None]:
             runner.join()
 
 
-async def _serve(
-    url: str, http: HttpDoor, amqp: int | None, policies: list[AccessPolicy], json: bool
-) -> None:
+async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
     from lazaretto import aio
 
     ended, over = asyncio.Event(), threading.Event()
@@ -148,17 +113,17 @@ async def _serve(
                 told["login_url"] = login_url(server, made["secret"])
                 lines += ["send the header:", f"Authorization: Bearer {http.token}"]
                 lines += ["log in within a minute, once:", told["login_url"]]
-        if amqp is not None:
+        if amqp.amqp is not None:
             from lazaretto.door import open_door
 
-            door = await stack.enter_async_context(open_door(broker, port=amqp, policies=policies))
-            key = "KEY" if policies else "any"
-            line = (
-                f"Endpoint=sb://localhost:{door.port};SharedAccessKeyName={_POLICY};"
-                f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
-            )
-            told |= {"amqp_port": door.port, "connection_string": line}
-            lines += [f"serving AMQP 1.0 at 127.0.0.1:{door.port}; the connection string:", line]
+            serving_amqp = open_door(
+                broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=amqp.tls(),
+                insecure=amqp.insecure,
+            )  # fmt: skip
+            port = (await stack.enter_async_context(serving_amqp)).port
+            line = amqp.connection_string(port)
+            told |= {"amqp_port": port, "connection_string": line}
+            lines += [f"serving AMQP 1.0 at {amqp.amqp_host}:{port}; the connection string:", line]
         if json:
             output.json_line(told)
         for line in () if json else lines:

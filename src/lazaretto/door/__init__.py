@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.door.server import Door, open_door
+from lazaretto.door.server import Door, check_address, open_door
 from lazaretto.door.signatures import AccessPolicy, Right
 
-__all__ = ["AccessPolicy", "Door", "Right", "open_door"]
+__all__ = ["AccessPolicy", "Door", "Right", "check_address", "open_door"]

@@ -40,7 +40,7 @@ from lazaretto.door import requests
 from lazaretto.door.answers import TIMEOUT, condition_of, description_of, status_of
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.producer import Producer
-from lazaretto.door.signatures import Grant, Right, Unauthorized, check_token, entity_of
+from lazaretto.door.signatures import Grant, Right, Unauthorized, check_login, check_token, entity_of
 from lazaretto.errors import LazarettoError
 from lazaretto.receiver import NEXT_SESSION, NextSession
 
@@ -54,7 +54,9 @@ _REQUEST_CREDIT: Final = 100
 #: Answers that may wait for the client's credit.
 _MOST_REPLIES: Final = 1_000
 #: Seconds in which a client must have opened its connection.
-_LONGEST_OPENING: Final = 20.0
+LONGEST_OPENING: Final = 20.0
+#: Seconds before a client hears that its name or key is wrong, so that guessing takes long.
+_REFUSAL_DELAY: Final = 1.0
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 _TIMEOUT: Final = "com.microsoft:timeout"
@@ -96,7 +98,7 @@ class Peer(asyncio.Protocol):
             container_id="lazaretto",
             idle_time_out=240_000,
             limits=door.limits,
-            mechanisms=("MSSBCBS", "ANONYMOUS"),
+            mechanisms=("MSSBCBS", "PLAIN", "ANONYMOUS"),
         )
         self._transport: asyncio.Transport | None = None
         self._grants: list[Grant] = []
@@ -123,7 +125,7 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
             return
         self.door.peers.add(self)
-        self._opening = asyncio.get_running_loop().call_later(_LONGEST_OPENING, self._expect_open)
+        self._opening = asyncio.get_running_loop().call_later(LONGEST_OPENING, self._expect_open)
 
     def _expect_open(self) -> None:
         if self._connection.state is not ConnectionState.OPENED and self._transport is not None:
@@ -206,8 +208,19 @@ class Peer(asyncio.Protocol):
     # Access.
 
     def _start_sasl(self, event: SaslStarted) -> None:
-        # Neither mechanism gives a right: that is for tokens.
+        # The other mechanisms give no right: that is for tokens.
+        if event.init.mechanism == "PLAIN" and self.door.policies:
+            try:
+                self._grants.append(check_login(event.init.initial_response or b"", self.door.policies))
+            except Unauthorized:
+                self.start(self._refuse())
+                return
         self._connection.authenticate()
+
+    async def _refuse(self) -> None:
+        await asyncio.sleep(_REFUSAL_DELAY)
+        self._connection.authenticate(1)
+        self.flush()
 
     def require(self, path: str, right: Right) -> None:
         """Raise Unauthorized unless a token of this connection gives a right on a path."""

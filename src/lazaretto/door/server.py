@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.amqp import ConnectionLimits
 from lazaretto.door.answers import Settlement, Verb
-from lazaretto.door.peer import Peer
+from lazaretto.door.peer import LONGEST_OPENING, Peer
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
@@ -103,20 +104,24 @@ async def open_door(
     host: str = "127.0.0.1",
     port: int = 5672,
     policies: Iterable[AccessPolicy] = (),
+    tls: ssl.SSLContext | None = None,
+    insecure: bool = False,
     limits: ConnectionLimits | None = None,
     most_connections: int = MOST_CONNECTIONS,
 ) -> AsyncIterator[Door]:
     """Serve AMQP 1.0 clients while the context lasts.
 
     `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys clients sign their tokens
-    with; without any, everybody may do everything, on this machine only. Raises InvalidOption for another
-    address, because nothing is encrypted.
+    with, or log in with; without any, everybody may do everything. `tls`: with the server's certificate;
+    None: nothing is encrypted. Raises InvalidOption for an address beyond this machine, unless there are
+    policies and TLS, or `insecure` is said.
     """
-    if not is_loopback(host):
-        raise InvalidOption(f"expected an address of this machine, such as 127.0.0.1, got {host!r}")
+    policies = list(policies)
+    check_address(host, tls, policies, insecure=insecure)
     door = Door(broker, policies, limits, most_connections)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Peer(door), host, port)
+    waits = None if tls is None else LONGEST_OPENING
+    server = await loop.create_server(lambda: Peer(door), host, port, ssl=tls, ssl_handshake_timeout=waits)
     door.port = server.sockets[0].getsockname()[1]
     keeping = asyncio.ensure_future(door.keep())
     try:
@@ -127,3 +132,15 @@ async def open_door(
         for peer in list(door.peers):
             peer.close()
         await asyncio.gather(*(peer.finish() for peer in list(door.peers)), keeping, return_exceptions=True)
+
+
+def check_address(
+    host: str, tls: ssl.SSLContext | None, policies: Collection[AccessPolicy], *, insecure: bool = False
+) -> None:
+    """Raise InvalidOption if others than this machine would be served without TLS or without keys."""
+    if insecure or is_loopback(host) or (tls is not None and policies):
+        return
+    raise InvalidOption(
+        f"expected an address of this machine, such as 127.0.0.1, got {host!r}: "
+        "beyond it clients need TLS and a key"
+    )

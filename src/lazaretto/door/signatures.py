@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import hashlib
 import hmac
+import math
 import urllib.parse
 from collections.abc import Iterable, Mapping
 
@@ -64,6 +65,19 @@ def entity_of(address: str | None) -> str:
     if "://" in address:
         address = urllib.parse.urlsplit(address).path
     return urllib.parse.unquote(address).strip("/")
+
+
+def check_login(response: bytes, policies: Mapping[str, AccessPolicy]) -> Grant:
+    """Return what a policy's name and key give, as SASL PLAIN has them. Raises Unauthorized.
+
+    The key is compared in constant time, also for a name that no policy has.
+    """
+    _, name, key = [*response.split(b"\x00"), b"", b"", b""][:3]
+    policy = policies.get(name.decode("utf-8", "replace"))
+    wanted = (policy.key if policy is not None else "no policy has this name").encode()
+    if not hmac.compare_digest(wanted, key) or policy is None:
+        raise Unauthorized("expected the name and the key of a policy, got others")
+    return Grant(policy.scope.lower(), policy.rights, math.inf)
 
 
 def check_token(

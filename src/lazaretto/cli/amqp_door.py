@@ -1,0 +1,138 @@
+"""How `lazaretto serve` serves AMQP 1.0, and whom it lets in: its options, checked together."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from lazaretto.cli.command import Options
+from lazaretto.cli.exits import usage
+from lazaretto.cli.http_door import secret_of
+from lazaretto.cli.parse import number
+
+if TYPE_CHECKING:
+    from lazaretto.door import AccessPolicy
+
+#: The name of the policy that clients of Service Bus use unless told otherwise.
+_POLICY: Final = "RootManageSharedAccessKey"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AmqpDoor:
+    """What was given. `amqp`: the port; None: it is not served."""
+
+    amqp: int | None
+    amqp_host: str
+    key_file: Path | None
+    certificate: Path | None
+    private_key: Path | None
+    insecure: bool
+
+    def check(self) -> None:
+        """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
+        from lazaretto.door import check_address
+
+        if self.amqp is not None:
+            check_address(self.amqp_host, self.tls(), self.policies(), insecure=self.insecure)
+
+    def policies(self) -> list[AccessPolicy]:
+        """Return whose keys clients need; none: everybody is let in. Raises a usage error."""
+        from lazaretto.door import AccessPolicy
+
+        return [] if self.key_file is None else [AccessPolicy(_POLICY, secret_of(self.key_file, "key"))]
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the certificate with which the server encrypts; None: it does not. Raises a usage error."""
+        if self.certificate is None:
+            if self.private_key is not None:
+                raise usage("give --certificate with --private-key")
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            # A key with a password would be asked for at the terminal.
+            context.load_cert_chain(self.certificate, self.private_key, password="")
+        except (OSError, ValueError) as error:
+            text = f"expected a certificate and its key as PEM in {str(self.certificate)!r}"
+            raise usage(f"{text}, got {type(error).__name__}: {error}") from None
+        return context
+
+    def connection_string(self, port: int) -> str:
+        """Return how clients of Service Bus connect."""
+        key = "any" if self.key_file is None else "KEY"
+        host = "localhost" if self.amqp_host in ("127.0.0.1", "0.0.0.0", "::") else self.amqp_host  # noqa: S104
+        # The word for emulators makes clients leave out TLS.
+        plain = "UseDevelopmentEmulator=true;" if self.certificate is None else ""
+        return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={_POLICY};SharedAccessKey={key};{plain}"
+
+
+def _made(_: typer.Context, given: dict[str, Any]) -> AmqpDoor:
+    return AmqpDoor(**given)
+
+
+def _file(name: str, text: str) -> Any:
+    return typer.Option(name, metavar="FILE", help=text, show_default=False)
+
+
+AmqpOptions = Annotated[
+    AmqpDoor,
+    Options(
+        {
+            "amqp": (
+                Annotated[
+                    int | None,
+                    typer.Option(
+                        "--amqp",
+                        parser=number(0, 65_535),
+                        metavar="PORT",
+                        help="Port for AMQP 1.0; 0 for a free one.  [default: none]",
+                        show_default=False,
+                    ),
+                ],
+                None,
+            ),
+            "amqp_host": (
+                Annotated[
+                    str,
+                    typer.Option("--amqp-host", metavar="ADDRESS", help="Address where AMQP 1.0 is served."),
+                ],
+                "127.0.0.1",
+            ),
+            "key_file": (
+                Annotated[
+                    Path | None,
+                    _file(
+                        "--key-file",
+                        "File with the key that AMQP clients sign their tokens with.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "certificate": (
+                Annotated[
+                    Path | None,
+                    _file("--certificate", "Certificate for AMQP over TLS, as PEM.  [default: no TLS]"),
+                ],
+                None,
+            ),
+            "private_key": (
+                Annotated[
+                    Path | None,
+                    _file("--private-key", "Its key, as PEM.  [default: in the certificate's file]"),
+                ],
+                None,
+            ),
+            "insecure": (
+                Annotated[
+                    bool,
+                    typer.Option("--insecure", help="Serve AMQP without TLS or keys beyond this machine."),
+                ],
+                False,
+            ),
+        },
+        _made,
+    ),
+]

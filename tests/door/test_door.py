@@ -8,89 +8,25 @@ import random
 import socket
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
+from door.client import connected, opened, run
 from lazaretto import Message, aio
-from lazaretto.amqp import Connection, Link, Sections, encode
+from lazaretto.amqp import Sections, encode
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
-    Event,
-    LinkAttached,
     LinkDetached,
     MessageReceived,
-    Opened,
-    SessionBegun,
 )
-from lazaretto.amqp.performatives import Modified, Rejected, Source, Target
-from lazaretto.door import AccessPolicy, Door, check_address, open_door
+from lazaretto.amqp.performatives import Modified, Rejected
+from lazaretto.door import AccessPolicy, check_address, open_door
 from lazaretto.errors import InvalidOption
 
-E = TypeVar("E", bound=Event)
 BODY = b"\x00\x53\x75\xa0\x05hello"
-
-
-class Client:
-    """The engine as a client, on a socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connection = Connection(server=False, container_id="client", sasl=("ANONYMOUS", None))
-        self.events: list[Event] = []
-        self._reader, self.writer = reader, writer
-
-    async def until(self, kind: type[E]) -> E:
-        """Return the next event of a kind, taken out."""
-        while True:
-            for event in self.events:
-                if isinstance(event, kind):
-                    self.events.remove(event)
-                    return event
-            self.writer.write(self.connection.take())
-            async with asyncio.timeout(20):
-                data = await self._reader.read(65_536)
-            assert data, "the door hung up"
-            self.events += self.connection.receive(data)
-
-    async def link(self, *, sends: bool, address: str = "q", name: str = "l", settled: bool = False) -> Link:
-        """Attach a link in a session of its own."""
-        session = self.connection.begin()
-        await self.until(SessionBegun)
-        session.attach(
-            name,
-            sends=sends,
-            source=Source(address),
-            target=Target(address),
-            snd_settle_mode=1 if settled else 2,
-        )
-        return (await self.until(LinkAttached)).link
-
-
-@contextlib.asynccontextmanager
-async def connected(door: Door) -> AsyncIterator[Client]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-    client = Client(reader, writer)
-    await client.until(Opened)
-    yield client
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-
-
-@contextlib.asynccontextmanager
-async def opened(path: Path, **options: Any) -> AsyncIterator[tuple[aio.AsyncBroker, Door]]:
-    async with await aio.connect(path / "store.db") as broker:
-        await broker.create_queue("q")
-        async with open_door(broker, port=0, **options) as door:
-            yield broker, door
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
 
 
 def test_a_hundred_open_sends_are_stored_in_order(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""A client written by hand: the engine on a socket, and a door in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lazaretto import aio
+from lazaretto.amqp import Connection, Link
+from lazaretto.amqp.events import Event, LinkAttached, Opened, SessionBegun
+from lazaretto.amqp.performatives import Source, Target
+from lazaretto.door import Door, open_door
+
+E = TypeVar("E", bound=Event)
+
+
+class Client:
+    """The engine as a client, on a socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection = Connection(server=False, container_id="client", sasl=("ANONYMOUS", None))
+        self.events: list[Event] = []
+        self._reader, self.writer = reader, writer
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the door."""
+        self.writer.write(data)
+
+    async def until(self, kind: type[E]) -> E:
+        """Return the next event of a kind, taken out."""
+        # Beats of the door's heart come in time however long nothing happens.
+        async with asyncio.timeout(20):
+            while True:
+                for event in self.events:
+                    if isinstance(event, kind):
+                        self.events.remove(event)
+                        return event
+                self.write(self.connection.take())
+                data = await self._reader.read(65_536)
+                assert data, "the door hung up"
+                self.events += self.connection.receive(data)
+
+    async def link(self, *, sends: bool, address: str = "q", name: str = "l", settled: bool = False) -> Link:
+        """Attach a link in a session of its own."""
+        session = self.connection.begin()
+        await self.until(SessionBegun)
+        session.attach(
+            name,
+            sends=sends,
+            source=Source(address),
+            target=Target(address),
+            snd_settle_mode=1 if settled else 2,
+        )
+        return (await self.until(LinkAttached)).link
+
+
+@contextlib.asynccontextmanager
+async def connected(door: Door) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    client = Client(reader, writer)
+    await client.until(Opened)
+    yield client
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[tuple[aio.AsyncBroker, Door]]:
+    async with await aio.connect(path / "store.db") as broker:
+        await broker.create_queue("q")
+        async with open_door(broker, port=0, **options) as door:
+            yield broker, door
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())

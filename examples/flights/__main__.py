@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import lazaretto
-from examples.flights import charts, job
+from examples.flights import charts, hours, job
 from examples.flights.data import read_airlines
 from examples.flights.progress import Step
 from examples.flights.rules import FlightRules
@@ -78,11 +78,12 @@ def main(arguments: list[str] | None = None) -> int:
             work = SparkWork(spark, broker, store, folder)
             whole = job.run(console, broker, work, options.limit)
         files = charts.chart_of(spark, store, job.QUEUE, work.results, folder)
+        files += hours.chart_of(spark, work.tables, folder)
     finally:
         spark.stop()
-    where = " and ".join(job.shown(file) for file in files)
+    where = ", ".join(job.shown(file) for file in files)
     job.say_where(
-        console, store, f"the results are in {job.shown(Path(work.results))}, the chart is in {where}"
+        console, store, f"the results are in {job.shown(Path(work.results))}, the charts are in {where}"
     )
     return 0 if whole else 1
 

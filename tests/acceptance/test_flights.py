@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import sqlite3
@@ -18,6 +19,7 @@ import pytest
 from servers import Server, new_store
 
 import lazaretto
+from examples.flights import hours
 from examples.flights.data import FLIGHTS, Flight, read_airlines, read_airports, read_flights
 from examples.flights.rules import FlightRules
 from examples.flights_queue.__main__ import FlightHandler
@@ -48,6 +50,7 @@ DIFFERENCES = {
 _ALL = "SELECT * FROM results ORDER BY message_id"
 _LINE = re.compile(r"^[│ ]+(processed|dead letters: [a-z ]+?|total) +│ +([\d,]+) │$", re.MULTILINE)
 _BAR = re.compile(r'"outcome": ?"([a-z ]+)", ?"flights": ?(\d+)')
+_HOUR = re.compile(r'"letters": ?(\d+), ?"cause": ?"((?:[^"\\]|\\.)+)"')
 _REPAIR = re.compile(r'"when": ?"([a-z ]+)", ?"cause": ?"([a-z ]+)", ?"flights": ?(\d+)')
 
 FIRST, AFTER = "the first time through", "after the repair"
@@ -164,8 +167,8 @@ def check_triage(folder: Path, expected: Expected) -> None:
     causes = pq.read_table(folder / "triage" / "causes").to_pylist()
     assert sorted(row["letters"] for row in causes) == sorted(set(expected.causes.values()) - {0})
     assert {row["compared_with"] for row in causes} == {"completed messages"}
-    hours = pq.read_table(folder / "triage" / "cause_hours").to_pylist()
-    assert sum(row["letters"] for row in hours) == sum(expected.causes.values())
+    by_hour = pq.read_table(folder / "triage" / "cause_hours").to_pylist()
+    assert sum(row["letters"] for row in by_hour) == sum(expected.causes.values())
     if expected.total == FLIGHTS:
         found = pq.read_table(folder / "triage" / "differences").to_pylist()
         assert {row["letters"]: row["filter"] for row in found} == DIFFERENCES
@@ -189,6 +192,20 @@ def check_chart(folder: Path, expected: Expected) -> None:
     assert by_month == second
     assert {cause: n for (when, cause), n in repair.items() if when == FIRST} == first
     assert {cause: n for (when, cause), n in repair.items() if when == AFTER} == second
+    check_hours(folder, expected)
+
+
+def check_hours(folder: Path, expected: Expected) -> None:
+    """The other chart has all letters of each cause that triage found, as they came before the repair."""
+    assert (folder / "causes.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "causes.html").read_text("utf-8")
+    assert not re.search(r"<(script|link)[^>]*(src|href)=", page)
+    drawn: Counter[str] = Counter()
+    for letters, cause in _HOUR.findall(page):
+        drawn[json.loads(f'"{cause}"')] += int(letters)
+    assert sorted(drawn.values()) == sorted(set(expected.causes.values()) - {0})
+    found = pq.read_table(folder / "triage" / "differences").to_pylist()
+    assert {row["filter"] for row in found if row["part"] == 1} <= set(drawn)
 
 
 @pytest.mark.parametrize("program", [SPARK, QUEUE])
@@ -205,6 +222,22 @@ def test_the_figures_are_those_that_pandas_computes(tmp_path: Path, program: str
         check_chart(tmp_path, expected)
     else:
         assert done.stderr == ""
+
+
+def test_hours_without_letters_have_their_place_and_many_causes_share_a_colour() -> None:
+    rows = [
+        {"at": 3600 * (1000 + 5 * cause), "rank": min(cause, 6), "letters": 10 + cause, "cause": f"c{cause}"}
+        for cause in range(9)
+    ]
+    chart = hours.draw(rows).to_dict()
+    x, color = chart["encoding"]["x"]["scale"], chart["encoding"]["color"]["scale"]
+    assert len(x["domain"]) == 41
+    assert x["domain"][0] == "11 Feb 16:00"
+    assert color["domain"] == ["c0", "c1", "c2", "c3", "c4", "c5", "other causes"]
+    assert len(set(color["range"])) == 7
+    (drawn,) = chart["datasets"].values()
+    assert sum(row["letters"] for row in drawn) == sum(range(10, 19))
+    assert not any(hours.draw([]).to_dict().get("datasets", {}).values())
 
 
 @pytest.mark.parametrize("program", [SPARK, QUEUE])

@@ -15,6 +15,7 @@ from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver
 from lazaretto.settling import settle
 from lazaretto.store.contract.store_contract import Store
+from lazaretto.traces import active
 
 Handler = Callable[[ReceivedMessage], object]
 
@@ -160,6 +161,17 @@ class Consumer:
         self._renew_aside_at = self._half_time(messages)
 
     def _call(self, message: ReceivedMessage) -> Settlement:
+        tracing = active()
+        if tracing is None:
+            return self._outcome(message)
+        processing = tracing.processing(self.receiver._path, message)
+        with processing.current():
+            settlement = self._outcome(message)
+        failure = settlement.failure
+        processing.end(settlement.outcome, None if failure is None else failure.type)
+        return settlement
+
+    def _outcome(self, message: ReceivedMessage) -> Settlement:
         try:
             self.handler(message)
         except InvalidMessage as error:

@@ -37,6 +37,7 @@ from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.store_contract import Store
+from lazaretto.traces import MOST_LINKS, active
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
@@ -155,7 +156,7 @@ class DeadLetterDesk:
         who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         report = ResubmitReport({}, [])
-        with editor or contextlib.nullcontext():
+        with self._tracing(parsed, numbers), editor or contextlib.nullcontext():
             if editor is not None:
                 detail = {**detail, "edit": editor.edit.describe(), "edit_digest": editor.edit.digest}
             for chunk in _chunks(numbers, on_chunk):
@@ -164,6 +165,16 @@ class DeadLetterDesk:
                 report.resubmitted.update(done.resubmitted)
                 report.skipped.extend(done.skipped)
         return report
+
+    def _tracing(self, parsed: EntityPath, numbers: Sequence[int]) -> contextlib.AbstractContextManager[None]:
+        """Return what traces that letters are sent back, if somebody traces."""
+        tracing = active()
+        if tracing is None or not numbers:
+            return contextlib.nullcontext()
+        which = DeadLetterFilter(sequence_numbers=tuple(numbers[:MOST_LINKS]))
+        letters = self._dead_letters(parsed, which, None, True, "number", None)
+        messages = (letter.message for letter in letters if letter.message is not None)
+        return tracing.resubmitting(EntityPath(parsed.queue), messages, len(numbers))
 
     def _edited(self, editor: Editor, parsed: EntityPath, numbers: Sequence[int]) -> EditedLetters:
         """Return what an edit makes of dead letters, by number."""

@@ -49,6 +49,7 @@ from lazaretto.steps import Do, Look, Steps, Wait, run_steps
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.tools.closing import Closing
+from lazaretto.traces import active
 
 T = TypeVar("T")
 
@@ -167,6 +168,9 @@ class Receiver(MessageVerbs, Closing):
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
+        return (yield from self._traced(self._asking(max_messages, wait)))
+
+    def _asking(self, max_messages: int, wait: float | None) -> Steps[list[ReceivedMessage]]:
         end = time.monotonic() + wait if wait else None
         if self._wanted is not None and self._needs_session and not (yield from self._accepting(wait)):
             return []
@@ -178,6 +182,11 @@ class Receiver(MessageVerbs, Closing):
             # The same, without a look where to wait.
             return return_or_raise((yield step)) or []
         return (yield from self._waiting(lambda: outcome_of(step), end)) or []
+
+    def _traced(self, steps: Steps[T]) -> Steps[T]:
+        """Return steps that receive, with a span if somebody traces."""
+        tracing = active()
+        return steps if tracing is None else tracing.receiving(self._path, steps)
 
     def take(
         self,
@@ -204,7 +213,8 @@ class Receiver(MessageVerbs, Closing):
             return None
         operation = Take(self._path, max_messages, self._lock, started, most_bytes, sharers)
         try:
-            return run_steps(self._store, self._waiting(lambda: outcome_of(Do(operation)), end))
+            steps = self._waiting(lambda: outcome_of(Do(operation)), end)
+            return run_steps(self._store, self._traced(steps))
         except CommitUnknown:
             self.in_doubt = operation.handed
             raise
@@ -235,9 +245,8 @@ class Receiver(MessageVerbs, Closing):
         numbers = check_numbers(sequence_numbers)
         if not numbers:
             return []
-        return (
-            yield from outcome_of(Do(ReceiveDeferred(self._path, numbers, self._lock), _release_all))
-        ) or []
+        step = Do(ReceiveDeferred(self._path, numbers, self._lock), _release_all)
+        return (yield from self._traced(outcome_of(step))) or []
 
     def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
         """Return active messages by sequence number, out of order, locked: all of them, or none.
@@ -257,9 +266,8 @@ class Receiver(MessageVerbs, Closing):
             raise NotAllowed("this receiver has no session yet: specify one, or receive first")
         if not numbers:
             return []
-        return (
-            yield from outcome_of(Do(ReceiveByNumber(self._path, numbers, self._lock), _release_all))
-        ) or []
+        step = Do(ReceiveByNumber(self._path, numbers, self._lock), _release_all)
+        return (yield from self._traced(outcome_of(step))) or []
 
     def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
         """Return messages in every state, without locking them or counting an attempt."""

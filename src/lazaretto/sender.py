@@ -19,6 +19,7 @@ from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.tools.closing import Closing
+from lazaretto.traces import active
 
 
 def _later(message: Sendable, at: datetime) -> Message:
@@ -68,9 +69,15 @@ class Sender(Closing):
         """Return the steps of `send`."""
         self._refuse_closed()
         prepared = prepare_all(messages)
-        operation = send_operation(self._path, self._via, prepared)
-        numbers: list[int] = (yield Do(operation)) if prepared else []
+        tracing = active()
+        if tracing is None or not prepared:
+            numbers: list[int] = (yield self._step(prepared)) if prepared else []
+        else:
+            numbers = yield from tracing.sending(self._path, prepared, self._step)
         return numbers[0] if isinstance(messages, Sendable) else numbers
+
+    def _step(self, messages: list[NewMessage]) -> Do:
+        return Do(send_operation(self._path, self._via, messages))
 
     @overload
     def schedule(self, messages: Sendable, at: datetime) -> int: ...

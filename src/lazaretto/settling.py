@@ -15,6 +15,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.steps import Do, Look, Steps, run_steps
 from lazaretto.store.contract.store_contract import Store
+from lazaretto.traces import active
 
 M = TypeVar("M")
 
@@ -118,6 +119,12 @@ def settle(store: Store, entries: Sequence[Settled]) -> None:
 
 def settling(entries: Sequence[Settled]) -> Steps[None]:
     """Return the steps of `settle`."""
+    tracing = active()
+    steps = _settling(entries)
+    return steps if tracing is None or not entries else tracing.settling(entries, steps)
+
+
+def _settling(entries: Sequence[Settled]) -> Steps[None]:
     if not entries:
         return
     try:

@@ -15,6 +15,7 @@ from lazaretto.sender import send_operation, sendable
 from lazaretto.settling import Messages, MessageVerbs
 from lazaretto.steps import Steps, run_steps
 from lazaretto.store.contract.store_contract import Store
+from lazaretto.traces import active
 from lazaretto.work import UnitOfWork, WorkVerbs
 
 
@@ -89,6 +90,8 @@ class BrokerTransaction(MessageVerbs, WorkVerbs):
         self._work.refuse_ended()
         target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
+        if (tracing := active()) is not None:
+            prepared = tracing.created(target, prepared)
         if prepared:
             self._work.enlist(send_operation(target, through, prepared))
 

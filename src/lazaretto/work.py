@@ -15,6 +15,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.settling import Messages, settlements
 from lazaretto.store.contract.store_contract import Exclusive, Savepoint, Store
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.traces import active
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -139,14 +140,22 @@ class UnitOfWork:
                 entries[key] = Settled(message, settlement)
         work = CommitWork(list(entries.values()), [*self._operations, *self._releases])
         self._ended = True
+        tracing = active()
         try:
-            if self._exclusive is not None:
-                self._exclusive.commit(work)
-            elif work.entries or work.operations:
-                self._store.run(work)
+            if tracing is None:
+                self._commit(work)
+            else:
+                with tracing.committing(work.entries, work.operations):
+                    self._commit(work)
         except BaseException as error:
             self._give_back(error)
             raise
+
+    def _commit(self, work: CommitWork) -> None:
+        if self._exclusive is not None:
+            self._exclusive.commit(work)
+        elif work.entries or work.operations:
+            self._store.run(work)
 
     def rollback(self, error: BaseException | None = None) -> None:
         """Undo everything; count a failed attempt for each received message, with `error` in its history."""

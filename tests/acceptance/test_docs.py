@@ -108,7 +108,9 @@ class Reader:
         self._names: dict[str, Any] = {"__name__": "__main__"}
         # Spark has one session in a process, and it remembers the folder that it was started in.
         self._apart: subprocess.Popen[str] | None = None
-        self._needs_own = "lazaretto.spark" in page.read_text("utf-8")
+        # And one tracer provider.
+        own = ("lazaretto.spark", "set_tracer_provider")
+        self._needs_own = any(name in page.read_text("utf-8") for name in own)
         self._printed = ""
         tools = folder / "bin"
         tools.mkdir()

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +85,8 @@ class Driver:
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function that may block, in a thread."""
-        return await self._loop.run_in_executor(self._pool, partial(function, *arguments, **named))
+        run = copy_context().run
+        return await self._loop.run_in_executor(self._pool, partial(run, function, *arguments, **named))
 
     async def close(self, close: Callable[[], None]) -> None:
         """Wait until messages are released, close the store, and end the threads."""

@@ -8,6 +8,7 @@ import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -57,7 +58,7 @@ class OwnThread(Mirror):
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="lazaretto-transaction")
 
     async def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        call = functools.partial(function, *arguments, **named)
+        call = functools.partial(copy_context().run, function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def __aexit__(

@@ -32,6 +32,7 @@ from lazaretto.model.conversations import (
     LONGEST_ERROR,
     check_group,
     check_handle,
+    dialog_of,
     is_initiator,
     new_group,
     new_handle,
@@ -43,6 +44,7 @@ from lazaretto.receiver import outcome_of, waiting_for
 from lazaretto.settling import SettleVerbs
 from lazaretto.steps import Do, Steps, run_steps
 from lazaretto.store.contract.store_contract import Store
+from lazaretto.traces import active
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.work import UnitOfWork, WorkVerbs
 
@@ -111,7 +113,10 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         group: str | None = None,
     ) -> Steps[list[DialogMessage]]:
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
-        found = yield from self._taking(queue, max_messages, max_wait, conversation, group)
+        steps = self._taking(queue, max_messages, max_wait, conversation, group)
+        if (tracing := active()) is not None:
+            steps = tracing.receiving(self._path(queue), steps)
+        found = yield from steps
         if found is None:
             return []
         messages = [DialogMessage.of(message, stream) for message, stream in found.messages]
@@ -267,7 +272,9 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
         problem = problem_with(known.message_type(message_type), data)
-        self._work.enlist(SendDialog(handle, message_type, data, problem, new_group()))
+        tracing = active()
+        trace = None if tracing is None else tracing.created_properties(dialog_of(handle))
+        self._work.enlist(SendDialog(handle, message_type, data, problem, new_group(), trace))
 
     def end(self, conversation: str, *, error: tuple[int, str] | None = None) -> None:
         """End a conversation on this side: the other side receives EndDialog last, or an Error first.

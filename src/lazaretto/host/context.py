@@ -19,7 +19,8 @@ from lazaretto.store.contract.records import NewMessage
 class Effects(msgspec.Struct, array_like=True):
     """The effects that a handler requested, for the commit that settles its message.
 
-    `verdict`: None (complete), "defer", "dead_letter", "reject", "invalid" or "skipped".
+    `verdict`: None (complete), "defer", "dead_letter", "reject", "invalid" or "skipped". `ran`: when the
+    handler began and ended, in nanoseconds since 1970, where somebody wants to know it.
     """
 
     verdict: str | None = None
@@ -28,6 +29,7 @@ class Effects(msgspec.Struct, array_like=True):
     failure: Failure | None = None
     sends: list[tuple[str, list[NewMessage]]] = []
     statements: list[tuple[str, Any]] = []
+    ran: tuple[int, int] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,12 @@ from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage, StoredMessage
 from lazaretto.tools.schemas import compile_schema
+from lazaretto.traces import within
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+#: Taken now: a handler may put something else in the module's place.
+_now = time.time_ns
 
 
 class Caller:
@@ -140,13 +144,16 @@ def _validator(
 # -- in a sandbox --------------------------------------------------------------------------------
 
 
-def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past]) -> list[bytes]:
-    """Return messages as bytes for the other process, each with its earlier attempts, if any."""
+def pack(messages: Iterable[StoredMessage], past: Mapping[int, Past], *, timed: bool = False) -> list[bytes]:
+    """Return messages as bytes for the other process, each with its earlier attempts, if any.
+
+    `timed`: the effects are to tell when the handler ran.
+    """
     return [
         _pack((
             m.key, m.body, m.message_id, m.enqueued, m.expires, m.encoded_headers, None, m.deliveries,
             m.delivery_count, m.cycle, m.generation, m.enqueued_sequence_number, m.recorded_reason,
-            m.recorded_description, past.get(m.key),
+            m.recorded_description, past.get(m.key), timed,
         ))
         for m in messages
     ]  # fmt: skip
@@ -211,16 +218,27 @@ class SandboxSetup:
         call = self.caller()
 
         def run(item: bytes) -> bytes | None:
-            effects = call(*_message_of(item))
-            return None if effects is None else encode_effects(effects)
+            message, past, began = _message_of(item)
+            with within(message):
+                return _encoded(call(message, past), began)
 
         async def run_async(item: bytes) -> bytes | None:
-            effects = await call.call_async(*_message_of(item))
-            return None if effects is None else encode_effects(effects)
+            message, past, began = _message_of(item)
+            with within(message):
+                return _encoded(await call.call_async(message, past), began)
 
         return run_async if call.handler.at_once else run
 
 
-def _message_of(item: bytes) -> tuple[ReceivedMessage, Past | None]:
-    *fields, past = _unpack(item)
-    return ReceivedMessage(*fields), None if past is None else Past(*past)
+def _message_of(item: bytes) -> tuple[ReceivedMessage, Past | None, int | None]:
+    """Return a message, its earlier attempts, and the time now if it is to be told."""
+    *fields, past, timed = _unpack(item)
+    began = _now() if timed else None
+    return ReceivedMessage(*fields), None if past is None else Past(*past), began
+
+
+def _encoded(effects: Effects | None, began: int | None) -> bytes | None:
+    if began is not None:
+        effects = effects or Effects()
+        effects.ran = (began, _now())
+    return None if effects is None else encode_effects(effects)

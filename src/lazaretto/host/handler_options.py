@@ -42,6 +42,7 @@ class Isolation(enum.Enum):
 MOST_SLOTS = 1024
 
 _ISOLATIONS = {i.value: i for i in Isolation}
+_TRACE_PARENTS = {"first_attempt": "first_attempt"}
 GivenIsolation = Isolation | Literal["process", "inline"]
 Function = Callable[..., object]
 Validator = Callable[[Any], object] | Mapping[str, Any]
@@ -84,6 +85,8 @@ class HandlerOptions:
         policy: Set on the queue when the host starts.
         session_idle: How long an empty session is kept.
         session_turn: Time after which a session with more to do goes behind the others that wait.
+        trace_parent: Whether the span of a message's first attempt is a child of its sender's span, with
+            `"first_attempt"`. Spans of other attempts, and by default of all, link to it.
         refork_every: Restart the process after this many messages, for handlers that leak memory.
     """
 
@@ -103,6 +106,9 @@ class HandlerOptions:
     policy: PoisonPolicy | None = option(None, instance(PoisonPolicy, or_none=True))
     session_idle: Duration = option(0.0, duration())
     session_turn: Duration = option(1.0, duration())
+    trace_parent: Literal["first_attempt"] | None = option(
+        None, optional(choice(_TRACE_PARENTS)), page="traces.md#links-or-parents"
+    )
     refork_every: int | None = same_option(SandboxOptions, "refork_every")
 
     def limits(self) -> SandboxOptions:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settlement
 from lazaretto.host.context import Effects, decode_effects
 from lazaretto.isolation import Status, Verdict
@@ -20,6 +22,8 @@ class Ended(NamedTuple):
     effects: Effects | None = None
     #: Whether the `on_poison` functions were called for it.
     told: bool = False
+    #: When its handler began and ended in a sandbox, in nanoseconds since 1970, if somebody traces.
+    ran: tuple[int, int] | None = None
 
     @property
     def fingerprint(self) -> str | None:
@@ -60,7 +64,11 @@ def ended_of(verdict: Verdict) -> Ended:
 
 def _ended_with_bytes(result: bytes) -> Ended:
     try:
-        return ended_with(decode_effects(result))
+        effects = decode_effects(result)
+        if effects.ran is None:
+            return ended_with(effects)
+        asked = msgspec.structs.replace(effects, ran=None)
+        return ended_with(None if asked == Effects() else asked)._replace(ran=effects.ran)
     except Exception as error:
         # The result cannot be trusted: the handler damaged its process. The message has failed.
         return Ended(Settlement(Outcome.FAILED, failure_of(error)))

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
@@ -17,12 +18,17 @@ from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
-from lazaretto.isolation import Sandbox
+from lazaretto.host.traced import TracedHandover, begin, finish, traced
+from lazaretto.isolation import Sandbox, Verdict
 from lazaretto.isolation.coroutines import WAITS, Crew, DeadlineExceeded
 from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.traces import active
+
+if TYPE_CHECKING:
+    from lazaretto.traces.spans import Processing
 
 #: How often the loss of handlers' output is logged, in seconds.
 _SAY_EVERY = 60.0
@@ -108,18 +114,26 @@ class ProcessRunner:
         stopping: Callable[[], bool] | None = None,
     ) -> None:
         output = _Output(str(handler.path), on_output or to_stderr)
+        self._handler = handler
+        self._traced: TracedHandover | None = None
         self.sandbox = Sandbox(
             SandboxSetup(handler), handler.options.limits(), on_output=output, stopping=stopping
         )
 
     def start(self, handover: Handover) -> None:
+        self._traced = traced(self._handler, handover)
         self.sandbox.start(
-            pack(handover.messages, handover.past), stop_on_failure=handover.lock.session_id is not None
+            pack(handover.messages, handover.past, timed=self._traced is not None),
+            stop_on_failure=handover.lock.session_id is not None,
         )
 
     def collect(self, on_some: OnSome) -> list[Ended]:
-        found = self.sandbox.collect(lambda some: on_some([(place, ended_of(v)) for place, v in some]))
-        return [ended_of(verdict) for verdict in found]
+        found = self.sandbox.collect(lambda some: on_some([(n, self._ended(n, v)) for n, v in some]))
+        return [self._ended(place, verdict) for place, verdict in enumerate(found)]
+
+    def _ended(self, place: int, verdict: Verdict) -> Ended:
+        ended = ended_of(verdict)
+        return ended if self._traced is None else self._traced.ended(place, ended, verdict)
 
     def stop(self, grace: float) -> None:
         self.sandbox.stop(grace)
@@ -135,6 +149,7 @@ class InlineRunner:
     """Calls handlers in the thread that collects. A synchronous one cannot be stopped."""
 
     def __init__(self, handler: Handler) -> None:
+        self._handler = handler
         self._call = Caller(handler)
         self._deadline = handler.options.deadline
         self._call.limit_async(self._deadline)
@@ -165,14 +180,24 @@ class InlineRunner:
             if self._stopped.is_set():
                 break
             self._at(place)
-            try:
-                one = ended_with(self._call(message, handover.past.get(message.key)))
-            except BaseException as error:
-                one = _failed(error)
+            tracing = active()
+            if tracing is None:
+                one = self._ended_of(message, handover)
+            else:
+                processing = begin(tracing, self._handler, message)
+                with processing.current():
+                    one = self._ended_of(message, handover)
+                one = finish(processing, one)
             self._at(WAITS)
             self._ended[place] = one
             if in_order and one.settlement.failure is not None:
                 break
+
+    def _ended_of(self, message: ReceivedMessage, handover: Handover) -> Ended:
+        try:
+            return ended_with(self._call(message, handover.past.get(message.key)))
+        except BaseException as error:
+            return _failed(error)
 
     def _run_at_once(self, crew: Crew[Effects | None], handover: Handover, on_some: OnSome) -> None:
         """Run the handlers concurrently; within a session one by one, up to the first failure."""
@@ -180,10 +205,13 @@ class InlineRunner:
         ended, told = self._ended, 0
         tell_at = time.monotonic() + _TELL
         failed = False
+        tracing = active()
+        begun: dict[int, Processing] = {}
 
         def on_end(place: int, effects: Effects | None, error: BaseException | None) -> None:
             nonlocal failed
-            ended[place] = ended_with(effects) if error is None else _failed(error)
+            one = ended_with(effects) if error is None else _failed(error)
+            ended[place] = finish(begun[place], one) if place in begun else one
             failed = failed or ended[place].settlement.failure is not None
 
         async def on_tick() -> None:
@@ -197,12 +225,17 @@ class InlineRunner:
                 await asyncio.to_thread(on_some, some)
             tell_at = time.monotonic() + _TELL
 
-        def call(message: ReceivedMessage) -> Callable[[], Coroutine[Any, Any, Effects | None]]:
-            return lambda: self._call.call_async(message, handover.past.get(message.key))
+        async def call(place: int, message: ReceivedMessage) -> Effects | None:
+            past = handover.past.get(message.key)
+            if tracing is None:
+                return await self._call.call_async(message, past)
+            begun[place] = begin(tracing, self._handler, message)
+            with begun[place].current():
+                return await self._call.call_async(message, past)
 
         try:
             crew.run(
-                [call(message) for message in handover.messages],
+                [partial(call, place, message) for place, message in enumerate(handover.messages)],
                 on_end,
                 may_start=lambda place: not (self._stopped.is_set() or (in_order and failed)),
                 on_tick=on_tick,

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
 from lazaretto.engine.outcome.breakers import NoteProbe, OpenBreaker
 from lazaretto.engine.outcome.verdicts import allowed, foretell
@@ -36,6 +37,7 @@ from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome, PoisonVerdict
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.traces import active
 
 _log = logging.getLogger(__name__)
 
@@ -213,10 +215,17 @@ class Settling:
         prints = {m.key: print_ for m, e in entries if e is not COMPLETED and (print_ := e.fingerprint)}
         work = FinishHandover(settled, sends, prints, token, following)
         statements = [statement for effects in asked for statement in effects.statements]
+        tracing = active()
+        if tracing is None or not settled:
+            return self._commit(work, statements, len(entries))
+        with tracing.committing(settled, [Send(path, sent) for path, sent in sends]):
+            return self._commit(work, statements, len(entries))
+
+    def _commit(self, work: FinishHandover, statements: Sequence[tuple[str, object]], count: int) -> Finished:
         if not statements:
             return self._persist(lambda: self._store.run(work))
         self._broken = 0
-        most = _MOST_BROKEN if len(entries) > 1 else _MOST_BROKEN_ALONE
+        most = _MOST_BROKEN if count > 1 else _MOST_BROKEN_ALONE
         return self._persist(lambda: self._with_sql(work, statements, most))
 
     def _persist(self, attempt: Callable[[], T]) -> T:

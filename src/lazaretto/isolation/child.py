@@ -82,6 +82,13 @@ _LOOK_EVERY = 100
 
 #: Taken now: a function may put something else in the module's place.
 _encode = msgspec.msgpack.Encoder().encode
+_now = time.time_ns
+
+
+class ItemFailure(Failure, frozen=True):
+    """What an item raised. `ended`: when, in nanoseconds since 1970."""
+
+    ended: int = 0
 
 
 class Start(msgspec.Struct):
@@ -384,7 +391,7 @@ class Child:
                 f"expected a result of at most {limit} bytes, got {len(result)}; "
                 "for a handler this counts everything that it sends and executes for one message"
             )
-            return Record(index, ERROR, _encode(Failure(RESULT_TOO_LARGE, text)))
+            return Record(index, ERROR, _encode(ItemFailure(RESULT_TOO_LARGE, text, ended=_now())))
         return Record(index, RESULT, result)
 
     def _limit_memory(self) -> None:
@@ -400,21 +407,12 @@ class Child:
 def _error(index: int, error: BaseException) -> Record:
     found = failure_of(error)
     assert found is not None
+    kind, type_, message = ERROR, found.type, found.message
     if isinstance(error, MemoryError):
-        return Record(
-            index,
-            MEMORY,
-            _encode(
-                Failure(
-                    OUT_OF_MEMORY, found.message or "the memory limit was exceeded", found.stack, found.site
-                )
-            ),
-        )
-    if isinstance(error, DeadlineExceeded):
-        return Record(
-            index, TIMEOUT, _encode(Failure(HANDLER_TIMEOUT, found.message, found.stack, found.site))
-        )
-    return Record(index, ERROR, _encode(found))
+        kind, type_, message = MEMORY, OUT_OF_MEMORY, found.message or "the memory limit was exceeded"
+    elif isinstance(error, DeadlineExceeded):
+        kind, type_ = TIMEOUT, HANDLER_TIMEOUT
+    return Record(index, kind, _encode(ItemFailure(type_, message, found.stack, found.site, _now())))
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import msgspec
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import CURSOR, END, NEXT, Corrupt, Record, Segment, get_records
 from lazaretto.isolation.verdict import DONE, Status, Verdict
-from lazaretto.model.failure import Failure
 
 _STATUSES = {child.ERROR: Status.ERROR, child.MEMORY: Status.MEMORY, child.TIMEOUT: Status.TIMEOUT}
 
@@ -57,9 +56,15 @@ def _verdict(record: Record) -> Verdict:
     if record.kind not in _STATUSES:
         raise Corrupt(f"unknown kind of record {record.kind}")
     try:
-        failure = msgspec.msgpack.decode(record.payload, type=Failure)
+        failure = msgspec.msgpack.decode(record.payload, type=child.ItemFailure)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a failure cannot be read: {error}") from error
     return Verdict(
-        _STATUSES[record.kind], None, failure.type, failure.message, failure.stack, site=failure.site
+        _STATUSES[record.kind],
+        None,
+        failure.type,
+        failure.message,
+        failure.stack,
+        site=failure.site,
+        ended=failure.ended,
     )

@@ -36,7 +36,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     `result`: what the function returned. `error_type`, `error_message` and `stack`: of the error, for
     a timeout with the stack of the line that hung, for a crash with that of the interpreter.
-    `elapsed`: seconds, of anything but DONE. `site`: where an error came from.
+    `elapsed`: seconds, if its process died. `site`: where an error came from. `ended`: when it raised, in
+    nanoseconds since 1970.
     """
 
     status: Status
@@ -48,6 +49,7 @@ class Verdict(msgspec.Struct, frozen=True):
     exit_status: int | None = None
     elapsed: float = 0.0
     site: str | None = None
+    ended: int | None = None
 
 
 DONE = Verdict(Status.DONE)

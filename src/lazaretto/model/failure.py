@@ -94,11 +94,12 @@ def _frame_of(frame: FrameType, number: int) -> str:
 def _last_lines(error: BaseException) -> list[str]:
     if isinstance(error, _WITH_HINTS) or hasattr(error, "__notes__"):
         return traceback.format_exception_only(error)
-    name, text = _name_of(error), str(error)
+    name, text = name_of(error), str(error)
     return [f"{name}: {text}\n" if text else f"{name}\n"]
 
 
-def _name_of(error: BaseException) -> str:
+def name_of(error: BaseException) -> str:
+    """Return the type of an error as failures name it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -117,7 +118,7 @@ def failure_of(error: BaseException | str | None) -> Failure | None:
     if not isinstance(error, BaseException | str):
         raise InvalidOption(f"expected error to be an exception, text or None, got {shown(error)}")
     if isinstance(error, BaseException):
-        name = _name_of(error)
+        name = name_of(error)
         try:
             text = str(error)
             stack = _stack_of(error)

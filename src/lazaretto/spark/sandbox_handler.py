@@ -11,6 +11,7 @@ from lazaretto.errors import TransactionError
 from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
 from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.traces import within
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
 MOST_HELD = 16 * 1024 * 1024
@@ -36,7 +37,8 @@ class HandlerSetup(SandboxSetup):
         def run(fields: Sequence[Any]) -> tuple[Effects | None, Any]:
             message = ReceivedMessage(*fields)
             past = Past(0) if message.deliveries > 1 else None
-            effects = call(message, past)
+            with within(message):
+                effects = call(message, past)
             if effects is not None and effects.statements:
                 raise TransactionError("a handler cannot run its own SQL in a Spark pipeline")
             return effects, call.returned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -93,10 +93,16 @@ def message(
     body: bytes,
     name: str,
     scheduled: int | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> NewMessage:
     """Return a message for a stream of the conversation `handle`; `name` makes its id unique."""
     session = stream_of(priority, handle, stream)
-    headers = Headers(session_id=session, subject=type_, correlation_id=dialog_of(handle))
+    headers = Headers(
+        session_id=session,
+        subject=type_,
+        correlation_id=dialog_of(handle),
+        properties=dict(properties or {}),
+    )
     return NewMessage(body, name, session, None, scheduled, None, encode_headers(headers))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import msgspec
 
@@ -118,6 +119,8 @@ class SendDialog(Operation[None]):
     invalid: str | None
     #: The group of the other end if this message begins it.
     group: str
+    #: Where the message comes from, if somebody traces.
+    trace: Mapping[str, str] | None = None
 
     def run(self, tx: Transaction) -> None:
         near = tx.dialogs.count_sent(self.handle)
@@ -136,7 +139,9 @@ class SendDialog(Operation[None]):
                 f"the other side of conversation {self.handle} was cleaned up; end the conversation"
             )
         name = message_name(self.handle, near.sent)
-        prepared = message(far.priority, far.handle, Stream.MESSAGE, self.type, self.body, name)
+        prepared = message(
+            far.priority, far.handle, Stream.MESSAGE, self.type, self.body, name, properties=self.trace
+        )
         check_size(prepared, queue.options.max_message_size)
         (key,) = tx.insert_messages(queue, [prepared])
         if self.invalid is not None:

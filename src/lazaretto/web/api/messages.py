@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
 from lazaretto.records.messages import message_of
+from lazaretto.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.routes import Call, OfQueue, route
 
 #: How long a receive may wait for its first message, in seconds.
@@ -98,7 +100,8 @@ async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
 
     The body of a message is "body", a text or any JSON, which is sent as it is spelled; or "body_base64".
     """
-    numbers = await call.broker.sender(query.queue).send(_messages_of(bytes(body)))
+    messages = _traced(_messages_of(bytes(body)), call.request.headers)
+    numbers = await call.broker.sender(query.queue).send(messages)
     return Sent([numbers] if isinstance(numbers, int) else list(numbers))
 
 
@@ -116,6 +119,17 @@ def _messages_of(given: bytes) -> list[Message]:
 
 
 _LIKE = Message(b"")
+
+
+def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message]:
+    """Give the request's trace context to messages that have none."""
+    context = parse(headers.get(TRACEPARENT), headers.get(TRACESTATE))
+    if context is not None:
+        for message in messages:
+            properties = message.properties or {}
+            if not has_context(properties):
+                message.properties = {**properties, **properties_of(context)}
+    return messages
 
 
 @route("GET", "/messages", Permission.READ_BODIES)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -34,6 +35,7 @@ from azure.servicebus.exceptions import (
 )
 from rabbitmq_amqp_python_client.exceptions import AMQPError
 from rabbitmq_amqp_python_client.wire.message import Message as RabbitMessage
+from traced import PARENT, links, traced
 
 from door import rabbit
 from door.served import Served
@@ -101,6 +103,17 @@ def test_every_field_travels(client: ServiceBusClient, broker: Broker) -> None:
         assert abs(found.enqueued_time_utc - seen.enqueued_time) < timedelta(milliseconds=1)  # type: ignore[operator]
         receiver.complete_message(found)
     assert broker.queue("q").counts.total == 0
+
+
+@pytest.mark.parametrize("names", [[b"traceparent", b"Diagnostic-Id"], [b"Diagnostic-Id"]], ids=repr)
+def test_the_trace_context_that_the_sdk_writes_is_read(
+    client: ServiceBusClient, broker: Broker, names: list[bytes]
+) -> None:
+    properties: dict[str | bytes, Any] = {name: PARENT.encode() for name in names}
+    send(client, "q", ServiceBusMessage("x", application_properties=properties))
+    with traced() as traces:
+        broker.receiver("q").receive()
+    assert links(traces.one("receive q")) == [PARENT]
 
 
 def test_what_python_sends_the_sdk_receives(client: ServiceBusClient, broker: Broker) -> None:

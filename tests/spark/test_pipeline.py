@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from traced import PARENT
 
 from lazaretto import (
     Broker,
@@ -101,6 +102,26 @@ def test_every_message_is_settled_once_and_has_its_result(broker: Broker, pipeli
     send(broker, b"7")
     pipeline.run(act)
     assert len(pipeline.rows()) == 251
+
+
+def _trace(message: Any, context: Any) -> Any:
+    """Return the trace context of a message, and pass it on."""
+    found = message.properties["traceparent"]
+    if message.body == b"dead":
+        context.dead_letter("Because")
+    context.send("out", message)
+    return {"n": 1, "text": found}
+
+
+@both_stores
+@both_sources
+def test_the_trace_context_stays_with_a_message(broker: Broker, pipeline: Pipeline) -> None:
+    send(broker, b"good", b"dead", properties={"traceparent": PARENT})
+    pipeline.run(_trace)
+    assert pipeline.rows() == [(1, 1, PARENT)]
+    (letter,) = broker.peek("work", 9, subqueue="dead_letter")
+    carried = [letter, *broker.peek("out", 9)]
+    assert [message.properties for message in carried] == [{"traceparent": PARENT}] * 3
 
 
 @both_stores

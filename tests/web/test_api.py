@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from traced import PARENT
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.claims import ClaimConsumer
@@ -46,6 +47,18 @@ def settle(
 
 class TestMessages:
     """Sent, received, settled."""
+
+    @pytest.mark.parametrize("given", [PARENT, "", "nonsense", PARENT.upper(), "\u00ff" * 55])
+    def test_a_request_gives_its_trace_context_to_messages_without_one(
+        self, broker: Broker, api: httpx.Client, given: str
+    ) -> None:
+        headers = [(b"traceparent", given.encode("latin-1")), (b"tracestate", b"a=1")]
+        own = {"traceparent": "mine"}
+        message = [{"body": "1"}, {"body": "2", "properties": {"n": 1}}, {"body": "3", "properties": own}]
+        answer = api.post("/messages", params={"queue": "q"}, json=message, headers=headers)
+        assert answer.status_code == 201
+        added = {"traceparent": PARENT, "tracestate": "a=1"} if given == PARENT else {}
+        assert [m.properties for m in broker.peek("q", 9)] == [added, {"n": 1} | added, own]
 
     def test_there_and_back(self, broker: Broker, api: httpx.Client) -> None:
         message = {

@@ -88,11 +88,10 @@ class Tracing:
 
     def created(
         self,
-        path: EntityPath | None,
+        path: EntityPath,
         messages: Sequence[NewMessage],
         *,
         parent: Context | None = None,
-        conversation: str | None = None,
     ) -> list[NewMessage]:
         """Return messages with the contexts of spans, one for each that has no trace context of its own."""
         made: list[NewMessage] = []
@@ -102,8 +101,6 @@ class Tracing:
                 message = _with_context(message, shared)
             elif not has_context(decode_headers(message.headers).properties):
                 attributes = _new_attributes(message)
-                if conversation is not None:
-                    attributes["messaging.message.conversation_id"] = conversation
                 span = self._begin("create", "create", path, SpanKind.PRODUCER, attributes, parent=parent)
                 span.end()
                 if len(messages) > MOST_LINKS:

@@ -24,7 +24,7 @@ from lazaretto.amqp.performatives import Error, Modified, Rejected, Source, Targ
 from lazaretto.amqp.values import Array, Symbol, Timestamp, UByte
 from lazaretto.door import Door
 
-ROUNDS = 5_000 if os.environ.get("LAZARETTO_SOAK") else 300
+ROUNDS = 2_000 if os.environ.get("LAZARETTO_SOAK") else 300
 
 
 def section(kind: Section, value: Any) -> bytes:

@@ -12,6 +12,7 @@ from lazaretto.amqp.conditions import DECODE_ERROR, NOT_IMPLEMENTED
 from lazaretto.amqp.values import Array, Int, Timestamp
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.conversions import encode_message, message_of, properties_of
+from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
 from lazaretto.errors import SessionLockLost
 from lazaretto.model.messages import ReceivedMessage
@@ -193,6 +194,30 @@ async def _set_state(request: Request) -> Answer:
     return Answer(200, "OK")
 
 
+async def _add_rule(request: Request) -> Answer:
+    rule = rule_of(request.body.get("rule-name"), request.body.get("rule-description"))
+    await request.peer.door.broker.add_rule(*subscription_of(request.path), rule)
+    return Answer(200, "OK")
+
+
+async def _remove_rule(request: Request) -> Answer:
+    name = _text(request.body.get("rule-name"))
+    if name is None:
+        raise AmqpError(DECODE_ERROR, "expected rule-name to be text, got null")
+    await request.peer.door.broker.remove_rule(*subscription_of(request.path), name)
+    return Answer(200, "OK")
+
+
+async def _enumerate_rules(request: Request) -> Answer:
+    found = await request.peer.door.broker.subscription(*subscription_of(request.path))
+    skip, top = (max(request.number(name), 0) for name in ("skip", "top"))
+    rules = found.rules[skip : skip + top]
+    if not rules:
+        return Answer(204, "no rules")
+    told = [{"rule-description": described_rule(rule)} for rule in rules]
+    return Answer(200, "OK", {"rules": told})
+
+
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
@@ -213,6 +238,9 @@ _OPERATIONS: Final[dict[str, tuple[Right, Callable[[Request], Awaitable[Answer]]
     "com.microsoft:renew-session-lock": (Right.LISTEN, _renew_session),
     "com.microsoft:get-session-state": (Right.LISTEN, _get_state),
     "com.microsoft:set-session-state": (Right.LISTEN, _set_state),
+    "com.microsoft:add-rule": (Right.MANAGE, _add_rule),
+    "com.microsoft:remove-rule": (Right.MANAGE, _remove_rule),
+    "com.microsoft:enumerate-rules": (Right.MANAGE, _enumerate_rules),
 }
 
 

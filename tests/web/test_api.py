@@ -461,23 +461,3 @@ class TestCommands:
         assert client.post("/commands/delete_queue", json={"path": "shop/a"}).status_code == 204
         viewer = served.client("viewer")
         assert viewer.post("/commands/delete_queue", json={"path": "other"}).status_code == 403
-
-
-def test_metrics(broker: Broker, served: Served) -> None:
-    sender, receiver = broker.sender("q"), broker.receiver("q")
-    sender.send([Message(b"x")] * 3)
-    receiver.dead_letter(receiver.receive())
-    broker.create_queue("off")
-    broker.set_status("off", "disabled")
-    base = f"http://127.0.0.1:{served.port}"
-    token = {"Authorization": "Bearer token-of-viewer"}
-    found = httpx.get(f"{base}/metrics", headers=token)
-    assert found.headers["content-type"].startswith("text/plain")
-    assert "lazaretto_queues" in httpx.get(f"{base}/api/v1/metrics", headers=token).text
-    lines = found.text.splitlines()
-    assert 'lazaretto_queue_messages{queue="q",state="waiting"} 2.0' in lines
-    assert 'lazaretto_queue_messages{queue="q",state="dead_letter"} 1.0' in lines
-    assert 'lazaretto_queues{which="severe"} 1.0' in lines
-    assert any(line.startswith('lazaretto_queue_trouble{kind="') and "off" in line for line in lines)
-    assert 'lazaretto_repair_messages{state="left"} 0.0' in lines
-    assert httpx.get(f"{base}/metrics").status_code == 401

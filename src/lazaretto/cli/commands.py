@@ -21,6 +21,7 @@ COMMANDS = {
     "events": ("Print what happened, oldest first.", "log_commands"),
     "audit": ("Print what operators did, newest first.", "log_commands"),
     "status": ("Show queues, the worst first, and what to type next.", "status_command"),
+    "metrics": ("Print metrics in Prometheus's format.", "metrics_command"),
     "doctor": ("Check the store, its machine and its queues.", "doctor_command"),
     "queue": ("Create, inspect, change, delete and resume queues.", "queue_commands"),
     "topic": ("Create, inspect, change and delete topics.", "topic_commands"),

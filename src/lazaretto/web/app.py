@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.metrics import RequestTimes
 from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
@@ -67,11 +68,11 @@ def web_app(
     site reaches a server on the same machine. `sign`: what its pages show to be told from another's.
     """
     door = AccessDoor(broker, access, host_names)
-    ending, held = Ending(), HeldMessages()
+    ending, held, times = Ending(), HeldMessages(), RequestTimes()
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, Call(broker, _NOBODY, request, ending, held), door)
+            return await _answered(request, route, Call(broker, _NOBODY, request, ending, held, times), door)
 
         return answer
 
@@ -150,8 +151,10 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
             error = EntityNotFound()
         response = problem_of(error)
     response.raw_headers.append((b"x-request-id", number.encode()))
+    seconds = time.perf_counter() - began
+    call.times.note(route.method, route.path, response.status_code, seconds)
     if _log.isEnabledFor(logging.INFO):
-        taken = round((time.perf_counter() - began) * 1000, 1)
+        taken = round(seconds * 1000, 1)
         _log.info(
             "%s %s %s %s: %d in %s ms", number, call.identity.name, route.method, route.path,
             response.status_code, taken,

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption
+from lazaretto.metrics import RequestTimes
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
@@ -80,13 +81,17 @@ class Ending:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """One request: the broker, who asks, the request itself, and what the server has given out."""
+    """One request: the broker, who asks, and the request itself.
+
+    `held`: what the server has given out. `times`: how long its requests took.
+    """
 
     broker: AsyncBroker
     identity: Identity
     request: Request
     ending: Ending
     held: HeldMessages
+    times: RequestTimes
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless the caller may do so on another entity too."""

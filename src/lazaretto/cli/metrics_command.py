@@ -1,0 +1,49 @@
+"""`lazaretto metrics`: how the store stands, for whatever collects metrics from files or programs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from lazaretto.cli.call import CallOptions
+from lazaretto.cli.command import Group
+from lazaretto.cli.exits import usage
+from lazaretto.cli.parse import number
+
+commands = Group()
+
+
+@commands.command("metrics")
+def metrics(
+    call: CallOptions,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", metavar="TEXT", help="Name only queues with this text in their path."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", parser=number(1, 2_000), help="Most queues to name.")
+    ] = 100,
+) -> None:
+    """Print metrics in Prometheus's format.
+
+    They are those of `GET /metrics` of `lazaretto serve`, without the durations of requests: how many queues
+    are in trouble, and messages, ages, rates and troubles of those in most trouble, by name.
+    """
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise usage("metrics need more packages: pip install 'lazaretto[serve]'")
+    from lazaretto.metrics import MOST_REPAIRS, Look, exposition
+
+    with call.broker() as broker:
+        began = time.perf_counter()
+        look = Look(
+            broker.status(limit=limit, name_contains=queue),
+            broker.workers(),
+            broker.repairs(limit=MOST_REPAIRS),
+            broker.facts(),
+            time.perf_counter() - began,
+        )
+    sys.stdout.write(exposition(look).decode())

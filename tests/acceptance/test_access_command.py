@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_the_links_of_a_server(program: Program) -> None:
         ("--proxy", "everywhere"),
         ("--proxy", "127.0.0.1", "--user-header", "a b"),
         ("--origin", "queues.example.com"),
-        ("--origin", "https://queues.example.com/path"),
+        ("--origin", "https://queues.example.com/path?query"),
         ("--host", "0.0.0.0"),
         ("--host", "192.0.2.1", "--no-login"),
         ("--colour", "crimson"),
@@ -154,6 +155,31 @@ def test_four_eyes(program: Program) -> None:
     assert program.ok("access", "four-eyes").out == "100 letters\n"
     assert program.ok("access", "four-eyes", "none").out == "any number\n"
     program.fails(2, "usage", "access", "four-eyes", "many")
+
+
+def test_a_server_below_a_path(program: Program) -> None:
+    """A proxy gives it a part of its host: every link and address begins with that path."""
+    options = ["--http", "0", "--json", "--origin", "http://ops.example.com/our/queues"]
+    with program.start("serve", *options) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            assert told["url"].endswith("/our/queues/api/v1")
+            assert told["login_url"].startswith("http://ops.example.com/our/queues/login?code=")
+            address = f"http://127.0.0.1:{told['http_port']}"
+            with httpx.Client(base_url=address, headers={"Host": "ops.example.com"}) as client:
+                assert client.get("/healthz").status_code == 404
+                assert client.get("/our/queues/healthz").status_code == 200
+                answer = client.get(told["login_url"].removeprefix("http://ops.example.com"))
+                assert (answer.status_code, answer.headers["location"]) == (303, "/our/queues/")
+                page = client.get("/our/queues/").text
+                links = re.findall(r'(?:href|src|action)="(/[^"]*)"', page)
+                assert len(links) > 10
+                assert [link for link in links if not link.startswith("/our/queues/")] == []
+                style = next(link for link in links if link.endswith(".css"))
+                assert client.get(style).status_code == 200
+        finally:
+            server.kill()
 
 
 def test_a_server_that_only_shows(program: Program) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import importlib.util
+import re
 import secrets
 import urllib.parse
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Where the HTTP API is, unless told otherwise.
 PORT: Final = 8080
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
@@ -94,6 +96,10 @@ class HttpDoor:
             return "localhost"
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    def prefix(self) -> str:
+        """Return what comes before every path."""
+        return "" if self.origin is None else self.origin.path
+
     def host_names(self) -> list[str]:
         """Return the names under which the server is seen besides those of this machine."""
         return [] if self.origin is None else [self.origin.netloc, str(self.origin.hostname)]
@@ -119,7 +125,8 @@ def _origin_of(given: str | None) -> SplitResult | None:
     if given is None:
         return None
     found = urllib.parse.urlsplit(given.rstrip("/"))
-    if found.scheme not in ("http", "https") or not found.hostname or found.path or found.query:
+    web = found.scheme in ("http", "https") and found.hostname and not found.query and not found.fragment
+    if not web or not _PATH.fullmatch(found.path):
         raise usage(f"expected --origin to be such as https://queues.example.com, got {given!r}")
     return found
 
@@ -212,7 +219,7 @@ HttpOptions = Annotated[
                     _text(
                         "--origin",
                         "URL",
-                        "Where browsers see the server, if a proxy is in front: https://queues.example.com.",
+                        "Where browsers see the server, if a proxy is in front: https://ops.example.com/queues.",
                     ),
                 ],
                 None,

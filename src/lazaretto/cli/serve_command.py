@@ -100,10 +100,10 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
 
             serving = open_web(
                 broker, http.access(), host=http.host, port=http.http, host_names=http.host_names(),
-                sign=http.sign(),
+                sign=http.sign(), prefix=http.prefix(),
             )  # fmt: skip
             port = (await stack.enter_async_context(serving)).port
-            here = f"http://{http.shown_host()}:{port}"
+            here = f"http://{http.shown_host()}:{port}{http.prefix()}"
             server = here if http.origin is None else http.origin.geturl()
             told |= {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
             lines.append(f"serving the HTTP API at {here}/api/v1")

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
@@ -39,12 +41,14 @@ async def open_web(
     port: int = 8080,
     host_names: Iterable[str] = (),
     sign: Sign | None = None,
+    prefix: str = "",
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
     `host`: the address to listen at. `port`: 0 for a free one, which is in `WebServer.port` then.
     `host_names`: names in `Host` beside those of this machine. `sign`: what pages show to be told from
-    another's. Raises InvalidOption for an address beyond this machine if everybody is let in.
+    another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
+    others. Raises InvalidOption for an address beyond this machine if everybody is let in.
     """
     if not is_loopback(host) and access.anonymous is not None:
         raise InvalidOption(
@@ -55,8 +59,9 @@ async def open_web(
     names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
     app = web_app(broker, access, host_names=names, sign=sign)
     listening = _listen(host, port)
+    served = Starlette(routes=[Mount(prefix, app)]) if prefix else app
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
+        served, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
         timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from lazaretto import Broker, InvalidOption, Message, QueueStatus
+from lazaretto import Broker, Message, QueueStatus
 from lazaretto import commands as c
 from lazaretto.commands import COMMANDS
-from lazaretto.web import Sign
 from lazaretto.web.access import READING, Grant, Identity, Role
 from lazaretto.web.refusals import ServerReadOnly
 from lazaretto.web.routes import ROUTES
@@ -71,11 +70,3 @@ def test_the_console_says_so(broker: Broker, served: Served) -> None:
         assert answer.status_code == 403
         assert "only shows" in answer.text
     assert broker.queue("q").status is QueueStatus.ACTIVE
-
-
-@pytest.mark.parametrize(
-    ("name", "colour"), [("x" * 31, "red"), ("a\nb", "red"), ("\u202eprod", "red"), ("prod", "crimson")]
-)
-def test_signs_that_are_refused(name: str, colour: str, served: Served) -> None:
-    with pytest.raises(InvalidOption):
-        Sign(name, colour)

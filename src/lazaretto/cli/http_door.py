@@ -19,7 +19,7 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
-    from lazaretto.web import Access, Sign
+    from lazaretto.web import Access, PageOptions
     from lazaretto.web.oidc import Provider
 
 #: Where the HTTP API is, unless told otherwise.
@@ -47,6 +47,7 @@ class HttpDoor:
     read_only: bool
     name: str
     colour: str
+    trace_url: str
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
@@ -56,13 +57,13 @@ class HttpDoor:
             raise usage("give --oidc and --oidc-client, both or neither")
         _demand("starlette", "the HTTP API", "serve")
         self.access()
-        self.sign()
+        self.pages()
 
-    def sign(self) -> Sign:
+    def pages(self) -> PageOptions:
         """Return what its pages show. Raises InvalidOption."""
-        from lazaretto.web import Sign
+        from lazaretto.web import PageOptions
 
-        return Sign(self.name, self.colour)
+        return PageOptions(self.name, self.colour, self.trace_url)
 
     def access(self) -> Access:
         """Return whom the server takes for whom. Raises InvalidOption."""
@@ -282,6 +283,17 @@ HttpOptions = Annotated[
                     ),
                 ],
                 "grey",
+            ),
+            "trace_url": (
+                Annotated[
+                    str,
+                    _text(
+                        "--trace-url",
+                        "URL",
+                        "Where traces are shown: https://traces.example.com/trace/{trace_id}.",
+                    ),
+                ],
+                "",
             ),
         },
         _made,

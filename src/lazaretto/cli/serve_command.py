@@ -100,7 +100,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
 
             serving = open_web(
                 broker, http.access(), host=http.host, port=http.http, host_names=http.host_names(),
-                sign=http.sign(), prefix=http.prefix(),
+                pages=http.pages(), prefix=http.prefix(),
             )  # fmt: skip
             port = (await stack.enter_async_context(serving)).port
             here = f"http://{http.shown_host()}:{port}{http.prefix()}"

@@ -2,7 +2,17 @@
 
 from lazaretto.web.access import Access, Grant, Identity, Proxies, Role
 from lazaretto.web.app import web_app
+from lazaretto.web.page_options import PageOptions
 from lazaretto.web.server import WebServer, open_web
-from lazaretto.web.sign import Sign
 
-__all__ = ["Access", "Grant", "Identity", "Proxies", "Role", "Sign", "WebServer", "open_web", "web_app"]
+__all__ = [
+    "Access",
+    "Grant",
+    "Identity",
+    "PageOptions",
+    "Proxies",
+    "Role",
+    "WebServer",
+    "open_web",
+    "web_app",
+]

@@ -31,10 +31,10 @@ from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
 from lazaretto.web.origin import check_host
+from lazaretto.web.page_options import PageOptions
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
-from lazaretto.web.sign import Sign
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -60,12 +60,12 @@ def web_app(
     access: Access,
     *,
     host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
-    sign: Sign | None = None,
+    pages: PageOptions | None = None,
 ) -> Starlette:
     """Return the HTTP API and the console of a broker as an ASGI application, to be served or mounted.
 
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
-    site reaches a server on the same machine. `sign`: what its pages show to be told from another's.
+    site reaches a server on the same machine. `pages`: what its pages show to be told from another's.
     """
     door = AccessDoor(broker, access, host_names)
     ending, held, times = Ending(), HeldMessages(), RequestTimes()
@@ -115,7 +115,7 @@ def web_app(
     )
     app.state.ending = ending
     app.state.door = door
-    app.state.sign = sign or Sign()
+    app.state.pages = pages or PageOptions()
     return app
 
 

@@ -17,7 +17,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.loopback import is_loopback
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
-from lazaretto.web.sign import Sign
+from lazaretto.web.page_options import PageOptions
 
 #: Connections that wait to be accepted.
 _BACKLOG: Final = 1024
@@ -40,13 +40,13 @@ async def open_web(
     host: str = "127.0.0.1",
     port: int = 8080,
     host_names: Iterable[str] = (),
-    sign: Sign | None = None,
+    pages: PageOptions | None = None,
     prefix: str = "",
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
     `host`: the address to listen at. `port`: 0 for a free one, which is in `WebServer.port` then.
-    `host_names`: names in `Host` beside those of this machine. `sign`: what pages show to be told from
+    `host_names`: names in `Host` beside those of this machine. `pages`: what pages show to be told from
     another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
     others. Raises InvalidOption for an address beyond this machine if everybody is let in.
     """
@@ -57,7 +57,7 @@ async def open_web(
         )
     own = f"[{host}]" if ":" in host else host
     names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
-    app = web_app(broker, access, host_names=names, sign=sign)
+    app = web_app(broker, access, host_names=names, pages=pages)
     listening = _listen(host, port)
     served = Starlette(routes=[Mount(prefix, app)]) if prefix else app
     config = uvicorn.Config(

@@ -149,6 +149,6 @@ def render(template: str, request: Request, **values: Any) -> bytes:
     text = (
         _environment()
         .get_template(template)
-        .render(link=link, files=files, now=now, base=base, sign=request.app.state.sign, **values)
+        .render(link=link, files=files, now=now, base=base, pages=request.app.state.pages, **values)
     )
     return text.encode("utf-8", "backslashreplace")

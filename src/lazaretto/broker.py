@@ -162,11 +162,20 @@ class Broker(
         return Receiver(self._store, parsed, mode, session, self._rotation, accept=accept)
 
     def peek(
-        self, path: str, max_messages: int = 1, from_sequence_number: int = 0, *, subqueue: str | None = None
+        self,
+        path: str,
+        max_messages: int = 1,
+        from_sequence_number: int = 0,
+        *,
+        subqueue: str | None = None,
+        session_id: str | None = None,
     ) -> list[PeekedMessage]:
-        """Return messages in every state, without locking them or counting an attempt."""
+        """Return messages in every state, without locking them or counting an attempt.
+
+        `session_id`: only messages of this session.
+        """
         with self.receiver(path, subqueue=subqueue) as receiver:
-            return receiver.peek(max_messages, from_sequence_number)
+            return receiver.peek(max_messages, from_sequence_number, session_id=session_id)
 
     def transaction(self) -> BrokerTransaction:
         """Return a transaction: receives, settlements, sends and your own SQL in one commit."""

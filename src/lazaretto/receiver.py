@@ -269,12 +269,22 @@ class Receiver(MessageVerbs, Closing):
         step = Do(ReceiveByNumber(self._path, numbers, self._lock), _release_all)
         return (yield from self._traced(outcome_of(step))) or []
 
-    def peek(self, max_messages: int = 1, from_sequence_number: int = 0) -> list[PeekedMessage]:
-        """Return messages in every state, without locking them or counting an attempt."""
+    def peek(
+        self, max_messages: int = 1, from_sequence_number: int = 0, *, session_id: str | None = None
+    ) -> list[PeekedMessage]:
+        """Return messages in every state, without locking them or counting an attempt.
+
+        `session_id`: only messages of this session. Raises NotAllowed for one where there are none:
+        a queue that does not require them, and dead letters.
+        """
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
-        return look(self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number))
+        if session_id is not None:
+            text("session_id", session_id, 128)
+        return look(
+            self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number, session_id)
+        )
 
     # -- settling -------------------------------------------------------------------------------
 

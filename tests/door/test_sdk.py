@@ -176,6 +176,15 @@ def test_schedule_cancel_and_peek(client: ServiceBusClient, broker: Broker) -> N
     assert broker.queue("q").counts.scheduled == 1
 
 
+def test_peek_at_a_session(client: ServiceBusClient, broker: Broker) -> None:
+    """Of very many others nothing is read."""
+    broker.create_queue("s", QueueOptions(requires_session=True))
+    broker.sender("s").send([Message(b"%d" % n, session_id="ab"[n % 300 == 0]) for n in range(900)])
+    with client.get_queue_receiver("s", session_id="b") as receiver:
+        assert bodies(receiver.peek_messages(10)) == ["0", "300", "600"]
+        assert bodies(receiver.peek_messages(10, sequence_number=302)) == ["600"]
+
+
 def test_a_receiver_waits_and_is_woken(client: ServiceBusClient, broker: Broker) -> None:
     with client.get_queue_receiver("q") as receiver:
         assert receiver.receive_messages(1, 0.5) == []

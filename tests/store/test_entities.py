@@ -277,3 +277,39 @@ def test_peek_shows_each_state(broker: Broker) -> None:
     assert peek_one(broker).state is MessageState.ACTIVE
     take(broker)
     assert peek_one(broker).state is MessageState.LOCKED
+
+
+class TestPeekAtASession:
+    """Messages of one session, whatever else there is."""
+
+    def test_in_every_state_from_a_number_on(self, broker: Broker) -> None:
+        policy = PoisonPolicy(receive_retry_count=0, max_retry_cycles=1)
+        broker.create_queue("s", QueueOptions(requires_session=True, policy=policy))
+        broker.sender("s").send([Message(b"%d" % n, session_id="abc"[n % 3]) for n in range(30)])
+        later = datetime.now(UTC) + timedelta(hours=1)
+        broker.sender("s").send(Message(b"later", session_id="a", scheduled_enqueue_time=later))
+        with broker.receiver("s", session="a") as receiver:
+            first, second = receiver.receive(2)
+            receiver.defer(first)
+            receiver.dead_letter(second)
+            (third,) = receiver.receive()
+            found = broker.peek("s", 100, session_id="a")
+            assert [m.sequence_number for m in found] == [1, 7, 10, 13, 16, 19, 22, 25, 28, 31]
+            assert {m.session_id for m in found} == {"a"}
+            states = ["deferred", "locked", *["active"] * 7, "scheduled"]
+            assert [m.state.value for m in found] == states
+            receiver.abandon(third, error="no")
+        assert [m.sequence_number for m in broker.peek("s", 3, 8, session_id="a")] == [10, 13, 16]
+        (delayed,) = broker.peek("s", 9, subqueue="retry", session_id="a")
+        assert (delayed.body, delayed.error) == (b"6", "Error: no")
+        assert broker.peek("s", session_id="nobody") == []
+
+    def test_what_is_refused(self, broker: Broker) -> None:
+        create(broker)
+        broker.create_queue("s", QueueOptions(requires_session=True))
+        for session in ("x" * 129, 5):
+            with pytest.raises(InvalidOption):
+                broker.peek("s", session_id=session)  # type: ignore[arg-type]
+        for path, subqueue in (("q", None), ("s", "dead_letter")):
+            with pytest.raises(NotAllowed, match="has no sessions"):
+                broker.peek(path, subqueue=subqueue, session_id="a")

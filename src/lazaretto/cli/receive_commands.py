@@ -41,6 +41,9 @@ def peek(
     start: Annotated[
         int, typer.Option("--from", metavar="NUMBER", parser=number(0), help="First sequence number.")
     ] = 0,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="Only messages of this session.")
+    ] = None,
 ) -> None:
     """Look at messages without locking them.
 
@@ -48,14 +51,14 @@ def peek(
     retry.
     """
     with call.broker() as broker, broker.receiver(queue) as receiver:
-        messages = _peeked(receiver, most, start)
+        messages = _peeked(receiver, most, start, session)
         empty = f"no messages in {queue}"
         call.print_all(messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
 
 
-def _peeked(receiver: Receiver, left: int, start: int) -> Iterator[PeekedMessage]:
+def _peeked(receiver: Receiver, left: int, start: int, session: str | None) -> Iterator[PeekedMessage]:
     while left > 0:
-        found = receiver.peek(min(left, _BATCH), start)
+        found = receiver.peek(min(left, _BATCH), start, session_id=session)
         yield from found
         if len(found) < min(left, _BATCH):
             return

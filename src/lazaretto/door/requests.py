@@ -86,20 +86,13 @@ class Answer(NamedTuple):
 
 async def _peek(request: Request) -> Answer:
     limit = min(max(request.number("message-count"), 1), MOST_PEEKED)
-    start, wanted = max(request.number("from-sequence-number"), 0), request.body.get("session-id")
-    receiver = request.peer.door.settler(request.path)
-    found: list[Any] = []
-    while len(found) < limit:
-        page = await receiver.peek(MOST_PEEKED, start)
-        found += [one for one in page if wanted is None or one.session_id == wanted]
-        if len(page) < MOST_PEEKED:
-            break
-        start = page[-1].sequence_number + 1
+    start = max(request.number("from-sequence-number"), 0)
+    session = _text(request.body.get("session-id"))
+    found = await request.peer.door.settler(request.path).peek(limit, start, session_id=session)
     if not found:
         return Answer(204, "no messages")
     messages = [
-        {"message": encode_message(one, locked_until=one.locked_until, state=one.state)}
-        for one in found[:limit]
+        {"message": encode_message(one, locked_until=one.locked_until, state=one.state)} for one in found
     ]
     return Answer(200, "OK", {"messages": messages})
 

@@ -447,8 +447,13 @@ def _failures(tx: Transaction, row: MessageRow) -> int:
     return sum(outcome is not Outcome.DEFERRED for outcome in tries)
 
 
-def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int) -> list[PeekedMessage]:
-    """Return messages in every state, starting at a sequence number. Counts no attempts."""
+def peek(
+    tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int, session_id: str | None = None
+) -> list[PeekedMessage]:
+    """Return messages in every state, starting at a sequence number. Counts no attempts.
+
+    `session_id`: only those of a session; what others there are does not matter to how long it takes.
+    """
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")
@@ -456,7 +461,14 @@ def peek(tx: Transaction, path: EntityPath, limit: int, from_sequence_number: in
     last = upper_bound(queue.queue_id, path.subqueue)
     if first > last:
         return []
-    found = tx.peek(first, last, limit, delayed=path.subqueue is Subqueue.RETRY)
+    delayed = path.subqueue is Subqueue.RETRY
+    if session_id is None:
+        found = tx.peek(first, last, limit, delayed=delayed)
+    elif not queue.options.requires_session or path.subqueue not in (Subqueue.MAIN, Subqueue.RETRY):
+        raise NotAllowed(f"{str(path)!r} has no sessions: peek without session_id")
+    else:
+        keys = tx.peeked_keys(queue.queue_id, session_id, first, last, limit, delayed=delayed)
+        found = sorted(tx.peek_keys(keys), key=lambda message: message.key)
     return [
         _with_error(tx, message) if message.state is MessageState.DELAYED else message for message in found
     ]

@@ -326,6 +326,12 @@ class Transaction(Protocol):
         """Return messages between two keys, in every state."""
         ...
 
+    def peeked_keys(
+        self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
+    ) -> list[int]:
+        """Return the keys of a session's messages between two keys, in order, in every state or delayed."""
+        ...
+
     def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
         """Return the given messages that exist, as `peek` does."""
         ...

@@ -602,6 +602,14 @@ WHERE m.key > :first AND m.key <= :last ORDER BY m.key LIMIT :limit
 [as_it_stands]
 WHERE m.key [among keys]
 
+-- name: select_peeked_keys
+-- Messages of a session from a sequence number on, in any state or in one.
+-- locks: not looked at
+SELECT key FROM lazaretto_messages m [index lazaretto_messages_session]
+WHERE [queue_of key] = :queue_id AND session_id = :session_id AND key > :first AND key <= :last
+    AND (CAST(:state AS BIGINT) IS NULL OR state = :state)
+ORDER BY key LIMIT :limit
+
 -- name: peek_delayed
 -- The same of the messages that wait for a retry.
 -- locks: not looked at

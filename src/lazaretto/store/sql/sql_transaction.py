@@ -376,6 +376,15 @@ class SqlTransaction:
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
         return _peeked(self.context.run("peek_delayed" if delayed else "peek", (first, last, limit)))
 
+    def peeked_keys(
+        self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
+    ) -> list[int]:
+        named = {
+            "queue_id": queue_id, "session_id": session_id, "first": first, "last": last, "limit": limit,
+            "state": DELAYED if delayed else None,
+        }  # fmt: skip
+        return [key for (key,) in self.context.run("select_peeked_keys", named)]
+
     def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
         return _peeked(self.context.run("peek_keys", (self.context.ids(keys),)))
 

@@ -27,8 +27,9 @@ Count = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class PeekQuery(OfQueue, kw_only=True):
-    """`start`: the lowest sequence number."""
+    """`start`: the lowest sequence number. `session_id`: only messages of a session."""
 
+    session_id: str | None = None
     subqueue: str | None = None
     start: Annotated[int, Meta(ge=0)] = 0
     limit: Count = 50
@@ -135,7 +136,9 @@ def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message
 @route("GET", "/messages", Permission.READ_BODIES)
 async def peek(call: Call, query: PeekQuery) -> list[PeekedMessage]:
     """Look at messages in the order of their numbers, without a lock."""
-    return await call.broker.peek(query.queue, query.limit, query.start, subqueue=query.subqueue)
+    return await call.broker.peek(
+        query.queue, query.limit, query.start, subqueue=query.subqueue, session_id=query.session_id
+    )
 
 
 @route("GET", "/messages/{number}", Permission.READ_BODIES)

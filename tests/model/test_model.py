@@ -59,7 +59,7 @@ def test_broker_and_model_agree() -> None:
 def test_so_do_they_on_partitioned_queues() -> None:
     machine = type("PartitionedMachine", (BrokerMachine,), {"partitions": 3})
     profile = settings.get_profile("soak" if soaking() else "gate")
-    run_state_machine_as_test(machine, settings=settings(profile, max_examples=400 if soaking() else 25))
+    run_state_machine_as_test(machine, settings=settings(profile, max_examples=400 if soaking() else 15))
 
 
 def test_so_do_they_on_partitioned_queues_on_a_server(postgres: Server) -> None:

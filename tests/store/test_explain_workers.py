@@ -108,6 +108,7 @@ def test_one_bad_host_of_three_is_found_and_selects_its_letters(
     assert without.filter is None
 
 
+@pytest.mark.stores("sqlite")
 def test_what_is_in_the_messages_is_preferred_and_other_hosts_explain_nothing(
     broker: Broker, queue: str, on_host: Host, clock: ManualClock
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_is_in_the_messages_is_preferred_and_other_hosts_explain_nothing(
     assert cause.good == len(stored(broker, "SELECT key FROM lazaretto_samples"))
 
 
+@pytest.mark.stores("sqlite")
 def test_hosts_that_were_replaced_before_the_letters_came_explain_nothing(
     broker: Broker, queue: str, on_host: Host, clock: ManualClock
 ) -> None:

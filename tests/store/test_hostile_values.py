@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +45,9 @@ from lazaretto.records.plain import plain
 
 from .actions import is_sqlite
 from .conftest import Connect
+
+#: They are refused before a store is asked: the short form asks one.
+pytestmark = [] if os.environ.get("LAZARETTO_SOAK") else [pytest.mark.stores("sqlite")]
 
 
 class _Text(str):

@@ -131,6 +131,9 @@ class Editor:
                 SandboxOptions(deadline=LONGEST_CALL),
                 stopping=lambda: self._stopped,
             )
+            if self._stopped:
+                # Said by another thread while there was nothing yet to stop.
+                self._sandbox.stop()
         return self._sandbox
 
     def check(self) -> None:

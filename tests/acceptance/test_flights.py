@@ -240,7 +240,7 @@ def test_hours_without_letters_have_their_place_and_many_causes_share_a_colour()
     assert not any(hours.draw([]).to_dict().get("datasets", {}).values())
 
 
-@pytest.mark.parametrize("program", [SPARK, QUEUE])
+@pytest.mark.parametrize("program", [SPARK, QUEUE] if "LAZARETTO_SOAK" in os.environ else [QUEUE])
 def test_on_a_server(tmp_path: Path, postgres: Server, program: str) -> None:
     with new_store(postgres.url) as url:
         for _ in range(1 if program == SPARK else 2):

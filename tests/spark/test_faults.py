@@ -132,6 +132,7 @@ def test_killed_at_every_step_each_message_is_settled_once(
         check(broker, store, dict(Counter(bad.values())))
 
 
+@pytest.mark.skipif(not SOAK, reason="six sessions of Spark, one after the other: LAZARETTO_SOAK=1")
 def test_a_message_that_kills_the_jvm_is_found_and_set_aside(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     job = Job(store)

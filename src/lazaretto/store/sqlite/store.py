@@ -106,7 +106,12 @@ class SqliteStore(SqlStore):
     def _connect(self, *, read_only: bool = False) -> sqlite3.Connection:
         """Return another connection to the same file. Raises StoreGone if the file was replaced."""
         self._file.refuse_gone()
-        connection = connect(self.path, read_only=read_only, busy=self._busy)
+        try:
+            connection = connect(self.path, read_only=read_only, busy=self._busy)
+        except sqlite3.Error:
+            # Of a folder further up nothing was heard.
+            self._file.look()
+            raise
         try:
             self._file.refuse_gone()
         except BaseException:

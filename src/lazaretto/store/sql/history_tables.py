@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,18 @@ from lazaretto.store.contract.records import (
 from lazaretto.store.sql.cause_tables import HOUR, CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rate_tables import RateTables
+
+
+class LetterQuery(NamedTuple):
+    """A query of dead letters in its forms: of all, of those with some fingerprints, and among some keys."""
+
+    all: str
+    alike: str
+    named: str
+
+
+_LETTERS = LetterQuery("select_dead_letters", "select_dead_letters_alike", "select_dead_letters_named")
+_KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_letter_keys_named")
 
 
 class HistoryTables(Part):
@@ -72,20 +84,27 @@ class HistoryTables(Part):
         return {row[0]: DeadLetterRecord(*row) for row in rows}
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
-        name = "select_dead_letters" if criteria.fingerprints is None else "select_alike"
-        rows = self._context.run(name, self.criteria_values(criteria, limit))
-        return [DeadLetterRecord(*row) for row in rows]
+        return [DeadLetterRecord(*row) for row in self.selected(_LETTERS, criteria, limit)]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
-        name = "select_dead_letter_keys" if criteria.fingerprints is None else "select_alike_keys"
-        rows = self._context.run(name, self.criteria_values(criteria, limit))
-        return [key for (key,) in rows]
+        return [key for (key,) in self.selected(_KEYS, criteria, limit)]
+
+    def selected(self, query: LetterQuery, criteria: DeadLetterCriteria, limit: int) -> Any:
+        """Run the form of a query that finds what criteria select with the least reading."""
+        name = query.all
+        if criteria.keys is not None:
+            name = query.named
+        elif criteria.fingerprints is not None:
+            name = query.alike
+        return self._context.run(name, self.criteria_values(criteria, limit))
 
     def criteria_values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
         """Return criteria as the parameters of a query that selects by them."""
         keys = None if criteria.keys is None else self._context.ids(criteria.keys)
         prints = self._context.ids(criteria.fingerprints or ())
-        return {**msgspec.structs.asdict(criteria), "keys": keys, "fingerprints": prints, "limit": limit}
+        alike = int(criteria.fingerprints is not None)
+        given = msgspec.structs.asdict(criteria)
+        return {**given, "keys": keys, "fingerprints": prints, "alike": alike, "limit": limit}
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
         self._causes.uncount_letters(keys)

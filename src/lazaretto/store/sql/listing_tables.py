@@ -24,7 +24,7 @@ class ListingTables(Part):
         self, criteria: DeadLetterCriteria, after: Position, before: Position, limit: int, *, down: bool
     ) -> list[DeadLetterRecord]:
         values = {
-            **self._values(criteria, limit),
+            **self._history.criteria_values(criteria, limit),
             "after": _last_of(after) | criteria.subqueue << SEQUENCE_BITS,
             "before": before[0] | criteria.subqueue << SEQUENCE_BITS,
         }
@@ -34,7 +34,7 @@ class ListingTables(Part):
         self, criteria: DeadLetterCriteria, after: Position, before: Position, limit: int, *, down: bool
     ) -> list[DeadLetterRecord]:
         values = {
-            **self._values(criteria, limit),
+            **self._history.criteria_values(criteria, limit),
             "queue_id": queue_of(criteria.first),
             "after_time": after[0],
             "after_key": after[1],
@@ -83,12 +83,6 @@ class ListingTables(Part):
     def previews(self, keys: Sequence[int], longest: int) -> dict[int, Preview]:
         rows = self._context.run("select_previews", {"keys": self._context.ids(keys), "longest": longest})
         return {key: Preview(size, bytes(start or b"")) for key, size, start in rows}
-
-    def _values(self, criteria: DeadLetterCriteria, limit: int) -> dict[str, Any]:
-        return {
-            **self._history.criteria_values(criteria, limit),
-            "alike": int(criteria.fingerprints is not None),
-        }
 
     def _read(self, name: str, values: dict[str, Any]) -> list[DeadLetterRecord]:
         return [DeadLetterRecord(*row) for row in self._context.run(name, values)]

@@ -80,17 +80,21 @@ m.key, [body], m.message_id, m.enqueued, m.expires, m.headers, m.body_id,
 LEFT JOIN lazaretto_dead_letters d ON d.key = [main_key m.key] AND [place_of m.key] <> 0
 
 -- part: standing
--- How a queue stands, in the order of Standing.
+-- How a queue stands, in the order of Standing. Dead letters of an older version have no fingerprint yet.
 q.queue_id, expired, dropped, size,
        (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
        (SELECT count(*) FROM lazaretto_sessions s
         WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}]
-            AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]
-            AND m.key < [subqueue_bound q.queue_id, {SET_ASIDE}])
+       (SELECT coalesce(CAST(sum(f.waiting) AS BIGINT), 0) FROM lazaretto_fingerprints f
+        WHERE f.place = [place_in q.queue_id, {DEAD_LETTER}])
+       + (SELECT count(*) FROM lazaretto_dead_letters d
+          WHERE d.fingerprint IS NULL AND d.resolution IS NULL AND d.subqueue = {DEAD_LETTER}
+              AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1]),
+       (SELECT coalesce(CAST(sum(f.waiting) AS BIGINT), 0) FROM lazaretto_fingerprints f
+        WHERE f.place = [place_in q.queue_id, {TRANSFER_DEAD_LETTER}])
+       + (SELECT count(*) FROM lazaretto_dead_letters d
+          WHERE d.fingerprint IS NULL AND d.resolution IS NULL AND d.subqueue = {TRANSFER_DEAD_LETTER}
+              AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1])
 
 -- part: misplaced
 -- Messages that lie in a topic and do not wait for their time.
@@ -912,20 +916,30 @@ FROM lazaretto_dead_letters WHERE key [among keys]
 -- locks: not looked at
 SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE [that_wait]
 
--- name: select_dead_letter_keys
+-- name: select_letter_keys
 -- Which these are.
 -- locks: not looked at
 SELECT d.key FROM lazaretto_dead_letters d WHERE [that_wait]
 
--- name: select_alike
+-- name: select_dead_letters_alike
 -- What is known of such dead letters with some fingerprints.
 -- locks: not looked at
 SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
--- name: select_alike_keys
+-- name: select_letter_keys_alike
 -- Which these are.
 -- locks: not looked at
 SELECT d.key FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
+
+-- name: select_dead_letters_named
+-- What is known of such dead letters among some keys.
+-- locks: not looked at
+SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE d.key [among keys] AND [among_alike] AND [that_wait]
+
+-- name: select_letter_keys_named
+-- Which these are.
+-- locks: not looked at
+SELECT d.key FROM lazaretto_dead_letters d WHERE d.key [among keys] AND [among_alike] AND [that_wait]
 
 -- name: select_resolved
 -- Dead letters that were dealt with long ago.

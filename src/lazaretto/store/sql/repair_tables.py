@@ -18,10 +18,11 @@ from lazaretto.store.contract.repair_contract import (
 )
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
-from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.history_tables import HistoryTables, LetterQuery
 
 #: Frozen letters that are fetched at once: so few that Python need not look for garbage among their rows.
 _ROWS = 500
+_FROZEN = LetterQuery("select_frozen", "select_frozen_alike", "select_frozen_named")
 #: What removes a repair, in this order.
 _OF_A_REPAIR = (
     "delete_repair_originals", "delete_repair_items", "delete_repair_members", "delete_repairs",
@@ -79,8 +80,7 @@ class RepairTables(Part):
         return bytes(keys)
 
     def frozen(self, criteria: DeadLetterCriteria, limit: int) -> Iterator[list[tuple[int, int | None, int]]]:
-        name = "select_frozen" if criteria.fingerprints is None else "select_frozen_alike"
-        rows = iter(self._context.run(name, self._history.criteria_values(criteria, limit)))
+        rows = iter(self._history.selected(_FROZEN, criteria, limit))
         while some := list(itertools.islice(rows, _ROWS)):
             yield some
 

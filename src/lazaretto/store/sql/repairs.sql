@@ -123,6 +123,12 @@ SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d WHERE
 SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d
 WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
+-- name: select_frozen_named
+-- The same among some keys.
+-- locks: not looked at
+SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d
+WHERE d.key [among keys] AND [among_alike] AND [that_wait]
+
 -- name: select_headers
 -- The headers of messages.
 -- locks: not looked at

@@ -61,7 +61,7 @@ def property_value(value: Any) -> Any:
 
 def iso(moment: datetime) -> str:
     """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def rule_record(rule: Rule) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import enum
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,8 +50,24 @@ MESSAGE_FIELDS = (
     "edit_of",
     "negative_acknowledgement",
 )
-
-
+#: What a message has from its headers as it is.
+_OF_HEADERS = frozenset(
+    {
+        "session_id",
+        "subject",
+        "correlation_id",
+        "to",
+        "reply_to",
+        "reply_to_session_id",
+        "content_type",
+        "partition_key",
+        "dead_letter_queue",
+        "dead_letter_source",
+        "edit_of",
+        "negative_acknowledgement",
+    }
+)
+_LETTER_FIELDS = tuple(f.name for f in dataclasses.fields(DeadLetter))
 _AS_IT_IS = frozenset({type(None), bool, int, float, str})
 
 
@@ -67,7 +83,7 @@ def plain(value: Any) -> Any:
         case QueueDescription():
             return queue_record(value)
         case DeadLetter():
-            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return _fields(value, _LETTER_FIELDS)
         case enum.Enum():
             return value.value
         case datetime():
@@ -81,7 +97,7 @@ def plain(value: Any) -> Any:
         case Mapping():
             return {str(name): plain(part) for name, part in value.items()}
         case msgspec.Struct():
-            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+            return _fields(value, value.__struct_fields__)
         case tuple() if hasattr(value, "_asdict"):
             return plain(value._asdict())
         case list() | tuple() | set() | frozenset():
@@ -93,6 +109,11 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return str(value)
+
+
+def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields of an object; most hold what JSON has, and a call for each would take longest."""
+    return {name: part if type(part := getattr(value, name)) in _AS_IT_IS else plain(part) for name in names}
 
 
 def queue_record(queue: QueueDescription) -> dict[str, Any]:
@@ -112,7 +133,12 @@ def body_record(body: bytes) -> dict[str, str]:
 
 def message_record(message: StoredMessage) -> dict[str, Any]:
     """Return a message as JSON has it."""
-    found = {name: plain(getattr(message, name)) for name in MESSAGE_FIELDS}
+    headers = message.headers
+    found = {
+        name: part if type(part := getattr(headers if name in _OF_HEADERS else message, name)) in _AS_IT_IS
+        else plain(part)
+        for name in MESSAGE_FIELDS
+    }  # fmt: skip
     found["properties"] = {name: property_record(value) for name, value in message.properties.items()}
     if isinstance(message, PeekedMessage):
         found["state"] = message.state.value

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 import lazaretto
 import lazaretto.aio
+from bench.scratch import scratch
 from bench.status import fill
 from lazaretto import Message
 
@@ -148,12 +150,11 @@ async def ask_for_pages(server: Server, times: int) -> None:
         show(f"{name} ({len(content) / 1024:.0f} KiB)", taken[1:])
 
 
-async def export(server: Server, rows: int) -> None:
-    """Export the first letters as JSON lines."""
+async def export(server: Server) -> None:
+    """Export all letters as JSON lines."""
     connection, before = await Connection(server.port).open(), server.memory()
     began = time.perf_counter()
-    path = f"/api/v1/dead-letters/export?queue=orders&limit={rows}"
-    content = await connection.ask("GET", path)
+    content = await connection.ask("GET", "/api/v1/dead-letters/export?queue=orders")
     count, taken = content.count(b"\n"), time.perf_counter() - began
     grown = f"memory {before:.0f} to {server.memory():.0f} MB"
     print(f"{'export':44} {count / taken:,.0f} rows/s of {count:,}; {grown}", flush=True)
@@ -161,21 +162,21 @@ async def export(server: Server, rows: int) -> None:
 
 async def watch(server: Server, viewers: int, path: Path, seconds: float = 10.0) -> None:
     """Have so many browsers follow the store, and measure what that costs and when they hear of a change."""
-    readers = []
-    for _ in range(viewers):
-        connection = await Connection(server.port).open()
-        readers.append(await connection.follow("/api/v1/events/stream"))
+    # A connection closes when nothing refers to it.
+    connections = [await Connection(server.port).open() for _ in range(viewers)]
+    readers = [await connection.follow("/api/v1/events/stream") for connection in connections]
     await asyncio.sleep(2)
     cpu, began = server.cpu(), time.monotonic()
     heard: list[float] = []
     async with await lazaretto.aio.connect(path) as broker:
         while time.monotonic() - began < seconds:
             sent = time.perf_counter()
-            await broker.create_queue(f"made/{viewers}/{len(heard)}")
+            await broker.create_queue(f"made/{os.getpid()}/{viewers}/{len(heard)}")
 
             async def hear(reader: asyncio.StreamReader, sent: float = sent) -> float:
-                while not (await reader.readline()).startswith(b"data:"):
-                    pass
+                while not (line := await reader.readline()).startswith(b"data:"):
+                    if not line:
+                        raise RuntimeError("a stream of events ended")
                 return time.perf_counter() - sent
 
             heard.append(max(await asyncio.gather(*map(hear, readers))))
@@ -270,7 +271,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--width", type=int, default=16, help="connections, and coroutines")
     given = parser.parse_args()
-    folder: Path = given.store or Path(tempfile.mkdtemp())
+    logging.disable()
+    with contextlib.ExitStack() as stack:
+        measure(given, given.store or stack.enter_context(scratch(Path(tempfile.gettempdir()), "web-")))
+
+
+def measure(given: argparse.Namespace, folder: Path) -> None:
+    """Measure what is asked for."""
     if given.only != "rest":
         path = folder / "status.db"
         if not path.exists():
@@ -280,13 +287,14 @@ def main() -> None:
         try:
             with serving(path) as server:
                 asyncio.run(ask_for_pages(server, 60))
-                asyncio.run(export(server, given.letters))
+                asyncio.run(export(server))
                 for viewers in (50, 500):
                     asyncio.run(watch(server, viewers, path))
         finally:
             worker.kill()
     if given.only != "pages":
-        beside(Path(tempfile.mkdtemp()), given.width, given.seconds, given.turns)
+        with scratch(Path(tempfile.gettempdir()), "web-") as empty:
+            beside(empty, given.width, given.seconds, given.turns)
 
 
 if __name__ == "__main__":

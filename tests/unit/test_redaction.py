@@ -120,6 +120,9 @@ def test_properties() -> None:
         ("body.name", '{"name": "a\\nb\\u00e9"}', '{"name": "a\\nb\\u00e9"}', f'{{"name": "{MASK}"}}'),
         ("body.card", '{"card": {"a": "first", "b": ["second"]}}', "first, second", f"{MASK}, {MASK}"),
         ("body.card", '{"card": true}', "got true", "got true"),
+        # As Python's errors print it.
+        ("body.sum", '{"sum": 1234.50}', "refused 1234.5, not 1234.50", f"refused {MASK}, not {MASK}"),
+        ("body.sum", '{"sum": [1E3]}', "refused 1000.0", f"refused {MASK}"),
         ("error", '{"card": "4111"}', "anything", MASK),
         # The whole body is hidden, so any text may be a part of it.
         ("body.card", "no json", "anything", MASK),

@@ -312,6 +312,10 @@ def _scalars(text: str, start: int, depth: int = 0) -> Iterator[str | None]:
             yield value[1:-1]
     elif value not in ("true", "false", "null"):
         yield value
+        plain = str(json.loads(value))
+        if plain != value:
+            # As Python's errors print it.
+            yield plain
 
 
 def _note_all(text: str, start: int, found: Found) -> None:

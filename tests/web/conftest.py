@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import httpx
 import pytest
@@ -16,6 +17,9 @@ from lazaretto import aio
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 __all__ = ["broker", "pytest_generate_tests", "url"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TOKENS = {
     "admin": (Grant(Role.ADMIN),),
@@ -31,6 +35,19 @@ class Served(NamedTuple):
 
     port: int
     client: Callable[[str | None], httpx.Client]
+
+
+def beside_the_loop(work: Callable[P, T]) -> Callable[P, T]:
+    """Return work that fails in the thread of an event loop: all requests would wait for it."""
+
+    @functools.wraps(work)
+    def checked(*arguments: P.args, **named: P.kwargs) -> T:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            pytest.fail(f"{work.__name__} runs in the event loop")
+        return work(*arguments, **named)
+
+    return checked
 
 
 @contextlib.contextmanager

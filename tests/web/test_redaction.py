@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import gc
 import json
 import re
 import socket
@@ -17,16 +19,21 @@ from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOpti
 from lazaretto import commands as c
 from lazaretto.aio import AsyncBroker
 from lazaretto.broker import store_of
-from lazaretto.edits.redact import MASK
+from lazaretto.edits.redact import MASK, Redaction
 from lazaretto.engine.outcome.breakers import OpenBreaker
+from lazaretto.engine.outcome.causes import Cause
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import DeadLetter
+from lazaretto.model.redaction import checked_rule
+from lazaretto.model.shape import HOLE
 from lazaretto.web import api as modules
 from lazaretto.web import viewed
 from lazaretto.web.console.site import SCREENS
+from lazaretto.web.redacted import shown_cause, shown_repair
 from lazaretto.web.routes import ROUTES
 from lazaretto.web.viewed import PLAIN, STANDING, ViewedBroker
 
-from .conftest import Served
+from .conftest import Served, beside_the_loop
 
 SECRET = "4111-1111-1111-1111"
 TOKEN = "t0ken-of-a-customer"
@@ -299,6 +306,90 @@ class TestRoutes:
                     break
         assert "error" in found[-1]
         assert NAME not in "".join(found)
+
+
+@pytest.mark.stores("sqlite")
+class TestCauses:
+    """Their texts are those of several letters."""
+
+    def test_what_other_letters_hold(self, broker: Broker, served: Served) -> None:
+        broker.update_queue("q", policy=ONCE, breaker=None)
+        for name, count in ((NAME, 1), ("Vega", 2)):
+            send(broker, "q", *[body(name=name)] * count)
+            receiver = broker.receiver("q")
+            for message in receiver.receive(9):
+                receiver.dead_letter(message, reason=f"no {name}", description=f"lost {name}")
+            receiver.close()
+        broker.triage("q")
+        broker.run(c.SetRedaction(field="body.name"))
+        operator = served.client("operator")
+
+        def causes() -> list[dict[str, Any]]:
+            answer = operator.get("/causes", params=Q)
+            assert NAME not in answer.text and "Vega" not in answer.text
+            found: list[dict[str, Any]] = answer.json()["causes"]
+            return found
+
+        assert {(one["reason"], one["template"]) for one in causes()} == {(f"no {MASK}", f"lost {MASK}")}
+        numbers = [cause.number for cause in broker.triage("q").causes]
+        broker.merge_causes("q", numbers)
+        # Its reason is that of most letters, its text that of the first, and its example either.
+        assert [one["letters"] for one in causes()] == [3]
+        broker.purge("q", [1])
+        assert [one["example"] for one in causes()] == [2]
+
+    def test_words_that_differ(self, broker: Broker, served: Served) -> None:
+        """What the letters of a cause have in common is shown."""
+        broker.update_queue("q", policy=ONCE, breaker=None)
+        cities = ("Turin", "Milan", "Genoa", "Padua", "Udine", "Parma")
+        send(broker, "q", *(body(city=city) for city in cities))
+        receiver = broker.receiver("q")
+        for message, city in zip(receiver.receive(9), cities, strict=True):
+            receiver.dead_letter(message, reason="lost", description=f"no train to {city} for {NAME}")
+        broker.run(c.SetRedaction(field="body.name"))
+        (cause,) = served.client("operator").get("/causes", params=Q).json()["causes"]
+        assert (len(cause["fingerprints"]), cause["letters"]) == (6, 6)
+        assert cause["template"] == f"no train to {HOLE} for {MASK}"
+
+    def test_examples_are_held_a_few_at_a_time(
+        self, stocked: dict[str, str], served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held = []
+
+        def counting(*given: Any, **named: Any) -> Cause:
+            gc.collect()
+            held.append(sum(type(one) is DeadLetter for one in gc.get_objects()))
+            return shown_cause(*given, **named)
+
+        monkeypatch.setattr(viewed, "shown_cause", counting)
+        monkeypatch.setattr(viewed, "_LETTERS", 1)
+        assert len(served.client("operator").get("/causes", params=Q).json()["causes"]) > 2
+        assert len(held) > 2 and set(held) == {1}
+
+
+@pytest.mark.stores("sqlite")
+def test_redaction_is_beside_the_event_loop(
+    stocked: dict[str, str], served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand large bodies take seconds, in which every other request would wait."""
+    for name in ("body", "attempts", "made"):
+        monkeypatch.setattr(Redaction, name, beside_the_loop(getattr(Redaction, name)))
+    operator = served.client("operator")
+    for name in ("peek", "show_message", "list_causes", "show_cause", "list_dead_letters",
+                 "export_dead_letters", "show_dead_letter", "preview_repair"):  # fmt: skip
+        for path, query, _, asked_name in asked(stocked):
+            if asked_name == name:
+                assert operator.get(path, params=query).status_code == 200, (name, query)
+
+
+@pytest.mark.stores("sqlite")
+def test_why_a_repair_stands_still(stocked: dict[str, str], broker: Broker) -> None:
+    """It can be any error: that of a breaker, or of a function that edits letters."""
+    rules = Redaction([checked_rule("*", "body.card", "mask")], b"k" * 32)
+    status = dataclasses.replace(broker.repair("named").status(), why=f"the function failed at {SECRET}")
+    assert shown_repair(status, rules).why == MASK
+    assert shown_repair(status, Redaction()).why == status.why
+    assert shown_repair(dataclasses.replace(status, why=None), rules).why is None
 
 
 @pytest.mark.stores("sqlite")

@@ -185,3 +185,11 @@ def templates(counts: Mapping[str, int], rounds: int = 4) -> dict[str, str]:
         for template, shapes in alike.items()
         for shape_ in shapes
     }
+
+
+def covers(template: str, shape: str) -> bool:
+    """Return whether a template is that of a shape: whether it has the same words, but for its holes."""
+    words, others = _WORDS(template), _WORDS(shape)
+    return len(words) == len(others) and all(
+        word in (HOLE, other) for word, other in zip(words, others, strict=True)
+    )

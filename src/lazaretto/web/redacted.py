@@ -27,6 +27,7 @@ from lazaretto.model.descriptions import (
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.repairs import RepairStatus
+from lazaretto.model.shape import covers
 from lazaretto.model.trouble import Trouble
 
 #: The rules for somebody, by the path of an entity: none where redacted fields may be read.
@@ -122,18 +123,20 @@ def matches_text(letter: DeadLetter, text: str) -> bool:
 def shown_cause(cause: Cause, found: Found | None, redaction: Redaction, *, bodies: bool) -> Cause:
     """Return a cause for somebody.
 
-    `found`: what is redacted of its example. The texts of fingerprints can name what other letters hold.
+    `found`: what is redacted of its example. What the example does not say can name what other letters hold.
     `bodies`: whether bodies may be read, of which differences tell.
     """
     only = found if len(cause.fingerprints) < 2 else None
+    same_reason = all(one.reason == cause.reason for one in cause.fingerprints)
+    same_text = all(covers(cause.template or "", one.shape or "") for one in cause.fingerprints)
     prints = (
         _replace(one, shape=redaction.text(one.shape, only), reason=redaction.reason(one.reason, only))
         for one in cause.fingerprints
     )
     return _replace(
         cause,
-        reason=redaction.reason(cause.reason, found),
-        template=redaction.text(cause.template, found),
+        reason=redaction.reason(cause.reason, found if same_reason else None),
+        template=redaction.text(cause.template, found if same_text else None),
         fingerprints=tuple(prints),
         difference=cause.difference if bodies else None,
     )
@@ -166,14 +169,9 @@ def shown_repair(repair: RepairStatus, redaction: Redaction) -> RepairStatus:
     """Return a repair for somebody."""
     return _replace(
         repair, which=shown_filter(repair.which, redaction), edit=shown_edit(repair.edit, redaction),
-        why=shown_obstacle(repair.why, redaction),
+        # It can be the error that opened a breaker.
+        why=redaction.text(repair.why, None),
     )  # fmt: skip
-
-
-def shown_obstacle(why: str | None, redaction: Redaction) -> str | None:
-    """Return why a repair stands still, for somebody: without the error that opened a breaker."""
-    head, opened, error = (why or "").partition(" is open: ")
-    return f"{head}{opened}{redaction.text(error, None)}" if opened else why
 
 
 def shown_detail(detail: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:

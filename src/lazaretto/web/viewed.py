@@ -17,7 +17,7 @@ from lazaretto.commands import Command, PlanRepair
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Edit, EditKind
 from lazaretto.edits.named_fields import edit_names, filter_names
-from lazaretto.edits.redact import MASK, Found, Redaction
+from lazaretto.edits.redact import MASK, Redaction
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, meets
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
@@ -38,7 +38,6 @@ from lazaretto.web.redacted import (
     shown_detail,
     shown_history,
     shown_letter,
-    shown_obstacle,
     shown_preview,
 )
 from lazaretto.web.refusals import NotPermitted
@@ -170,15 +169,19 @@ class ViewedBroker:
     async def peek(self, path: str, *arguments: Any, **named: Any) -> list[PeekedMessage]:
         redaction = await self._rules.at(path)
         found = await self._broker.peek(path, *arguments, **named)
-        return [redaction.message(one) for one in found] if redaction else found
+        if not redaction:
+            return found
+        return await asyncio.to_thread(lambda: [redaction.message(one) for one in found])
 
     async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
         found = await self._broker.message_history(path, sequence_number)
-        return shown_history(found, self._rules.of) if await self._rules.load() else found
+        ruled = await self._rules.load()
+        return await asyncio.to_thread(shown_history, found, self._rules.of) if ruled else found
 
     async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         redaction = await self._rules.at(path)
-        return shown_letter(await self._broker.dead_letter(path, sequence_number), redaction)
+        found = await self._broker.dead_letter(path, sequence_number)
+        return await asyncio.to_thread(shown_letter, found, redaction) if redaction else found
 
     async def dead_letters(
         self, path: str, which: DeadLetterFilter | None = None, *, messages: bool = True, **how: Any
@@ -262,16 +265,13 @@ class ViewedBroker:
     async def _causes(self, path: str, causes: Iterable[Cause]) -> list[Cause]:
         redaction, given = await self._rules.at(path), list(causes)
         bodies = self._who.may(Permission.READ_BODIES, path)
-        examples: dict[int, DeadLetter] = {}
-        if redaction and redaction.takes_values and not redaction.hides_errors:
-            numbers = [one.example for one in given if one.example is not None]
-            for start in range(0, len(numbers), _LETTERS):
-                examples |= await self._letters(path, numbers[start : start + _LETTERS])
-        seen = []
-        for one in given:
-            letter = None if one.example is None else examples.get(one.example)
-            found: Found | None = None if letter is None else found_in(letter, redaction)
-            seen.append(shown_cause(one, found, redaction, bodies=bodies))
+        seen: list[Cause] = []
+        for start in range(0, len(given), _LETTERS):
+            some, letters = given[start : start + _LETTERS], {}
+            if redaction.takes_values and not redaction.hides_errors:
+                numbers = [one.example for one in some if one.example is not None]
+                letters = await self._letters(path, numbers)
+            seen += await asyncio.to_thread(_seen_causes, some, letters, redaction, bodies)
         return seen
 
     async def explain(self, path: str, which: DeadLetterFilter | None = None) -> None:
@@ -307,7 +307,7 @@ class ViewedRepair:
         skipped = found.skipped
         if self._tells(edit, redaction):
             skipped = {MASK: sum(found.skipped.values())} if found.skipped else {}
-        stops = shown_obstacle(found.stops, redaction)
+        stops = redaction.text(found.stops, None)
         return dataclasses.replace(found, examples=tuple(examples), skipped=skipped, stops=stops)
 
     async def letters(self, *, skipped: bool = False) -> AsyncIterator[RepairedLetter]:
@@ -334,13 +334,10 @@ class ViewedRepair:
             return ()
         try:
             letter = await self._broker.dead_letter(path, number)
-            changed = None if letter.message is None else edit.apply(letter.message)
+            return await asyncio.to_thread(_lines_of, letter, edit, redaction)
         except LazarettoError:
             # It was resolved a moment ago.
             return ()
-        if letter.message is None or not isinstance(changed, Changed):
-            return ()
-        return tuple(differences(letter.message, redaction.made(changed.message), _LINES))
 
 
 class ViewedDialogs:
@@ -389,6 +386,26 @@ def _chosen(
             continue
         found.append(shown_preview(one, letter, redaction))
     return found
+
+
+def _seen_causes(
+    causes: Sequence[Cause], letters: Mapping[int, DeadLetter], redaction: Redaction, bodies: bool
+) -> list[Cause]:
+    """Return causes as they may be seen. `letters`: their examples."""
+    seen = []
+    for one in causes:
+        letter = None if one.example is None else letters.get(one.example)
+        found = None if letter is None else found_in(letter, redaction)
+        seen.append(shown_cause(one, found, redaction, bodies=bodies))
+    return seen
+
+
+def _lines_of(letter: DeadLetter, edit: Edit, redaction: Redaction) -> tuple[str, ...]:
+    """Return what an edit changes in a letter. Raises LazarettoError."""
+    changed = None if letter.message is None else edit.apply(letter.message)
+    if letter.message is None or not isinstance(changed, Changed):
+        return ()
+    return tuple(differences(letter.message, redaction.made(changed.message), _LINES))
 
 
 def _check_filter(parts: Mapping[str, Any], redaction: Redaction) -> None:

@@ -45,3 +45,16 @@ def test_the_oldest_are_forgotten(broker: Broker, monkeypatch: pytest.MonkeyPatc
     assert kept.take("q", None, tokens[:1]) is None
     assert kept.take("q", None, tokens[1:3]) == messages[1:3]
     kept.keep("q", None, [])
+
+
+def test_headers_count(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no body is not without size."""
+    monkeypatch.setattr(held, "_MOST_BYTES", 250)
+    broker.sender("q").send([Message(b"", properties={"note": "x" * 100})] * 3)
+    messages = broker.receiver("q").receive(3)
+    tokens = [token for message in messages if (token := message.lock_token) is not None]
+    kept = HeldMessages()
+    kept.keep("q", None, messages)
+    assert [kept.take("q", None, [token]) is not None for token in tokens] == [False, True, True]
+    kept.keep("q", None, messages[:2])
+    assert kept.take("q", None, tokens[:2]) == messages[:2]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from lazaretto.model.messages import ReceivedMessage
 
-#: Bytes of bodies, and messages, that are remembered; the oldest are forgotten first.
+#: Bytes of bodies and headers, and messages, that are remembered; the oldest are forgotten first.
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST: Final = 10_000
 
@@ -33,10 +33,10 @@ class HeldMessages:
             token = message.lock_token
             if token is not None and _Place(queue, subqueue, token) not in self._kept:
                 self._kept[_Place(queue, subqueue, token)] = message
-                self._size += len(message.body)
+                self._size += _size_of(message)
         while self._size > _MOST_BYTES or len(self._kept) > _MOST:
             _, message = self._kept.popitem(last=False)
-            self._size -= len(message.body)
+            self._size -= _size_of(message)
 
     def take(
         self, queue: str, subqueue: str | None, tokens: Sequence[uuid.UUID]
@@ -46,5 +46,9 @@ class HeldMessages:
         if len(places) < len(tokens) or not all(place in self._kept for place in places):
             return None
         found = [self._kept.pop(place) for place in places]
-        self._size -= sum(len(message.body) for message in found)
+        self._size -= sum(map(_size_of, found))
         return found
+
+
+def _size_of(message: ReceivedMessage) -> int:
+    return len(message.body) + len(message.encoded_headers or b"")

@@ -23,6 +23,7 @@ from lazaretto import (
     Rule,
     SqlAction,
     SqlFilter,
+    commands,
 )
 from lazaretto.aio import AsyncBroker
 
@@ -285,6 +286,14 @@ class TestCarried:
             assert (names([span]), links(span)) == (["resubmit q PRODUCER"], [origin])
             told = attributes(span)
             assert (told["operation.type"], told["batch.message_count"]) == ("send", 1)
+
+    def test_resubmission_by_a_command(self, broker: Broker, origin: str, traces: Traces) -> None:
+        fail(broker)
+        traces.take()
+        broker.run(commands.Resubmit(path="q", sequence_numbers=(1,)))
+        (span,) = traces.take()
+        assert (names([span]), links(span)) == (["resubmit q PRODUCER"], [origin])
+        assert span.status.is_ok and "error.type" not in attributes(span)
 
     def test_a_repair(self, broker: Broker, origin: str) -> None:
         fail(broker)

@@ -247,7 +247,7 @@ class Tracing:
         span = self._begin(name, kind_of_operation, path, kind, attributes, contexts)
         try:
             yield span
-        except BaseException as error:
+        except Exception as error:
             _fail(span, name_of(error))
             raise
         finally:

@@ -101,3 +101,28 @@ def test_forms_become_commands() -> None:
 def test_other_forms_are_refused(form: dict[str, list[str]]) -> None:
     with pytest.raises(InvalidOption):
         command_of(COMMANDS["resubmit"], form, NOW)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"rule": ["x"], "rule.name": ["y"]},
+        {"rule.name": ["y"], "rule": ["x"]},
+        {"rule.name": ["y"], "rule.name.b": ["z"]},
+        {"rule.name.b": ["z"], "rule.name": ["y"]},
+        {"rule:json": ["[1]"], "rule.name": ["y"]},
+        {"rule:json": ["{}"], "rule": ["x"]},
+    ],
+)
+def test_a_field_as_a_whole_and_in_parts(form: dict[str, list[str]]) -> None:
+    """It is refused in either order, and no part is lost."""
+    with pytest.raises(InvalidOption, match="once, as a whole or in parts"):
+        command_of(COMMANDS["add_rule"], {"topic": ["t"], "subscription": ["s"], **form}, NOW)
+
+
+def test_parts_of_a_field() -> None:
+    form = {"rule.filter.kind": ["sql"], "rule.name": ["n"], "rule.filter.expression": ["a = 1"]}
+    made = command_of(COMMANDS["add_rule"], {"topic": ["t"], "subscription": ["s"], **form}, NOW)
+    assert made == COMMANDS["add_rule"](
+        topic="t", subscription="s", rule={"name": "n", "filter": {"kind": "sql", "expression": "a = 1"}}
+    )

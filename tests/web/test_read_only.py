@@ -64,9 +64,13 @@ def test_nobody_gains_by_it(served: Served) -> None:
 
 def test_the_console_says_so(broker: Broker, served: Served) -> None:
     headers = {"Authorization": "Bearer token-of-admin", "Sec-Fetch-Site": "same-origin"}
+    broker.run(c.GrantRole(person="ana", role="viewer"))
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", headers=headers) as browser:
         assert ">read-only<" in browser.get("/").text
         answer = browser.post("/do/set_status", data={"path": "q", "status": "disabled"})
         assert answer.status_code == 403
         assert "only shows" in answer.text
+        # Who may do what is shown, and nothing can be changed.
+        main = browser.get("/access").text.partition("<main")[2]
+        assert ">ana<" in main and main.count("<button") == main.count(" disabled ") > 0
     assert broker.queue("q").status is QueueStatus.ACTIVE

@@ -69,13 +69,17 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
         if name not in names or len(values) != 1 or len(parts) > _DEEPEST:
             raise InvalidOption(f"expected each field of {kind.command_name} once, got {field!r}")
         value = _value(name, how, values[0].replace("\r\n", "\n"), now)
-        if not parts:
-            given[name] = value
-        elif value is not None:
-            whole = given.setdefault(name, {})
-            for part in parts[:-1]:
-                whole = whole.setdefault(part, {})
-            whole[parts[-1]] = value
+        if parts and value is None:
+            continue
+        whole: Any = given
+        for part in (name, *parts)[:-1]:
+            whole = whole.setdefault(part, {}) if isinstance(whole, dict) else None
+        last = parts[-1] if parts else name
+        if not isinstance(whole, dict) or last in whole:
+            raise InvalidOption(
+                f"expected each field of {kind.command_name} once, as a whole or in parts, got {field!r}"
+            )
+        whole[last] = value
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

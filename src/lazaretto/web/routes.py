@@ -33,7 +33,7 @@ _ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 
 #: Bytes of a request's body, beside what a message may have.
 MOST_BYTES: Final = 512 * 1024 * 1024
-#: Bytes of a command.
+#: Bytes of a command, and of what is only tried.
 MOST_OF_A_COMMAND: Final = 1024 * 1024
 #: Bytes a second in which a body must come, and seconds that it may take beside.
 _SLOWEST: Final = 16 * 1024
@@ -147,9 +147,9 @@ Handler = Callable[..., Awaitable[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """A route. `query`, `body` and `answer`: types; None: there is none. `entity`: where the path names one.
+    """A route. `query`, `body` and `answer`: types; None: there is none. `success`: the status of an answer.
 
-    `success`: the status of an answer.
+    `most`: bytes of a body.
     """
 
     method: str
@@ -163,6 +163,7 @@ class Route:
     success: int
     media_types: tuple[str, ...]
     asks_itself: bool
+    most: int
 
     @property
     def name(self) -> str:
@@ -186,11 +187,12 @@ def route(
     success: int = 200,
     media_types: tuple[str, ...] = ("application/json",),
     asks_itself: bool = False,
+    most: int = MOST_BYTES,
 ) -> Callable[[Handler], Handler]:
     """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
 
     Other parameters are parts of the path, texts or numbers. `asks_itself`: the handler asks for the
-    permission on what the body names; before, it must be granted on something.
+    permission on what the body names; before, it must be granted on something. `most`: bytes of a body.
     """
 
     def add(handler: Handler) -> Handler:
@@ -209,6 +211,7 @@ def route(
                 success=success,
                 media_types=media_types,
                 asks_itself=asks_itself,
+                most=most,
             )
         )
         return handler
@@ -301,7 +304,7 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
     else:
         call.require(route.permission, _entity(given))
     if route.body is not None:
-        content = await content_of(request, MOST_OF_A_COMMAND if route.asks_itself else MOST_BYTES)
+        content = await content_of(request, route.most)
         given["body"] = content if route.body is bytes else body_of(route.body, content)
     return await route.handler(call, **given)
 

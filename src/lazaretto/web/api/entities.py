@@ -24,7 +24,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.records.messages import message_of
 from lazaretto.records.options import options_from
 from lazaretto.web.json import json_of
-from lazaretto.web.routes import Call, Query, route
+from lazaretto.web.routes import MOST_OF_A_COMMAND, Call, Query, route
 
 Options = dict[str, Any]
 
@@ -208,21 +208,20 @@ class Judged(msgspec.Struct):
     why: str
 
 
-@route("POST", "/rules/test", Permission.SEE)
+@route("POST", "/rules/test", Permission.SEE, most=MOST_OF_A_COMMAND)
 async def try_rules(call: Call, query: OfSubscription, body: RuleTest) -> list[Judged]:
     """Test which rules match messages, and say why; nothing is sent."""
     rules = (await call.broker.subscription(query.topic, query.subscription)).rules
     if body.filter is not None:
         rules = (Rule("filter", SqlFilter(body.filter)),)
-    messages = [_message(number, given) for number, given in enumerate(body.messages, 1)]
-    return await asyncio.to_thread(_judged, rules, messages)
+    return await asyncio.to_thread(_judged, rules, body.messages)
 
 
-def _judged(rules: Sequence[Rule], messages: list[Message]) -> list[Judged]:
+def _judged(rules: Sequence[Rule], messages: Sequence[dict[str, msgspec.Raw]]) -> list[Judged]:
     judges = [judge_of(rule) for rule in rules]
     found = []
-    for number, message in enumerate(messages, 1):
-        view = view_of(message)
+    for number, given in enumerate(messages, 1):
+        view = view_of(_message(number, given))
         found += [Judged(number, *dataclasses.astuple(judge(view))) for judge in judges]
     return found
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from lazaretto.errors import InvalidMessage
+from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.filters.records import iso, property_value
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
@@ -101,8 +101,15 @@ async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
 
     The body of a message is "body", a text or any JSON, which is sent as it is spelled; or "body_base64".
     """
-    messages = _traced(_messages_of(bytes(body)), call.request.headers)
-    numbers = await call.broker.sender(query.queue).send(messages)
+    messages, sender = _messages_of(bytes(body)), call.broker.sender(query.queue)
+    traced = _traced(messages, call.request.headers)
+    try:
+        numbers = await sender.send(traced)
+    except MessageTooLarge:
+        if traced is messages:
+            raise
+        # What is just as large as it may be is sent without a trace context.
+        numbers = await sender.send(messages)
     return Sent([numbers] if isinstance(numbers, int) else list(numbers))
 
 
@@ -123,14 +130,17 @@ _LIKE = Message(b"")
 
 
 def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message]:
-    """Give the request's trace context to messages that have none."""
+    """Return messages with the request's trace context, if it has one, where they have none."""
     context = parse(headers.get(TRACEPARENT), headers.get(TRACESTATE))
-    if context is not None:
-        for message in messages:
-            properties = message.properties or {}
-            if not has_context(properties):
-                message.properties = {**properties, **properties_of(context)}
-    return messages
+    if context is None:
+        return messages
+    carried, found = properties_of(context), []
+    for message in messages:
+        properties = message.properties or {}
+        if not has_context(properties):
+            message = msgspec.structs.replace(message, properties={**properties, **carried})
+        found.append(message)
+    return found
 
 
 @route("GET", "/messages", Permission.READ_BODIES)

@@ -116,6 +116,20 @@ def test_cleaning_both_ends_up(program: Program, conversation: str) -> None:
         "conversation": conversation[:32], "result": "cleaned up",
     }  # fmt: skip
     assert program("dialog", "list", "--json").json == []
+    gone = program("dialog", "cleanup", conversation, "--both", "--yes")
+    assert (gone.code, "conversation" in gone.err) == (3, True), gone
+
+
+@pytest.mark.parametrize("one", [False, True], ids=["both", "one-is-gone"])
+def test_cleaning_both_ends_up_once(program: Program, conversation: str, one: bool) -> None:
+    """Under its key it says the same again, though there is nothing left; also where one end was gone."""
+    if one:
+        assert program("dialog", "cleanup", conversation, "--yes").code == 0
+    given = ("dialog", "cleanup", conversation, "--both", "--yes", "--json", "--idempotency-key", "k")
+    first = program(*given)
+    assert first.json == {"conversation": conversation[:32], "result": "cleaned up"}
+    assert program(*given) == first
+    assert program("dialog", "list", "--json").json == []
 
 
 def test_definitions_come_out_as_they_went_in(program: Program, conversation: str) -> None:

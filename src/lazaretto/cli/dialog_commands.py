@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import enum
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, ChangeOptions, YesOption, confirm_deletion, limit_option
+from lazaretto.cli.call import (
+    Call,
+    CallOptions,
+    Change,
+    ChangeOptions,
+    YesOption,
+    confirm_deletion,
+    limit_option,
+)
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.commands import CleanUpConversation, EndConversation, ResumeConversation
+from lazaretto.errors import ConversationNotFound
 from lazaretto.model.conversations import dialog_of
 from lazaretto.tools.signals import Ending
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
 
 __all__ = ["commands"]
 
@@ -188,10 +200,26 @@ def cleanup(
     """
     confirm_deletion(f"conversation {conversation}", yes)
     with call.broker() as broker:
-        ends = [end.conversation for end in broker.dialogs.dialog(conversation)] if both else [conversation]
-        for part, handle in enumerate(ends):
-            call.run(broker, CleanUpConversation(handle=handle), part)
+        if not both:
+            call.run(broker, CleanUpConversation(handle=conversation), 0)
+        else:
+            _clean_up_both(call, broker, conversation)
     _done(call, dialog_of(conversation) if both else conversation, "cleaned up")
+
+
+def _clean_up_both(call: Change, broker: Broker, conversation: str) -> None:
+    # Both ends are tried, each under its own key: a repeated command finds neither of them.
+    ends = broker.dialogs.dialog(conversation) if len(conversation) < 32 else []
+    dialog, found = dialog_of(ends[0].conversation if ends else conversation), False
+    missing: ConversationNotFound | None = None
+    for part, handle in enumerate((f"{dialog}-i", f"{dialog}-t")):
+        try:
+            call.run(broker, CleanUpConversation(handle=handle), part)
+            found = True
+        except ConversationNotFound as error:
+            missing = error
+    if missing is not None and not found:
+        raise missing
 
 
 @dialogs.command("resume")

@@ -87,6 +87,8 @@ def test_each_program_changes_once_under_its_key(cli: Program) -> None:
             assert entries[0].actor == "ann", line
             event = broker.last_event()
             assert cli.ok(*given).json == first, line
+            # It is named by its path.
+            assert "delete" not in line or first == {"deleted": "prices/subscriptions/web"}
             assert (broker.audit(limit=1000), broker.last_event()) == (entries, event), line
         assert len([entry for entry in broker.audit(limit=1000) if entry.actor == "ann"]) == len(CHANGES)
 
@@ -95,5 +97,8 @@ def test_a_key_goes_with_numbers(cli: Program) -> None:
     for given in (("--all",), ("--reason", "broken"), ()):
         refused = cli("dead-letter", "resubmit", "orders", *given, "--idempotency-key", "k")
         assert refused.code == 2, given
+    for edit in (("--edit-body", "-"), ("--edit",)):
+        refused = cli("dead-letter", "resubmit", "orders", "2", "--idempotency-key", "k", *edit, stdin="x")
+        assert (refused.code, "--idempotency-key cannot be combined" in refused.err) == (2, True), refused
     with cli.broker() as broker:
         assert broker.queue("orders").counts.dead_letter == 3

@@ -196,6 +196,8 @@ def resubmit(
         text = None if made is None else made.text
         repair_at_once(call, queue, selection, limit=limit, to=to, edit=text, rate=rate, yes=yes)
         return
+    if call.idempotency_key is not None and (edit_body is not None or edit == EDITOR):
+        raise usage("--idempotency-key cannot be combined with --edit-body or a bare --edit")
     if edit_body is not None and not (isinstance(which, list) and len(which) == 1):
         raise usage("--edit-body is for one dead letter, by its number")
     body = None if edit_body is None else read_body(edit_body)
@@ -212,7 +214,7 @@ def resubmit(
         if dry_run:
             return
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
-            if call.idempotency_key is None or instead is not None:
+            if call.idempotency_key is None:
                 report = broker.resubmit(queue, which, edit=instead, actor=call.actor, on_chunk=advance)
             else:
                 report = run_in_parts(

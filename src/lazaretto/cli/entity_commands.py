@@ -148,12 +148,13 @@ def add_entity(group: Group, entity: Entity) -> None:
     )
     def delete(call: ChangeOptions, key: Key, yes: YesOption = False) -> None:
         with call.broker() as broker:
-            path = "/".join(key)
+            command = entity.delete(key)
+            path = str(command.entity())
             if call.idempotency_key is None or not yes:
                 found = entity.find(broker, *key)
                 path = entity.path(found)
                 confirm_deletion(f"{noun} {path} with {entity.losses(found)}", yes)
-            call.run(broker, entity.delete(key))
+            call.run(broker, command)
         call.print({"deleted": path}, f"deleted {noun} {path}")
 
 

@@ -234,6 +234,15 @@ class Administration:
         who = acting(actor)
         return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule))
 
+    def update_rule(
+        self, topic: str, name: str, rule: Rule, *, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Replace the rule of the same name, in one commit. Raises EntityNotFound."""
+        who = acting(actor)
+        if not isinstance(rule, Rule):
+            raise InvalidOption(f"expected rule to be a Rule, got {shown(rule)}")
+        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule, removed=rule.name))
+
     def remove_rule(
         self, topic: str, name: str, rule: str, *, actor: str | None = None
     ) -> SubscriptionDescription:

@@ -197,6 +197,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.delete_topic": {"path": "t"},
     "Broker.create_subscription": {"name": "made"},
     "Broker.remove_rule": {"rule": "$Default"},
+    "Broker.update_rule": {"rule": Rule()},
     "Broker.update_queue": {
         name: getattr(QueueOptions(), name) for name in QueueOptions.__dataclass_fields__
     },

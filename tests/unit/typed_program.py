@@ -75,6 +75,7 @@ def administer(broker: lazaretto.Broker) -> None:
     broker.update_topic("events", max_size=1 << 21, default_time_to_live=timedelta(hours=1))
     broker.update_subscription("events", "audit", breaker=None, forward_to="billing", actor="ann")
     broker.add_rule("events", "audit", lazaretto.Rule("lamps", lazaretto.SqlFilter("item = 'lamp'")))
+    broker.update_rule("events", "audit", lazaretto.Rule("lamps"), actor="eve")
     rules = broker.remove_rule("events", "audit", "lamps").rules
     paths = [q.path for q in broker.queues()] + [t.path for t in broker.topics()]
     names = [s.name for s in broker.subscriptions("events")]

@@ -31,13 +31,18 @@ class AmqpDoor:
     certificate: Path | None
     private_key: Path | None
     insecure: bool
+    plain: bool
+    more_ports: list[int] | None
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
         from lazaretto.door import check_address
 
+        if self.plain and self.certificate is None:
+            raise usage("give --certificate with --plain: without it nothing is encrypted")
         if self.amqp is not None:
-            check_address(self.amqp_host, self.tls(), self.policies(), insecure=self.insecure)
+            tls = None if self.plain else self.tls()
+            check_address(self.amqp_host, tls, self.policies(), insecure=self.insecure)
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""
@@ -65,7 +70,7 @@ class AmqpDoor:
         key = "any" if self.key_file is None else "KEY"
         host = "localhost" if self.amqp_host in ("127.0.0.1", "0.0.0.0", "::") else self.amqp_host  # noqa: S104
         # The word for emulators makes clients leave out TLS.
-        plain = "UseDevelopmentEmulator=true;" if self.certificate is None else ""
+        plain = "UseDevelopmentEmulator=true;" if self.plain or self.certificate is None else ""
         return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={_POLICY};SharedAccessKey={key};{plain}"
 
 
@@ -88,7 +93,7 @@ AmqpOptions = Annotated[
                         "--amqp",
                         parser=number(0, 65_535),
                         metavar="PORT",
-                        help="Port for AMQP 1.0; 0 for a free one.  [default: none]",
+                        help="Port for clients of Service Bus and AMQP; 0: a free one.  [default: none]",
                         show_default=False,
                     ),
                 ],
@@ -131,6 +136,26 @@ AmqpOptions = Annotated[
                     typer.Option("--insecure", help="Serve AMQP without TLS or keys beyond this machine."),
                 ],
                 False,
+            ),
+            "plain": (
+                Annotated[
+                    bool,
+                    typer.Option("--plain", help="Serve AMQP without TLS too, on the same port."),
+                ],
+                False,
+            ),
+            "more_ports": (
+                Annotated[
+                    list[int] | None,
+                    typer.Option(
+                        "--amqp-also",
+                        parser=number(1, 65_535),
+                        metavar="PORT",
+                        help="Another port for the same; repeatable.  [default: none]",
+                        show_default=False,
+                    ),
+                ],
+                None,
             ),
         },
         _made,

@@ -51,7 +51,9 @@ _BACKOFF = {
 _GROUPED = ("policy", "dead_letter_policy", "breaker")
 #: Options of queues that belong to a service of dialogs, which sets them.
 _OF_SERVICES = ("dialogs", "retention")
-_PLAIN = [name for name in options_of(QueueOptions) if name not in (*_GROUPED, *_OF_SERVICES)]
+#: What other tools keep there.
+_OF_TOOLS = ("annotations",)
+_PLAIN = [name for name in options_of(QueueOptions) if name not in (*_GROUPED, *_OF_SERVICES, *_OF_TOOLS)]
 _POLICY = [name for name in options_of(PoisonPolicy) if name != "retry_cycle_delay"]
 
 
@@ -169,8 +171,10 @@ def _given(table: Mapping[str, Any]) -> Options:
 
 
 queue_settings, queue_changes = _given(_CREATE), _given(_UPDATE)
-topic_settings = _given({name: _CREATE[name] for name in TOPIC_OPTIONS})
-topic_changes = _given({name: _UPDATE[name] for name in TOPIC_OPTIONS if name not in FIXED_OPTIONS})
+topic_settings = _given({name: _CREATE[name] for name in TOPIC_OPTIONS if name not in _OF_TOOLS})
+topic_changes = _given(
+    {name: _UPDATE[name] for name in TOPIC_OPTIONS if name not in (*FIXED_OPTIONS, *_OF_TOOLS)}
+)
 
 
 def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.amqp import ConnectionLimits
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.peer import LONGEST_OPENING, Peer
+from lazaretto.door.reception import Reception
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
+
+if TYPE_CHECKING:
+    from lazaretto.door.http import HttpServer
 
 #: Connections at the same time.
 MOST_CONNECTIONS: Final = 5_000
@@ -35,8 +40,12 @@ class Door:
         policies: Iterable[AccessPolicy] = (),
         limits: ConnectionLimits | None = None,
         most_connections: int = MOST_CONNECTIONS,
+        *,
+        insecure: bool = False,
     ) -> None:
         self.broker = broker
+        #: Whether it serves other machines without keys or TLS.
+        self.insecure = insecure
         self.most_connections = most_connections
         self.policies = {policy.name: policy for policy in policies}
         self.limits = limits or ConnectionLimits()
@@ -86,8 +95,8 @@ class Door:
             wanted = "a receiver of a session" if requires else "a receiver without a session"
             raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
 
-    async def keep(self) -> None:
-        """Tell silent clients that the server is there, and end links whose tokens ran out."""
+    async def keep(self, reception: Reception) -> None:
+        """Tell silent clients that the server is there, and hang up on those who are slow or may not stay."""
         while True:
             await asyncio.sleep(_SILENCE)
             now = time.monotonic()
@@ -95,6 +104,8 @@ class Door:
                 peer.check_access()
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()
+            if reception.http is not None:
+                reception.http.drop_slow(LONGEST_OPENING)
 
 
 @contextlib.asynccontextmanager
@@ -108,30 +119,41 @@ async def open_door(
     insecure: bool = False,
     limits: ConnectionLimits | None = None,
     most_connections: int = MOST_CONNECTIONS,
+    tls_only: bool = True,
+    more_ports: Iterable[int] = (),
 ) -> AsyncIterator[Door]:
-    """Serve AMQP 1.0 clients while the context lasts.
+    """Serve clients of Service Bus and of AMQP 1.0 while the context lasts.
 
-    `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys clients sign their tokens
-    with, or log in with; without any, everybody may do everything. `tls`: with the server's certificate;
-    None: nothing is encrypted. Raises InvalidOption for an address beyond this machine, unless there are
-    policies and TLS, or `insecure` is said.
+    One port serves AMQP, AMQP in web sockets, and administration over HTTP; the last two need the packages
+    of `lazaretto[serve]`. `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys
+    clients sign their tokens with, or log in with; without any, everybody may do everything. `tls`: with
+    the server's certificate; None: nothing is encrypted. `tls_only`: with a certificate, who does not
+    encrypt is hung up on. `more_ports`: where the same is served. Raises InvalidOption for an address beyond
+    this machine, unless there are policies and TLS, or `insecure` is said.
     """
     policies = list(policies)
-    check_address(host, tls, policies, insecure=insecure)
-    door = Door(broker, policies, limits, most_connections)
-    loop = asyncio.get_running_loop()
-    waits = None if tls is None else LONGEST_OPENING
-    server = await loop.create_server(lambda: Peer(door), host, port, ssl=tls, ssl_handshake_timeout=waits)
-    door.port = server.sockets[0].getsockname()[1]
-    keeping = asyncio.ensure_future(door.keep())
+    check_address(host, tls if tls_only else None, policies, insecure=insecure)
+    door = Door(broker, policies, limits, most_connections, insecure=insecure)
+    reception = Reception(door, tls, _http(door), tls_only=tls_only)
+    door.port = reception.listen(host, [port, *more_ports])
+    keeping = asyncio.ensure_future(door.keep(reception))
     try:
         yield door
     finally:
         keeping.cancel()
-        server.close()
         for peer in list(door.peers):
             peer.close()
+        await reception.close()
         await asyncio.gather(*(peer.finish() for peer in list(door.peers)), keeping, return_exceptions=True)
+
+
+def _http(door: Door) -> HttpServer | None:
+    """Return what speaks HTTP; None: its packages are not installed."""
+    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("websockets") is None:
+        return None
+    from lazaretto.door.http import HttpServer
+
+    return HttpServer(door)
 
 
 def check_address(

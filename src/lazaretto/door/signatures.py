@@ -67,6 +67,12 @@ def entity_of(address: str | None) -> str:
     return urllib.parse.unquote(address).strip("/")
 
 
+def policy_of(token: str) -> str:
+    """Return the name of the policy that a shared access signature names; "": none."""
+    fields = dict(part.partition("=")[::2] for part in token.partition(" ")[2].split("&"))
+    return urllib.parse.unquote(fields.get("skn", ""))
+
+
 def check_login(response: bytes, policies: Mapping[str, AccessPolicy]) -> Grant:
     """Return what a policy's name and key give, as SASL PLAIN has them. Raises Unauthorized.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from lazaretto.errors import InvalidOption, InvalidPath
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.checks import exact, shown
+from lazaretto.model.checks import exact, is_unicode, shown, text
 from lazaretto.model.options import (
     Converted,
     Duration,
@@ -25,6 +26,7 @@ from lazaretto.model.options import (
     options_of,
     same_option,
     size,
+    special,
     words,
 )
 from lazaretto.model.policy import PoisonPolicy
@@ -222,6 +224,9 @@ MAX_MESSAGE_SIZE = 104_857_600
 #: Service Bus's shortest time after which an entity counts as idle, in seconds.
 SHORTEST_IDLE = 300.0
 MOST_PARTITIONS = 64
+#: Bytes of all annotations of an entity, and characters of one's name.
+_MOST_ANNOTATIONS = 4_096
+_LONGEST_ANNOTATION = 128
 
 
 def _destination(name: str, value: Any) -> str:
@@ -231,6 +236,23 @@ def _destination(name: str, value: Any) -> str:
     if path.subqueue is not Subqueue.MAIN or names_subscription(path) or system:
         raise InvalidOption(f"expected {name} to be a queue or a topic, got {shown(value)}")
     return path.queue
+
+
+def _annotations(name: str, value: Any) -> dict[str, str] | None:
+    """Return texts by name; None: no texts. Raises InvalidOption."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidOption(f"expected {name} to be a dict of texts, got {shown(value)}")
+    kept = {}
+    for key, one in value.items():
+        if not isinstance(one, str) or not is_unicode(one):
+            raise InvalidOption(f"expected {name} to be texts by name, got {shown(one)}")
+        kept[text(f"a name in {name}", key, _LONGEST_ANNOTATION)] = exact(one)
+    size = sum(len(key.encode()) + len(one.encode()) for key, one in kept.items())
+    if size > _MOST_ANNOTATIONS:
+        raise InvalidOption(f"expected {name} to be at most {_MOST_ANNOTATIONS} bytes together, got {size}")
+    return kept
 
 
 @option_set
@@ -265,6 +287,7 @@ class QueueOptions:
             session or partition key. It can be raised while the queue is empty.
         dialogs: It is the queue of a service; only dialogs send to it and receive from it.
         retention: Of dialogs: keep processed messages until the conversation ends.
+        annotations: Texts by name that other tools keep with it, at most 4 KiB together.
     """
 
     lock_duration: Duration = option(60.0, duration(1.0, _DAY))
@@ -295,6 +318,7 @@ class QueueOptions:
     partitions: int = option(1, integer(1, MOST_PARTITIONS), page="partitions.md")
     dialogs: bool = option(False, flag(), fixed=True, page="dialogs.md")
     retention: bool = option(False, flag())
+    annotations: Mapping[str, str] | None = option(None, special(_annotations, "a dict of texts; `None`"))
 
     def __post_init__(self) -> None:
         self._check_forwards()
@@ -357,6 +381,7 @@ class TopicOptions:
     max_size: int | None = same_option(QueueOptions, "max_size")
     auto_delete_on_idle: OptionalDuration = same_option(QueueOptions, "auto_delete_on_idle")
     partitions: int = same_option(QueueOptions, "partitions")
+    annotations: Mapping[str, str] | None = same_option(QueueOptions, "annotations")
 
     def as_queue(self) -> QueueOptions:
         """Return them as they are stored."""

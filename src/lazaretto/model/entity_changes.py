@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from lazaretto.model.breaker import BreakerPolicy
@@ -19,6 +20,7 @@ class TopicChanges(TypedDict, total=False):
     max_size: int | None
     auto_delete_on_idle: GivenDuration | None
     partitions: int
+    annotations: Mapping[str, str] | None
 
 
 class QueueChanges(TopicChanges, total=False):

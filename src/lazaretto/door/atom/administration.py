@@ -1,0 +1,277 @@
+"""What clients of Service Bus administer: requests, done on a broker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.api import QueueDescription, SubscriptionDescription, TopicDescription
+from lazaretto.door.atom import rules
+from lazaretto.door.atom.descriptions import entry_of_queue, entry_of_subscription, entry_of_topic
+from lazaretto.door.atom.feeds import Entry, description, entry, feed, moment
+from lazaretto.door.atom.markup import element, parse, text_of
+from lazaretto.door.atom.refusals import Refusal
+from lazaretto.door.atom.resources import Kind, Resource
+from lazaretto.door.atom.settings import STATUSES, changes_of, status_name
+from lazaretto.door.atom.values import read_number
+from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
+from lazaretto.filters.rules import Rule
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
+
+#: Entries of a page, unless a client asks for fewer.
+_PAGE: Final = 100
+_MISSING: Final = "Publicly Listed Services"
+_SUFFIXES: Final = ("/$deadletterqueue", "/$transfer", "/$management")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A request that its sender may make. `url`: as the client gave it; `base`: its scheme and host.
+
+    `updates`: whether it changes what is there. `actor`: who is noted in the audit log.
+    """
+
+    method: str
+    resource: Resource
+    query: Mapping[str, str]
+    body: bytes
+    url: str
+    base: str
+    updates: bool
+    actor: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """The status and the body of an answer, in XML."""
+
+    status: int
+    body: str = ""
+
+
+async def answer(broker: AsyncBroker, request: Request) -> Answer:
+    """Do what a request asks for. Raises Refusal, LazarettoError."""
+    match request.method, request.resource.kind:
+        case "GET", Kind.NAMESPACE:
+            return Answer(200, entry(_namespace(request)))
+        case "GET", Kind.QUEUES | Kind.TOPICS | Kind.SUBSCRIPTIONS | Kind.RULES:
+            return await _listed(broker, request)
+        case "GET", Kind.ENTITY | Kind.SUBSCRIPTION | Kind.RULE:
+            found = await _found(broker, request)
+            # As Service Bus answers: an entity that is not there is an empty feed.
+            return Answer(200, feed(_MISSING, request.url, [], _now()) if found is None else entry(found))
+        case "PUT", Kind.ENTITY:
+            return await _put_entity(broker, request)
+        case "PUT", Kind.SUBSCRIPTION:
+            return await _put_subscription(broker, request)
+        case "PUT", Kind.RULE:
+            return await _put_rule(broker, request)
+        case "DELETE", Kind.ENTITY | Kind.SUBSCRIPTION | Kind.RULE:
+            await _delete(broker, request)
+            return Answer(200)
+    raise Refusal(405, f"The specified HTTP verb ({request.method}) is not valid.")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _namespace(request: Request) -> Entry:
+    name = request.base.partition("://")[2]
+    now = _now()
+    parts = (
+        element("CreatedTime", moment(now)),
+        element("MessagingSKU", "Standard"),
+        element("ModifiedTime", moment(now)),
+        element("Name", name.partition(":")[0]),
+        element("NamespaceType", "Messaging"),
+    )
+    return Entry(request.url, name, description("NamespaceInfo", parts), now, now)
+
+
+# Reading.
+
+
+async def _entity(broker: AsyncBroker, path: str) -> QueueDescription | TopicDescription | None:
+    if path.lower().endswith(_SUFFIXES):
+        raise Refusal(400, "The specified HTTP verb (GET) is not valid.")
+    try:
+        return await broker.queue(path)
+    except EntityNotFound:
+        return None
+    except NotAllowed:
+        return await broker.topic(path)
+
+
+async def _found(broker: AsyncBroker, request: Request) -> Entry | None:
+    resource = request.resource
+    if resource.kind is Kind.ENTITY:
+        found = await _entity(broker, resource.entity)
+        return None if found is None else _entry(found, request.base)
+    try:
+        subscription = await broker.subscription(resource.entity, resource.subscription)
+    except EntityNotFound:
+        return None
+    if resource.kind is Kind.SUBSCRIPTION:
+        return entry_of_subscription(subscription, request.base)
+    rule = _rule(subscription, resource.rule)
+    return None if rule is None else _entry_of_rule(subscription, rule, request.base)
+
+
+def _rule(subscription: SubscriptionDescription, name: str) -> Rule | None:
+    return next((rule for rule in subscription.rules if rule.name.lower() == name.lower()), None)
+
+
+def _entry(found: QueueDescription | TopicDescription, base: str) -> Entry:
+    if isinstance(found, TopicDescription):
+        return entry_of_topic(found, base)
+    return entry_of_queue(found, base)
+
+
+def _entry_of_rule(subscription: SubscriptionDescription, rule: Rule, base: str) -> Entry:
+    # When a rule was made is not known, but not later than this.
+    made, queue = subscription.queue.updated, subscription.queue
+    address = f"{base}/{subscription.topic}/Subscriptions/{subscription.name}/Rules/{rule.name}"
+    return Entry(address, rule.name, rules.described(rule, made), queue.created, made)
+
+
+async def _listed(broker: AsyncBroker, request: Request) -> Answer:
+    skip = read_number(request.query.get("$skip", "0"))
+    top = min(read_number(request.query.get("$top", str(_PAGE))), _PAGE)
+    resource, base, entries = request.resource, request.base, list[Entry]()
+    page = slice(skip, skip + top)
+    following = skip + top
+    if resource.kind is Kind.QUEUES:
+        # One more than the page has tells whether there is another; one is the system's.
+        known = await broker.queues(limit=following + 2)
+        queues = [one for one in known if one.path.lower() != SYSTEM_DEAD_LETTER_QUEUE]
+        entries, number = [entry_of_queue(one, base) for one in queues[page]], len(queues)
+    elif resource.kind is Kind.TOPICS:
+        topics = await broker.topics()
+        entries, number = [entry_of_topic(one, base) for one in topics[page]], len(topics)
+    elif resource.kind is Kind.SUBSCRIPTIONS:
+        of_topic = await broker.subscriptions(resource.entity)
+        entries, number = [entry_of_subscription(one, base) for one in of_topic[page]], len(of_topic)
+    else:
+        owner = await broker.subscription(resource.entity, resource.subscription)
+        entries = [_entry_of_rule(owner, rule, base) for rule in owner.rules[page]]
+        number = len(owner.rules)
+    address = request.url.partition("?")[0]
+    more = f"{address}?$skip={following}&$top={top}" if top and following < number else ""
+    return Answer(200, feed(resource.kind.value.capitalize(), request.url, entries, _now(), more))
+
+
+# Changing.
+
+
+def _described(request: Request, *kinds: str) -> Element:
+    """Return the description in a request's body. Raises Refusal."""
+    root = parse(request.body)
+    content = root.find("content")
+    found = None if content is None else next(iter(content), None)
+    if found is None or found.tag not in kinds:
+        raise Refusal(400, f"expected an entry with {' or '.join(kinds)}, got something else")
+    authorization = found.find("AuthorizationRules")
+    if authorization is not None and len(authorization):
+        raise Refusal(400, "expected no AuthorizationRules: keys of this server are those it is started with")
+    return found
+
+
+def _given(described: Element) -> dict[str, str]:
+    return {one.tag: text_of(one) for one in described if not len(one)}
+
+
+async def _put_entity(broker: AsyncBroker, request: Request) -> Answer:
+    described = _described(request, "QueueDescription", "TopicDescription")
+    kind, given, path = described.tag, _given(described), request.resource.entity
+    found = await _entity(broker, path)
+    if not request.updates:
+        if found is not None:
+            raise EntityExists(f"an entity already exists at {path!r}")
+        await _create_entity(broker, kind, given, path)
+    elif found is None or isinstance(found, TopicDescription) != (kind == "TopicDescription"):
+        raise EntityNotFound(f"no entity of this kind exists at {path!r}")
+    else:
+        changes = changes_of(kind, given, found.options)
+        update = broker.update_topic if isinstance(found, TopicDescription) else broker.update_queue
+        if changes:
+            await update(path, actor=request.actor, **changes)
+    await _set_status(broker, request, given, path, found)
+    now = await _entity(broker, path)
+    if now is None:
+        raise EntityNotFound(f"somebody deleted {path!r} meanwhile")
+    return Answer(200 if request.updates else 201, entry(_entry(now, request.base)))
+
+
+async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str) -> None:
+    if kind == "TopicDescription":
+        changes = changes_of(kind, given, TopicOptions(), creates=True)
+        await broker.create_topic(path, TopicOptions(**changes))
+    else:
+        changes = changes_of(kind, given, QueueOptions(), creates=True)
+        await broker.create_queue(path, QueueOptions(**changes))
+
+
+async def _set_status(
+    broker: AsyncBroker,
+    request: Request,
+    given: Mapping[str, str],
+    path: str,
+    before: QueueDescription | TopicDescription | None,
+) -> None:
+    """Enable or disable an entity if a description says so and it is not. Raises Refusal."""
+    wanted = given.get("Status", "")
+    if not wanted or wanted == ("Active" if before is None else status_name(before.status)):
+        return
+    if wanted not in STATUSES:
+        raise Refusal(400, f"expected Status to be one of {', '.join(STATUSES)}, got {wanted[:100]!r}")
+    await broker.set_status(path, STATUSES[wanted], actor=request.actor)
+
+
+async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
+    described = _described(request, "SubscriptionDescription")
+    kind, given = described.tag, _given(described)
+    names = request.resource.entity, request.resource.subscription
+    before = None
+    if request.updates:
+        before = (await broker.subscription(*names)).queue
+        changes: dict[str, Any] = changes_of(kind, given, before.options)
+        if changes:
+            await broker.update_subscription(*names, actor=request.actor, **changes)
+    else:
+        options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True))
+        first = described.find("DefaultRuleDescription")
+        made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
+        await broker.create_subscription(*names, options, made)
+    await _set_status(broker, request, given, request.resource.path, before)
+    found = await broker.subscription(*names)
+    return Answer(200 if request.updates else 201, entry(entry_of_subscription(found, request.base)))
+
+
+async def _put_rule(broker: AsyncBroker, request: Request) -> Answer:
+    names, name = (request.resource.entity, request.resource.subscription), request.resource.rule
+    wanted = rules.rule_of(_described(request, "RuleDescription"), name)
+    if request.updates:
+        found = await broker.update_rule(*names, wanted, actor=request.actor)
+    else:
+        found = await broker.add_rule(*names, wanted, actor=request.actor)
+    now = _rule(found, name) or wanted
+    return Answer(200 if request.updates else 201, entry(_entry_of_rule(found, now, request.base)))
+
+
+async def _delete(broker: AsyncBroker, request: Request) -> None:
+    resource, actor = request.resource, request.actor
+    if resource.kind is Kind.RULE:
+        await broker.remove_rule(resource.entity, resource.subscription, resource.rule, actor=actor)
+    elif resource.kind is Kind.SUBSCRIPTION:
+        await broker.delete_subscription(resource.entity, resource.subscription, actor=actor)
+    else:
+        found = await _entity(broker, resource.entity)
+        if found is None:
+            raise Refusal(404, "No service is hosted at the specified address.")
+        delete = broker.delete_topic if isinstance(found, TopicDescription) else broker.delete_queue
+        await delete(resource.entity, actor=actor)

@@ -1,0 +1,127 @@
+"""The ASGI application of administration: checks who asks, hands requests on, and tells errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import urllib.parse
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from lazaretto.door.atom import administration, feeds
+from lazaretto.door.atom.refusals import Refusal, refusal_of
+from lazaretto.door.atom.resources import resource_of
+from lazaretto.door.foreign import check_page
+from lazaretto.door.signatures import Right, Unauthorized, check_token, policy_of
+
+if TYPE_CHECKING:
+    from lazaretto.door.server import Door
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_log = logging.getLogger("lazaretto.door")
+_LARGEST: Final = 1 << 20
+#: Seconds in which a client must have sent its request's body.
+_LONGEST_BODY: Final = 20.0
+#: Seconds before a client hears that its key is wrong, so that guessing takes long.
+_REFUSAL_DELAY: Final = 1.0
+_XML: Final = b"application/atom+xml;type=entry;charset=utf-8"
+_HEALTHY: Final = b'{"status":"healthy"}'
+#: Who is noted as the actor where no key is asked for.
+_ANYBODY: Final = "servicebus"
+
+
+class Administration:
+    """Answers clients of Service Bus that create, change, list and delete entities."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["method"] == "GET" and scope["path"] == "/health":
+            await _send(send, 200, _HEALTHY, b"application/json")
+            return
+        try:
+            found = await self._answer(scope, headers, receive)
+            status, body = found.status, found.body
+        except Exception as error:
+            refusal = refusal_of(error)
+            status, body = refusal.status, feeds.error(refusal)
+            if status == 500:
+                _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
+            if status == 401:
+                await asyncio.sleep(_REFUSAL_DELAY)
+        await _send(send, status, body.encode(), _XML)
+
+    async def _answer(
+        self, scope: Scope, headers: Mapping[str, str], receive: Receive
+    ) -> administration.Answer:
+        if not self._door.policies:
+            check_page(headers, any_host=self._door.insecure)
+        resource = resource_of(scope["path"])
+        actor = self._admit(resource.path, headers.get("authorization", ""))
+        given = headers.get("if-match")
+        if given not in (None, "*"):
+            raise Refusal(412, "expected If-Match to be *, got a version")
+        base = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
+        query = scope["query_string"].decode("latin-1")
+        path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
+        request = administration.Request(
+            scope["method"],
+            resource,
+            dict(urllib.parse.parse_qsl(query, max_num_fields=100)),
+            await _body(receive),
+            f"{base}{path}{f'?{query}' if query else ''}",
+            base,
+            given == "*",
+            actor,
+        )
+        return await administration.answer(self._door.broker, request)
+
+    def _admit(self, path: str, token: str) -> str:
+        """Return who asks. Raises Unauthorized."""
+        policies = self._door.policies
+        if not policies:
+            return _ANYBODY
+        now = time.time()
+        if not check_token(token, path, policies, now).allows(path.lower(), Right.MANAGE, now):
+            raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
+        return policy_of(token)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return the body of a request. Raises Refusal."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(_LONGEST_BODY):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "expected a whole request, got a part of one")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > _LARGEST:
+                    raise Refusal(413, f"expected an entry of at most {_LARGEST} bytes, got more")
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Refusal(408, "expected a whole request in time, got a part of one") from None
+
+
+async def _send(send: Send, status: int, body: bytes, kind: bytes) -> None:
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if status in (408, 413):
+        # What is left of the body would be taken for the next request.
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,234 @@
+"""Options of entities as Service Bus describes them: which element stands for which option. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from lazaretto.door.atom.refusals import Refusal
+from lazaretto.door.atom.values import (
+    read_destination,
+    read_duration,
+    read_endless,
+    read_flag,
+    read_number,
+    write_duration,
+    write_flag,
+)
+from lazaretto.model.entities import TOPIC_OPTIONS, QueueOptions, QueueStatus, TopicOptions
+from lazaretto.model.policy import PoisonPolicy
+
+#: Service Bus's limit of a lock, in seconds, and what it says beyond it.
+_LONGEST_LOCK: Final = 300.0
+#: What an entity without a limit of its size says, in megabytes: Service Bus's default.
+_ANY_SIZE: Final = 1024
+#: Partitions of an entity that a client wants to be partitioned, as many as at Service Bus.
+_PARTITIONS: Final = 16
+#: What names of annotations that come from Service Bus's clients begin with.
+_PREFIX: Final = "servicebus:"
+_MOST_METADATA: Final = 1024
+
+
+class Setting(NamedTuple):
+    """An element that stands for an option.
+
+    `read` makes a value of text and `write` text of an option; `merge` makes an option of a value and of
+    the option as it is. `clears`: whether an update without the element sets it back.
+    """
+
+    element: str
+    option: str
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+    merge: Callable[[Any, Any], Any] = lambda value, _: value
+    fixed: bool = False
+    clears: bool = False
+
+
+def _lock(seconds: float, _: float) -> float:
+    if seconds > _LONGEST_LOCK:
+        raise Refusal(400, "The supplied lock time exceeds the allowed maximum of '5' minutes")
+    return seconds
+
+
+def _deliveries(number: int, policy: PoisonPolicy) -> PoisonPolicy:
+    if number < 1:
+        raise Refusal(400, "expected MaxDeliveryCount to be at least 1, got 0")
+    return dataclasses.replace(policy, receive_retry_count=number - 1)
+
+
+def _size(text: str) -> int:
+    megabytes = read_number(text)
+    if megabytes < 1:
+        raise Refusal(400, "expected MaxSizeInMegabytes to be at least 1, got 0")
+    return megabytes << 20
+
+
+#: In the order of Service Bus's descriptions.
+SETTINGS: Final = (
+    Setting("LockDuration", "lock_duration", read_duration, write_duration, _lock),
+    Setting(
+        "MaxSizeInMegabytes",
+        "max_size",
+        _size,
+        lambda size: str(_ANY_SIZE if size is None else max(size >> 20, 1)),
+    ),
+    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", read_flag, write_flag, fixed=True),
+    Setting("RequiresSession", "requires_session", read_flag, write_flag, fixed=True),
+    Setting("DefaultMessageTimeToLive", "default_time_to_live", read_endless, write_duration),
+    Setting("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", read_flag, write_flag),
+    Setting(
+        "DeadLetteringOnFilterEvaluationExceptions", "dead_letter_on_filter_errors", read_flag, write_flag
+    ),
+    Setting(
+        "DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window", read_duration, write_duration
+    ),
+    Setting(
+        "MaxDeliveryCount",
+        "policy",
+        read_number,
+        lambda policy: str(min(policy.receive_retry_count + 1, 2_147_483_647)),
+        _deliveries,
+    ),
+    Setting("ForwardTo", "forward_to", read_destination, lambda path: path or "", clears=True),
+    Setting("AutoDeleteOnIdle", "auto_delete_on_idle", read_endless, write_duration),
+    Setting(
+        "EnablePartitioning",
+        "partitions",
+        read_flag,
+        lambda partitions: write_flag(partitions > 1),
+        lambda wanted, partitions: max(partitions, _PARTITIONS) if wanted else 1,
+        fixed=True,
+    ),
+    Setting(
+        "ForwardDeadLetteredMessagesTo",
+        "forward_dead_lettered_messages_to",
+        read_destination,
+        lambda path: path or "",
+        clears=True,
+    ),
+    Setting(
+        "MaxMessageSizeInKilobytes",
+        "max_message_size",
+        lambda text: read_number(text) << 10,
+        lambda size: str(size >> 10),
+    ),
+)
+#: Elements that have no meaning here, and are kept as annotations: what they are unless given.
+KEPT: Final = {
+    "UserMetadata": "",
+    "EnableBatchedOperations": "true",
+    "EnableExpress": "false",
+    "SupportOrdering": "true",
+    "FilteringMessagesBeforePublishing": "false",
+    "EnableSubscriptionPartitioning": "false",
+}
+_NOT_OF_SUBSCRIPTIONS: Final = {
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "DuplicateDetectionHistoryTimeWindow",
+    "EnablePartitioning",
+    "MaxMessageSizeInKilobytes",
+}
+#: What each kind of description has of both.
+ELEMENTS: Final[Mapping[str, frozenset[str]]] = {
+    "QueueDescription": frozenset(
+        {one.element for one in SETTINGS if one.option != "dead_letter_on_filter_errors"}
+        | {"UserMetadata", "EnableBatchedOperations", "EnableExpress", "SupportOrdering"}
+    ),
+    "TopicDescription": frozenset(
+        {one.element for one in SETTINGS if one.option in TOPIC_OPTIONS} | set(KEPT)
+    ),
+    "SubscriptionDescription": frozenset(
+        {one.element for one in SETTINGS} - _NOT_OF_SUBSCRIPTIONS
+        | {"UserMetadata", "EnableBatchedOperations"}
+    ),
+}
+STATUSES: Final = {
+    "Active": QueueStatus.ACTIVE,
+    "Disabled": QueueStatus.DISABLED,
+    "SendDisabled": QueueStatus.SEND_DISABLED,
+    "ReceiveDisabled": QueueStatus.RECEIVE_DISABLED,
+}
+_STATUS_NAMES: Final = {
+    **{status: name for name, status in STATUSES.items()},
+    QueueStatus.HALTED: "ReceiveDisabled",
+}
+
+
+def status_name(status: QueueStatus) -> str:
+    """Return a status as Service Bus has it."""
+    return _STATUS_NAMES[status]
+
+
+def changes_of(
+    kind: str, given: Mapping[str, str], options: QueueOptions | TopicOptions, *, creates: bool = False
+) -> dict[str, Any]:
+    """Return which options become what, by elements of a description.
+
+    An element that says what the entity is already changes nothing, so that a client which sends back what
+    it read keeps what this library alone can set. Raises Refusal.
+    """
+    if given.get("IsAnonymousAccessible", "false").lower() == "true":
+        raise Refusal(400, "expected IsAnonymousAccessible to be false: this server knows no such access")
+    changes: dict[str, Any] = {}
+    for setting in SETTINGS:
+        if setting.element not in ELEMENTS[kind]:
+            continue
+        before = getattr(options, setting.option)
+        text = given.get(setting.element, "")
+        if not text and not (setting.clears and not creates):
+            continue
+        value = setting.read(text)
+        if setting.write(before) and value == setting.read(setting.write(before)):
+            if not (creates and setting.option == "max_size"):
+                continue
+        elif not text and before is None:
+            continue
+        if setting.fixed and not creates:
+            entity = kind.removesuffix("Description")
+            raise Refusal(
+                400,
+                f"The value for the {setting.element} property of an existing {entity} cannot be changed.",
+            )
+        changes[setting.option] = setting.merge(value, before)
+    kept = _kept(kind, given, options.annotations or {}, creates=creates)
+    if kept != (options.annotations or {}):
+        changes["annotations"] = kept
+    return changes
+
+
+def _kept(kind: str, given: Mapping[str, str], before: Mapping[str, str], *, creates: bool) -> dict[str, str]:
+    kept = dict(before)
+    for element, default in KEPT.items():
+        if element not in ELEMENTS[kind]:
+            continue
+        text = given.get(element, "")
+        if not text and (creates or element != "UserMetadata"):
+            continue
+        if len(text) > _MOST_METADATA:
+            raise Refusal(400, f"expected {element} of at most {_MOST_METADATA} characters, got {len(text)}")
+        if default in ("true", "false"):
+            text = write_flag(read_flag(text))
+        kept.pop(_PREFIX + element, None)
+        if text != default:
+            kept[_PREFIX + element] = text
+    return kept
+
+
+def told(kind: str, options: QueueOptions | TopicOptions, base: str) -> Iterator[tuple[str, str]]:
+    """Yield the elements that tell an entity's options. `base`: the server's address, without a path."""
+    for setting in SETTINGS:
+        if setting.element not in ELEMENTS[kind]:
+            continue
+        text = setting.write(getattr(options, setting.option))
+        if setting.clears and text:
+            text = f"sb://{base.partition('://')[2]}/{text}"
+        if text:
+            yield setting.element, text
+    kept = options.annotations or {}
+    for element, default in KEPT.items():
+        text = kept.get(_PREFIX + element, default)
+        if element in ELEMENTS[kind] and text:
+            yield element, text

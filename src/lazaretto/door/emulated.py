@@ -1,0 +1,179 @@
+"""The namespace that Service Bus's own emulator is given as Config.json, read. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lazaretto.door.atom.refusals import Refusal
+from lazaretto.door.atom.settings import ELEMENTS, changes_of
+from lazaretto.door.atom.values import write_flag
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
+from lazaretto.model.entities import EntityPath, QueueOptions, TopicOptions, subscription_path
+
+#: Fields of a correlation filter, by the names that the file has.
+_FIELDS: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "subject",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+_TYPES: Final[Mapping[Any, str]] = {dict: "an object", list: "a list", str: "text"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Emulated:
+    """A queue, topic or subscription: the options that are given. `rules`: None where none are."""
+
+    path: str
+    options: Mapping[str, Any]
+    rules: tuple[Rule, ...] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class EmulatedNamespace:
+    """What is to be there. `ignored`: the places in the file that have no meaning here."""
+
+    queues: list[Emulated] = dataclasses.field(default_factory=list)
+    topics: list[Emulated] = dataclasses.field(default_factory=list)
+    #: By topic and name.
+    subscriptions: dict[tuple[str, str], Emulated] = dataclasses.field(default_factory=dict)
+    ignored: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Node:
+    """A value of the file, and where it stands."""
+
+    place: str
+    value: Any
+
+    def wrong(self, wanted: str) -> InvalidOption:
+        return InvalidOption(f"{self.place or 'the file'}: {wanted}")
+
+    def of(self, kind: type[Any]) -> Any:
+        if type(self.value) is not kind:
+            raise self.wrong(f"expected {_TYPES[kind]}, got {json.dumps(self.value)[:100]}")
+        return self.value
+
+    def part(self, name: str, default: Any = None) -> _Node:
+        found = self.of(dict).get(name, default)
+        place = f"{self.place}.{name}" if self.place else name
+        if found is None:
+            raise _Node(place, None).wrong("expected it to be given")
+        return _Node(place, found)
+
+    def items(self, name: str) -> Iterator[_Node]:
+        listed = self.part(name, [])
+        for number, value in enumerate(listed.of(list)):
+            yield _Node(f"{listed.place}[{number}]", value)
+
+    def besides(self, *known: str) -> Iterator[str]:
+        yield from (self.part(name, "").place for name in self.of(dict) if name not in known)
+
+
+def read_namespace(text: str | bytes) -> EmulatedNamespace:
+    """Return the namespace that a Config.json describes. Raises InvalidOption, which says where."""
+    try:
+        root = _Node("", json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidOption(f"expected JSON: {error}") from None
+    config = root.part("UserConfig")
+    namespaces = list(config.items("Namespaces"))
+    if len(namespaces) != 1:
+        raise config.part("Namespaces", []).wrong(f"expected one namespace, got {len(namespaces)}")
+    (namespace,) = namespaces
+    found = EmulatedNamespace()
+    found.ignored += [*root.besides("UserConfig"), *config.besides("Namespaces", "Logging")]
+    found.ignored += namespace.besides("Name", "Queues", "Topics")
+    for queue in namespace.items("Queues"):
+        found.ignored += queue.besides("Name", "Properties")
+        found.queues.append(Emulated(_path(queue), _options(queue, "QueueDescription", found)))
+    for topic in namespace.items("Topics"):
+        _read_topic(topic, found)
+    return found
+
+
+def _read_topic(topic: _Node, found: EmulatedNamespace) -> None:
+    path = _path(topic)
+    found.ignored += topic.besides("Name", "Properties", "Subscriptions")
+    found.topics.append(Emulated(path, _options(topic, "TopicDescription", found)))
+    for one in topic.items("Subscriptions"):
+        found.ignored += one.besides("Name", "Properties", "Rules")
+        name = one.part("Name")
+        try:
+            full = subscription_path(path, name.of(str))
+        except LazarettoError as error:
+            raise name.wrong(str(error)) from None
+        options = _options(one, "SubscriptionDescription", found)
+        rules = tuple(_rule(rule) for rule in one.items("Rules"))
+        found.subscriptions[path, name.value] = Emulated(full.queue, options, rules or None)
+
+
+def _path(entity: _Node) -> str:
+    name = entity.part("Name")
+    try:
+        return EntityPath.parse(name.of(str)).queue
+    except LazarettoError as error:
+        raise name.wrong(str(error)) from None
+
+
+def _options(entity: _Node, kind: str, found: EmulatedNamespace) -> dict[str, Any]:
+    """Return the options that properties give."""
+    properties = entity.part("Properties", {})
+    defaults = TopicOptions() if kind == "TopicDescription" else QueueOptions()
+    options: dict[str, Any] = {}
+    for name in properties.of(dict):
+        one = properties.part(name, "")
+        if name not in ELEMENTS[kind]:
+            found.ignored.append(one.place)
+            continue
+        if not isinstance(one.value, str | bool | int):
+            raise one.wrong(f"expected text, a number or a boolean, got {json.dumps(one.value)[:100]}")
+        text = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
+        try:
+            options |= changes_of(kind, {name: text}, defaults, creates=True)
+        except Refusal as refusal:
+            raise one.wrong(refusal.detail) from None
+    _check(properties, kind, options)
+    return options
+
+
+def _check(properties: _Node, kind: str, options: Mapping[str, Any]) -> None:
+    try:
+        (TopicOptions if kind == "TopicDescription" else QueueOptions)(**options)
+    except LazarettoError as error:
+        raise properties.wrong(str(error)) from None
+
+
+def _rule(rule: _Node) -> Rule:
+    properties = rule.part("Properties")
+    kind = properties.part("FilterType")
+    action = properties.of(dict).get("Action")
+    try:
+        if kind.of(str) == "Sql":
+            wanted: Filter = SqlFilter(properties.part("SqlFilter").part("SqlExpression").of(str))
+        elif kind.value == "Correlation":
+            wanted = _correlation(properties.part("CorrelationFilter"))
+        else:
+            raise kind.wrong(f"expected Sql or Correlation, got {json.dumps(kind.value)[:100]}")
+        changes = (
+            None if action is None else SqlAction(properties.part("Action").part("SqlExpression").of(str))
+        )
+        return Rule(rule.part("Name").of(str), wanted, changes)
+    except LazarettoError as error:
+        if str(error).startswith(rule.place):
+            raise
+        raise properties.wrong(str(error)) from None
+
+
+def _correlation(given: _Node) -> CorrelationFilter:
+    fields = {ours: given.of(dict).get(theirs) or None for theirs, ours in _FIELDS.items()}
+    return CorrelationFilter(**fields, properties=given.part("Properties", {}).of(dict))

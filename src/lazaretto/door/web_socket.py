@@ -1,0 +1,123 @@
+"""AMQP in web sockets: what an ASGI server receives goes to a peer, and what the peer says goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from lazaretto.door.foreign import check_page
+from lazaretto.door.peer import Peer
+from lazaretto.door.signatures import Unauthorized
+
+if TYPE_CHECKING:
+    from lazaretto.door.server import Door
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+#: Where clients of Service Bus connect, and what they want to speak there.
+PATH: Final = "/$servicebus/websocket"
+SUBPROTOCOL: Final = "AMQPWSB10"
+#: Bytes that wait to be sent, above which the peer is asked to pause.
+_HIGH_WATER: Final = 1 << 16
+#: Why the server closes a socket: it came with text.
+_UNSUPPORTED: Final = 1003
+
+
+class WebSocketTransport(asyncio.Transport):
+    """What a peer writes to: it waits here until the client takes it."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self._peer = peer
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._news = asyncio.Event()
+        self._closing = False
+        self._paused = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes when the client takes them; none once it closes."""
+        if self._closing or not data:
+            return
+        self._waiting.append(bytes(data))
+        self._size += len(data)
+        self._news.set()
+        if self._size > _HIGH_WATER and not self._paused:
+            self._paused = True
+            self._peer.pause_writing()
+
+    def close(self) -> None:
+        """Close the socket once all is sent."""
+        self._closing = True
+        self._news.set()
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        self._waiting.clear()
+        self.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._closing
+
+    async def send_all(self, send: Send) -> None:
+        """Send what is written until it is closed, and close the socket."""
+        while self._waiting or not self._closing:
+            if not self._waiting:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._size = 0
+            await send({"type": "websocket.send", "bytes": data})
+            if self._paused and not self._waiting:
+                self._paused = False
+                self._peer.resume_writing()
+        await send({"type": "websocket.close", "code": 1000})
+
+
+async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a client in a web socket, as ASGI has it, until either closes it."""
+    await receive()
+    if not _welcome(door, scope):
+        await send({"type": "websocket.close"})
+        return
+    await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+    peer = Peer(door)
+    transport = WebSocketTransport(peer)
+    peer.connection_made(transport)
+    sending = asyncio.ensure_future(transport.send_all(send))
+    try:
+        while not sending.done():
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                break
+            data = message.get("bytes")
+            if data is None:
+                await send({"type": "websocket.close", "code": _UNSUPPORTED})
+                break
+            peer.data_received(data)
+    finally:
+        transport.abort()
+        peer.connection_lost(None)
+        # The client may have gone, and what was still to be sent with it.
+        with contextlib.suppress(Exception):
+            await sending
+
+
+def _welcome(door: Door, scope: Scope) -> bool:
+    if scope["path"].rstrip("/") != PATH or SUBPROTOCOL not in scope["subprotocols"]:
+        return False
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    try:
+        if not door.policies:
+            check_page(headers, any_host=door.insecure)
+    except Unauthorized:
+        return False
+    return True

@@ -1,0 +1,237 @@
+"""`lazaretto emulator`: a namespace from the Config.json of Service Bus's own emulator."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+import lazaretto
+from lazaretto import CorrelationFilter, InvalidOption, PoisonPolicy, Rule, SqlAction, SqlFilter
+from lazaretto.door.emulated import read_namespace
+from lazaretto.door.provision import provision
+
+WAIT = 20
+CONFIG: dict[str, Any] = {
+    "UserConfig": {
+        "Namespaces": [
+            {
+                "Name": "sbemulatorns",
+                "Queues": [
+                    {
+                        "Name": "queue.1",
+                        "Properties": {
+                            "DeadLetteringOnMessageExpiration": True,
+                            "DefaultMessageTimeToLive": "PT1H",
+                            "DuplicateDetectionHistoryTimeWindow": "PT20S",
+                            "ForwardDeadLetteredMessagesTo": "topic.1",
+                            "ForwardTo": "",
+                            "LockDuration": "PT2M",
+                            "MaxDeliveryCount": 3,
+                            "RequiresDuplicateDetection": False,
+                            "RequiresSession": False,
+                        },
+                    },
+                    {"Name": "bare"},
+                ],
+                "Topics": [
+                    {
+                        "Name": "topic.1",
+                        "Properties": {"DefaultMessageTimeToLive": "PT1H"},
+                        "Subscriptions": [
+                            {
+                                "Name": "subscription.1",
+                                "Properties": {"MaxDeliveryCount": 5, "ForwardTo": "bare"},
+                                "Rules": [
+                                    {
+                                        "Name": "by-fields",
+                                        "Properties": {
+                                            "FilterType": "Correlation",
+                                            "CorrelationFilter": {
+                                                "ContentType": "text/plain",
+                                                "Label": "l",
+                                                "Properties": {"n": "1"},
+                                            },
+                                        },
+                                    },
+                                    {
+                                        "Name": "by-sql",
+                                        "Properties": {
+                                            "FilterType": "Sql",
+                                            "SqlFilter": {"SqlExpression": "sys.label = 'x'"},
+                                            "Action": {"SqlExpression": "SET a = 1"},
+                                        },
+                                    },
+                                ],
+                            },
+                            {"Name": "all", "Properties": {}},
+                        ],
+                    }
+                ],
+            }
+        ],
+        "Logging": {"Type": "File"},
+    }
+}
+NS = "UserConfig.Namespaces.0"
+RULES = (
+    Rule("by-fields", CorrelationFilter(content_type="text/plain", subject="l", properties={"n": "1"})),
+    Rule("by-sql", SqlFilter("sys.label = 'x'"), SqlAction("SET a = 1")),
+)
+
+
+def test_what_the_file_says_is_made(tmp_path: Path) -> None:
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        for _ in range(2):  # what is there already is changed
+            provision(broker, read_namespace(json.dumps(CONFIG)))
+            options = broker.queue("queue.1").options
+            assert (options.lock_duration, options.default_time_to_live) == (120, 3600)
+            assert options.policy == PoisonPolicy(receive_retry_count=2)
+            assert (options.dead_letter_on_expiration, options.forward_to) == (True, None)
+            assert options.forward_dead_lettered_messages_to == "topic.1"
+            assert broker.queue("bare").options == lazaretto.QueueOptions()
+            first = broker.subscription("topic.1", "subscription.1")
+            assert first.rules == RULES
+            assert first.queue.options.forward_to == "bare"
+            assert broker.subscription("topic.1", "all").rules == (Rule(),)
+
+
+def test_a_changed_file_changes_what_is_there(tmp_path: Path) -> None:
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        provision(broker, read_namespace(json.dumps(CONFIG)))
+        changed = copy.deepcopy(CONFIG)
+        (namespace,) = changed["UserConfig"]["Namespaces"]
+        namespace["Queues"][0]["Properties"]["LockDuration"] = "PT10S"
+        rules = namespace["Topics"][0]["Subscriptions"][0]["Rules"]
+        rules[1]["Properties"]["SqlFilter"]["SqlExpression"] = "1 = 1"
+        rules[0]["Name"] = "renamed"
+        provision(broker, read_namespace(json.dumps(changed)))
+        assert broker.queue("queue.1").options.lock_duration == 10
+        found = broker.subscription("topic.1", "subscription.1").rules
+        assert {rule.name: rule.filter for rule in found} == {
+            "renamed": RULES[0].filter,
+            "by-sql": SqlFilter("1 = 1"),
+        }
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("UserConfig", None, "UserConfig: expected it to be given"),
+        ("UserConfig", [], "UserConfig: expected an object"),
+        ("UserConfig.Namespaces", {}, "UserConfig.Namespaces: expected a list"),
+        ("UserConfig.Namespaces", [], "UserConfig.Namespaces: expected one namespace, got 0"),
+        (f"{NS}.Queues.0.Name", 5, "Queues[0].Name: expected text"),
+        (f"{NS}.Queues.0.Name", "a//b", "Queues[0].Name: expected each part"),
+        (f"{NS}.Queues.0.Properties.LockDuration", "1m", "LockDuration: expected a duration"),
+        (f"{NS}.Queues.0.Properties.LockDuration", "PT6M", "LockDuration: The supplied"),
+        (f"{NS}.Queues.0.Properties.LockDuration", "PT0.1S", "Properties: expected lock_d"),
+        (f"{NS}.Queues.0.Properties.RequiresSession", "x", "RequiresSession: expected true"),
+        (f"{NS}.Queues.0.Properties.MaxDeliveryCount", 0, "MaxDeliveryCount: expected"),
+        (f"{NS}.Queues.0.Properties.MaxDeliveryCount", [], "MaxDeliveryCount: expected text"),
+        (f"{NS}.Topics.0.Subscriptions.0.Name", "a/b", "Subscriptions[0].Name: expected"),
+        (
+            f"{NS}.Topics.0.Subscriptions.0.Rules.0.Properties.FilterType",
+            "Other",
+            "Topics[0].Subscriptions[0].Rules[0].Properties.FilterType: expected Sql or Correlation",
+        ),
+        (
+            f"{NS}.Topics.0.Subscriptions.0.Rules.1.Properties.SqlFilter.SqlExpression",
+            "a ===",
+            "Rules[1].Properties: ",
+        ),
+        (
+            f"{NS}.Topics.0.Subscriptions.0.Rules.0.Properties.CorrelationFilter",
+            {},
+            "Rules[0].Properties: a correlation filter needs",
+        ),
+        (
+            f"{NS}.Topics.0.Subscriptions.0.Rules.0.Properties.CorrelationFilter",
+            {"Label": 5},
+            "Rules[0].Properties: a correlation filter cannot",
+        ),
+    ],
+)  # fmt: skip
+def test_where_a_file_is_wrong_is_told(place: str, value: Any, said: str) -> None:
+    changed = copy.deepcopy(CONFIG)
+    owner: Any = changed
+    *ways, last = place.split(".")
+    for way in ways:
+        owner = owner[int(way) if isinstance(owner, list) else way]
+    owner[last] = value
+    with pytest.raises(InvalidOption) as refused:
+        read_namespace(json.dumps(changed))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000, '"x"', "\ud800"])
+def test_no_namespace_at_all(text: str) -> None:
+    with pytest.raises(InvalidOption):
+        read_namespace(text.encode("utf-8", "surrogatepass"))
+
+
+def test_what_has_no_meaning_is_told() -> None:
+    changed = copy.deepcopy(CONFIG)
+    (namespace,) = changed["UserConfig"]["Namespaces"]
+    namespace["Properties"] = {"MaxAllowedConnections": 100}
+    namespace["Queues"][0]["Properties"]["Other"] = 1
+    assert read_namespace(json.dumps(changed)).ignored == [
+        "UserConfig.Namespaces[0].Properties",
+        "UserConfig.Namespaces[0].Queues[0].Properties.Other",
+    ]
+
+
+@contextlib.contextmanager
+def emulated(*options: str) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "lazaretto", "emulator", "--port", "0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT) == 0
+        process.stdout.close()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps(CONFIG))
+    store = str(tmp_path / "store.db")
+    with (
+        emulated("--config", str(config), "--store", store) as said,
+        ServiceBusClient.from_connection_string(said["connection_string"], retry_total=0) as client,
+        client.get_topic_sender("topic.1") as sender,
+        client.get_subscription_receiver("topic.1", "all") as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+        first, _ = receiver.receive_messages(2, WAIT)
+        receiver.complete_message(first)
+    # What is in a file is there again.
+    with emulated("--store", store):
+        pass
+    with lazaretto.connect(store) as broker:
+        assert broker.subscription("topic.1", "all").queue.counts.total == 1
+
+
+def test_the_command_tells_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "Config.json").write_text('{"UserConfig": {"Namespaces": 5}}')
+    for words, said in (
+        (("--config", str(tmp_path / "Config.json")), "UserConfig.Namespaces: expected a list"),
+        (("--config", str(tmp_path / "nowhere.json")), "cannot be read"),
+        (("--host", "0.0.0.0"), "TLS and a key"),
+    ):
+        command = [sys.executable, "-m", "lazaretto", "emulator", "--port", "0", *words]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+        assert refused.returncode != 0
+        assert said in " ".join(refused.stderr.split()), refused.stderr

@@ -1,0 +1,261 @@
+"""AMQP in web sockets, and what else comes to the door's port."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+
+from door.client import opened, run
+from door.served import Served
+from lazaretto import Broker
+from lazaretto.door import server
+
+WAIT = 20
+AMQP = b"AMQP\x03\x01\x00\x00"
+sqlite = pytest.mark.stores("sqlite")
+
+
+def test_the_sdk_in_a_web_socket(served: Served, broker: Broker) -> None:
+    with ServiceBusClient.from_connection_string(
+        served.connection_string,
+        transport_type=TransportType.AmqpOverWebsocket,
+        # Without it the SDK knows no port but 80.
+        custom_endpoint_address=f"sb://localhost:{served.port}",
+        retry_total=0,
+    ) as client:
+        with client.get_queue_sender("q") as sender:
+            sender.send_messages([ServiceBusMessage("x" * size) for size in (1, 200_000)])
+        with client.get_queue_receiver("q") as receiver:
+            for size in (1, 200_000):
+                (found,) = receiver.receive_messages(1, WAIT)
+                assert len(str(found)) == size
+                receiver.complete_message(found)
+    assert broker.queue("q").counts.total == 0
+
+
+@sqlite
+def test_the_asynchronous_sdk_in_a_web_socket_with_tls(
+    serve: Callable[..., Served], broker: Broker, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    made = authority.issue_cert("localhost").private_key_and_cert_chain_pem
+    made.write_to_path(tmp_path / "certificate.pem")
+    (tmp_path / "key").write_text("the key")
+    files = (str(tmp_path / name) for name in ("key", "certificate.pem"))
+    served = serve("--key-file", next(files), "--certificate", next(files))
+
+    async def main() -> None:
+        async with AsyncServiceBusClient.from_connection_string(
+            served.connection_string.replace("SharedAccessKey=KEY", "SharedAccessKey=the key"),
+            transport_type=TransportType.AmqpOverWebsocket,
+            custom_endpoint_address=f"sb://localhost:{served.port}",
+            connection_verify=str(tmp_path / "authority.pem"),
+            retry_total=0,
+        ) as client:
+            async with client.get_queue_sender("q") as sender:
+                await sender.send_messages(ServiceBusMessage("in"))
+            async with client.get_queue_receiver("q") as receiver:
+                (found,) = await receiver.receive_messages(1, WAIT)
+                assert str(found) == "in"
+                await receiver.complete_message(found)
+
+    asyncio.run(main())
+    assert broker.queue("q").counts.total == 0
+
+
+class Raw:
+    """A client that speaks web sockets by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def upgrade(
+        self, path: str = "/$servicebus/websocket", protocol: str = "AMQPWSB10", **more: str
+    ) -> int:
+        """Ask for a web socket, and return the status of the answer."""
+        headers = {
+            "Host": "localhost",
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Protocol": protocol,
+            **more,
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT)
+        return int(head.split()[1])
+
+    def send(self, data: bytes, opcode: int = 2, *, masked: bool = True, final: bool = True) -> None:
+        """Send a frame."""
+        size = len(data)
+        first = bytes((opcode | (0x80 if final else 0),))
+        mask = 0x80 if masked else 0
+        length = bytes((mask | size,)) if size < 126 else bytes((mask | 127,)) + size.to_bytes(8, "big")
+        self.writer.write(first + length + (bytes(4) if masked else b"") + data)
+
+    async def rest(self) -> bytes:
+        """Return what comes until the server hangs up."""
+        return await asyncio.wait_for(self.reader.read(), WAIT)
+
+
+async def raw(door: server.Door) -> Raw:
+    return Raw(*await asyncio.open_connection("127.0.0.1", door.port))
+
+
+@sqlite
+class TestAbuse:
+    """The door hangs up, and goes on serving others."""
+
+    def test_upgrades_that_are_refused(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                for given, status in (
+                    ({"path": "/elsewhere"}, 403),
+                    ({"protocol": "amqp"}, 403),
+                    ({"protocol": ""}, 403),
+                    ({"Host": "evil.example"}, 403),
+                    ({"Origin": "https://evil.example"}, 403),
+                    ({"Sec-WebSocket-Version": "1"}, 426),
+                    ({"Sec-WebSocket-Key": "short"}, 400),
+                    ({}, 101),
+                    ({"Origin": "http://localhost:3000"}, 101),
+                ):
+                    client = await raw(door)
+                    assert await client.upgrade(**given) == status, given
+                    client.writer.close()
+
+        run(main)
+
+    def test_frames_that_break_the_rules(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                breaking: list[Callable[[Raw], None]] = [
+                    lambda client: client.send(AMQP, masked=False),
+                    lambda client: client.send(AMQP, opcode=1),
+                    lambda client: client.send(AMQP, opcode=7),
+                    lambda client: client.send(AMQP, opcode=0),
+                    lambda client: client.writer.write(b"\x82\xff" + (1 << 62).to_bytes(8, "big")),
+                    lambda client: client.send(bytes(5 << 20)),
+                    lambda client: client.send(b"HTTP/1.1"),
+                    lambda client: client.send(b"", opcode=8),
+                ]
+                for send in breaking:
+                    client = await raw(door)
+                    assert await client.upgrade() == 101
+                    send(client)
+                    assert len(await client.rest()) < 200
+                client = await raw(door)
+                await client.upgrade()
+                client.send(AMQP)
+                # The header of SASL comes in a frame of its own.
+                assert (await asyncio.wait_for(client.reader.readexactly(10), WAIT))[2:] == AMQP
+                client.writer.close()
+
+        run(main)
+
+    def test_pieces_are_put_together(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                client = await raw(door)
+                await client.upgrade()
+                client.send(AMQP[:3], final=False)
+                client.send(b"ping", opcode=9)
+                client.send(AMQP[3:5], opcode=0, final=False)
+                client.send(AMQP[5:], opcode=0)
+                said = await asyncio.wait_for(client.reader.readexactly(16), WAIT)
+                assert said == b"\x8a\x04ping\x82" + said[7:8] + AMQP
+                client.writer.close()
+
+        run(main)
+
+    def test_heads_without_end(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                client = await raw(door)
+                client.writer.write(b"GET / HTTP/1.1\r\n")
+                with pytest.raises(ConnectionError):
+                    while True:
+                        client.writer.write(b"X-Header: " + bytes(1_000).replace(b"\0", b"x") + b"\r\n")
+                        await client.writer.drain()
+                assert not door.peers
+
+        run(main)
+
+    def test_who_says_nothing_is_hung_up_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lazaretto.door.reception.LONGEST_OPENING", 0.05)
+        monkeypatch.setattr(server, "LONGEST_OPENING", 0.05)
+        monkeypatch.setattr(server, "_SILENCE", 0.05)
+
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                for said in (b"", b"G", b"GET / HTTP/1.1\r\n"):
+                    client = await raw(door)
+                    client.writer.write(said)
+                    await client.rest()
+
+        run(main)
+
+    def test_all_connections_count(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path, most_connections=2) as (_, door):
+                first, second = await raw(door), await raw(door)
+                first.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await first.reader.readuntil(b"healthy")
+                assert await second.upgrade() == 101
+                third = await raw(door)
+                third.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                with contextlib.suppress(ConnectionError):
+                    assert await third.rest() == b""
+
+        run(main)
+
+    def test_no_tls_without_a_certificate(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    await asyncio.open_connection("127.0.0.1", door.port, ssl=ssl.create_default_context())
+
+        run(main)
+
+    def test_more_ports(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            async with opened(tmp_path, more_ports=[port]) as (_, door):
+                assert door.port != port
+                client = Raw(*await asyncio.open_connection("127.0.0.1", port))
+                assert await client.upgrade() == 101
+                client.writer.close()
+
+        run(main)
+
+
+@sqlite
+def test_a_door_ends_with_clients_of_every_kind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as (_, door):
+            idle, asking, upgraded = await raw(door), await raw(door), await raw(door)
+            asking.writer.write(b"GET /q HTTP/1.1\r\n")
+            await upgraded.upgrade()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not [one for one in left if "lazaretto" in repr(one)]
+        for client in (idle, asking, upgraded):
+            with contextlib.suppress(ConnectionError):
+                await client.rest()
+
+    run(main)

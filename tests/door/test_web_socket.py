@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -108,12 +108,22 @@ class Raw:
         self.writer.write(first + length + (bytes(4) if masked else b"") + data)
 
     async def rest(self) -> bytes:
-        """Return what comes until the server hangs up."""
-        return await asyncio.wait_for(self.reader.read(), WAIT)
+        """Return what comes until the server hangs up; none if it does so rudely."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), WAIT)
+        except ConnectionError:
+            return b""
 
 
-async def raw(door: server.Door) -> Raw:
-    return Raw(*await asyncio.open_connection("127.0.0.1", door.port))
+@contextlib.asynccontextmanager
+async def raw(port: int) -> AsyncIterator[Raw]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 @sqlite
@@ -126,21 +136,22 @@ class TestAbuse:
                 for given, status in (
                     ({"path": "/elsewhere"}, 403),
                     ({"protocol": "amqp"}, 403),
-                    ({"protocol": ""}, 403),
+                    ({"protocol": ""}, 400),
                     ({"Host": "evil.example"}, 403),
                     ({"Origin": "https://evil.example"}, 403),
-                    ({"Sec-WebSocket-Version": "1"}, 426),
+                    ({"Sec-WebSocket-Version": "1"}, 400),
                     ({"Sec-WebSocket-Key": "short"}, 400),
                     ({}, 101),
                     ({"Origin": "http://localhost:3000"}, 101),
                 ):
-                    client = await raw(door)
-                    assert await client.upgrade(**given) == status, given
-                    client.writer.close()
+                    async with raw(door.port) as client:
+                        assert await client.upgrade(**given) == status, given
 
         run(main)
 
-    def test_frames_that_break_the_rules(self, tmp_path: Path) -> None:
+    def test_frames_that_break_the_rules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lazaretto.door.http.LONGEST_CLOSING", 0.05)
+
         async def main() -> None:
             async with opened(tmp_path) as (_, door):
                 breaking: list[Callable[[Raw], None]] = [
@@ -154,23 +165,21 @@ class TestAbuse:
                     lambda client: client.send(b"", opcode=8),
                 ]
                 for send in breaking:
-                    client = await raw(door)
-                    assert await client.upgrade() == 101
-                    send(client)
-                    assert len(await client.rest()) < 200
-                client = await raw(door)
-                await client.upgrade()
-                client.send(AMQP)
-                # The header of SASL comes in a frame of its own.
-                assert (await asyncio.wait_for(client.reader.readexactly(10), WAIT))[2:] == AMQP
-                client.writer.close()
+                    async with raw(door.port) as client:
+                        assert await client.upgrade() == 101
+                        send(client)
+                        assert len(await client.rest()) < 200
+                async with raw(door.port) as client:
+                    await client.upgrade()
+                    client.send(AMQP)
+                    # The header of SASL comes in a frame of its own.
+                    assert (await asyncio.wait_for(client.reader.readexactly(10), WAIT))[2:] == AMQP
 
         run(main)
 
     def test_pieces_are_put_together(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with opened(tmp_path) as (_, door):
-                client = await raw(door)
+            async with opened(tmp_path) as (_, door), raw(door.port) as client:
                 await client.upgrade()
                 client.send(AMQP[:3], final=False)
                 client.send(b"ping", opcode=9)
@@ -178,20 +187,17 @@ class TestAbuse:
                 client.send(AMQP[5:], opcode=0)
                 said = await asyncio.wait_for(client.reader.readexactly(16), WAIT)
                 assert said == b"\x8a\x04ping\x82" + said[7:8] + AMQP
-                client.writer.close()
 
         run(main)
 
     def test_heads_without_end(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with opened(tmp_path) as (_, door):
-                client = await raw(door)
+            async with opened(tmp_path) as (_, door), raw(door.port) as client:
                 client.writer.write(b"GET / HTTP/1.1\r\n")
                 with pytest.raises(ConnectionError):
                     while True:
-                        client.writer.write(b"X-Header: " + bytes(1_000).replace(b"\0", b"x") + b"\r\n")
+                        client.writer.write(b"X-Header: " + b"x" * 1_000 + b"\r\n")
                         await client.writer.drain()
-                assert not door.peers
 
         run(main)
 
@@ -203,23 +209,25 @@ class TestAbuse:
         async def main() -> None:
             async with opened(tmp_path) as (_, door):
                 for said in (b"", b"G", b"GET / HTTP/1.1\r\n"):
-                    client = await raw(door)
-                    client.writer.write(said)
-                    await client.rest()
+                    async with raw(door.port) as client:
+                        client.writer.write(said)
+                        await client.rest()
 
         run(main)
 
     def test_all_connections_count(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with opened(tmp_path, most_connections=2) as (_, door):
-                first, second = await raw(door), await raw(door)
+            async with (
+                opened(tmp_path, most_connections=2) as (_, door),
+                raw(door.port) as first,
+                raw(door.port) as second,
+                raw(door.port) as third,
+            ):
                 first.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 await first.reader.readuntil(b"healthy")
                 assert await second.upgrade() == 101
-                third = await raw(door)
                 third.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                with contextlib.suppress(ConnectionError):
-                    assert await third.rest() == b""
+                assert await third.rest() == b""
 
         run(main)
 
@@ -238,9 +246,8 @@ class TestAbuse:
                 port = free.getsockname()[1]
             async with opened(tmp_path, more_ports=[port]) as (_, door):
                 assert door.port != port
-                client = Raw(*await asyncio.open_connection("127.0.0.1", port))
-                assert await client.upgrade() == 101
-                client.writer.close()
+                async with raw(port) as client:
+                    assert await client.upgrade() == 101
 
         run(main)
 
@@ -248,14 +255,14 @@ class TestAbuse:
 @sqlite
 def test_a_door_ends_with_clients_of_every_kind(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path) as (_, door):
-            idle, asking, upgraded = await raw(door), await raw(door), await raw(door)
-            asking.writer.write(b"GET /q HTTP/1.1\r\n")
-            await upgraded.upgrade()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not [one for one in left if "lazaretto" in repr(one)]
-        for client in (idle, asking, upgraded):
-            with contextlib.suppress(ConnectionError):
+        async with contextlib.AsyncExitStack() as stack:
+            async with opened(tmp_path) as (_, door):
+                idle, asking, upgraded = [await stack.enter_async_context(raw(door.port)) for _ in range(3)]
+                asking.writer.write(b"GET /q HTTP/1.1\r\n")
+                await upgraded.upgrade()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not [one for one in left if "lazaretto" in repr(one)]
+            for client in (idle, asking, upgraded):
                 await client.rest()
 
     run(main)

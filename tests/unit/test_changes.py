@@ -14,7 +14,7 @@ from lazaretto.web.openapi import document
 
 #: What only looks, or is a program's work on messages and processes, which is no operator's change.
 _OTHERS = """
-send peek show receive run serve try events audit status metrics doctor completion
+send peek show receive run serve emulator try events audit status metrics doctor completion
 queue list, queue show, queue rates, topic list, topic show, subscription list, subscription show,
 rule list, rule test, triage list, triage show, breaker show, session list, session show, worker list,
 dead-letter list, dead-letter show, dead-letter groups, dead-letter export, dead-letter try,

@@ -17,7 +17,7 @@ COMMANDS = {
     "receive": ("Receive messages, print them and settle them.", "receive_commands"),
     "run": ("Run handlers on their queues.", "host_commands"),
     "serve": ("Serve the console, and clients over HTTP and AMQP 1.0.", "serve_command"),
-    "emulator": ("Serve a namespace of Service Bus for development.", "emulator_command"),
+    "emulator": ("Serve a namespace of Service Bus, as its emulator does.", "emulator_command"),
     "try": ("Try a handler on one message, in a sandbox.", "host_commands"),
     "events": ("Print what happened, oldest first.", "log_commands"),
     "audit": ("Print what operators did, newest first.", "log_commands"),

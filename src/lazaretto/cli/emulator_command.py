@@ -74,7 +74,7 @@ def emulator(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Serve a namespace of Service Bus, as its own emulator does.
+    """Serve a namespace of Service Bus, as its emulator does.
 
     It prints the connection string and serves until SIGTERM or Control-C. Everything is kept in a temporary
     store, and gone afterwards, unless --store names one.

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from lazaretto.door import web_socket
 from lazaretto.door.atom import Administration
 
 if TYPE_CHECKING:
-    import asyncio
-
     from lazaretto.door.server import Door
 
+#: Clients that speak nonsense are no warning, or they could fill the log.
+_log = logging.getLogger("lazaretto.door.http")
+_log.setLevel(logging.ERROR)
 #: Bytes of the line and the headers of a request.
 _LARGEST_HEAD: Final = 65_536
 #: Bytes of a message in a web socket: clients send frame by frame.
 _LARGEST_MESSAGE: Final = 4 << 20
+#: Seconds in which a client must answer that a web socket is closed.
+LONGEST_CLOSING: Final = 2.0
+#: Seconds that requests have to end when the server does.
+_GRACE: Final = 10.0
 
 
 def application(door: Door) -> Callable[..., Awaitable[None]]:
@@ -46,7 +54,7 @@ class HttpServer:
 
     def __init__(self, door: Door) -> None:
         self._config = Config(
-            cast("Any", application(door)), http="httptools", ws="websockets-sansio", lifespan="off",
+            cast("Any", application(door)), http="httptools", ws=_WebSocket, lifespan="off",
             log_config=None, access_log=False, proxy_headers=False, server_header=False,
             timeout_keep_alive=65, ws_max_size=_LARGEST_MESSAGE, ws_per_message_deflate=False,
             # The SDK answers pings only while it reads, which it may not do for minutes.
@@ -67,11 +75,23 @@ class HttpServer:
             if connection.began is not None and now - connection.began > longest:
                 connection.transport.abort()
 
-    def close(self) -> list[asyncio.Task[None]]:
-        """Hang up on all, and return what is still under way."""
+    async def close(self) -> None:
+        """Hang up on all, once what is under way has ended."""
         for connection in list(self.connections):
             connection.transport.close()
-        return list(self._state.tasks)
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=_GRACE)
+        for left in list(self._state.connections):
+            left.transport.abort()
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """A web socket that does not wait long for clients which do not close it."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.close_timeout = LONGEST_CLOSING
+        self.logger = self.conn.logger = _log
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -79,6 +99,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(self, server: HttpServer, config: Config, state: ServerState) -> None:
         super().__init__(config=config, server_state=state, app_state={})
+        self.logger = _log
         self._server = server
         self._head = 0
         #: When the head began that is not complete yet; None: there is none.
@@ -105,12 +126,11 @@ class HttpConnection(HttpToolsProtocol):
             self._head += len(data)
             if self.began is None:
                 self.began = time.monotonic()
-            if self._head > _LARGEST_HEAD and self.cycle is None:
-                self.transport.abort()
-                return
         super().data_received(data)
         if not self._awaits_head():
             self._head, self.began = 0, None
+        elif self._head > _LARGEST_HEAD:
+            self.transport.abort()
 
     def _awaits_head(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -23,6 +23,7 @@ _BACKLOG: Final = 1024
 _PAUSE: Final = 1.0
 #: The first bytes of what clients may speak; anything else is HTTP.
 _AMQP, _TLS = b"A", b"\x16"
+_SOME: Final = 65_536
 
 
 class Reception:
@@ -58,9 +59,7 @@ class Reception:
         for transport in list(self.newcomers):
             transport.abort()
         if self.http is not None:
-            under_way = self.http.close()
-            if under_way:
-                await asyncio.wait(under_way, timeout=10.0)
+            await self.http.close()
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -94,6 +93,8 @@ class Reception:
                 async with asyncio.timeout(LONGEST_OPENING):
                     encrypts = await _first_byte(accepted) == _TLS
                 if not encrypts and self._tls_only:
+                    # What lies unread would make the end look like a failure.
+                    accepted.recv(_SOME)
                     return
                 tls = tls if encrypts else None
             waits = None if tls is None else LONGEST_OPENING

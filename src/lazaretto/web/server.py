@@ -62,6 +62,7 @@ async def open_web(
     served = Starlette(routes=[Mount(prefix, app)]) if prefix else app
     config = uvicorn.Config(
         served, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
+        ws="none",
         timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -61,6 +61,8 @@ class Administration:
     async def _answer(
         self, scope: Scope, headers: Mapping[str, str], receive: Receive
     ) -> administration.Answer:
+        # What is left of a body would be taken for the next request.
+        body = await _body(receive)
         if not self._door.policies:
             check_page(headers, any_host=self._door.insecure)
         resource = resource_of(scope["path"])
@@ -75,7 +77,7 @@ class Administration:
             scope["method"],
             resource,
             dict(urllib.parse.parse_qsl(query, max_num_fields=100)),
-            await _body(receive),
+            body,
             f"{base}{path}{f'?{query}' if query else ''}",
             base,
             given == "*",
@@ -103,14 +105,17 @@ async def _body(receive: Receive) -> bytes:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Refusal(400, "expected a whole request, got a part of one")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > _LARGEST:
-                    raise Refusal(413, f"expected an entry of at most {_LARGEST} bytes, got more")
+                body = message.get("body", b"")
+                size += len(body)
+                if size <= _LARGEST:
+                    parts.append(body)
                 if not message.get("more_body", False):
-                    return b"".join(parts)
+                    break
     except TimeoutError:
         raise Refusal(408, "expected a whole request in time, got a part of one") from None
+    if size > _LARGEST:
+        raise Refusal(413, f"expected an entry of at most {_LARGEST} bytes, got {size}")
+    return b"".join(parts)
 
 
 async def _send(send: Send, status: int, body: bytes, kind: bytes) -> None:
@@ -120,8 +125,7 @@ async def _send(send: Send, status: int, body: bytes, kind: bytes) -> None:
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if status in (408, 413):
-        # What is left of the body would be taken for the next request.
+    if status == 408:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

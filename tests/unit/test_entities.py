@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,14 @@ class TestQueueOptions:
 
 def test_the_total_of_counts() -> None:
     assert MessageCounts(1, 2, 3, 4, 5, 6, 7).total == 28
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[], {"": "x"}, {"a": 1}, {1: "a"}, {"a": None}, {"a": "x" * 5_000}, {"a" * 129: ""}, {"a": "\ud800"}],
+)
+def test_annotations_are_texts_by_name(given: Any) -> None:
+    with pytest.raises(InvalidOption):
+        QueueOptions(annotations=given)
+    assert QueueOptions(annotations={"team": "é"}).annotations == {"team": "é"}
+    assert QueueOptions(annotations={}).annotations is None

@@ -240,11 +240,11 @@ def _destination(name: str, value: Any) -> str:
 
 def _annotations(name: str, value: Any) -> dict[str, str] | None:
     """Return texts by name; None: no texts. Raises InvalidOption."""
-    if value is None or value == {}:
+    if value is None:
         return None
     if not isinstance(value, Mapping):
         raise InvalidOption(f"expected {name} to be a dict of texts, got {shown(value)}")
-    kept = {}
+    kept: dict[str, str] = {}
     for key, one in value.items():
         if not isinstance(one, str) or not is_unicode(one):
             raise InvalidOption(f"expected {name} to be texts by name, got {shown(one)}")
@@ -252,7 +252,7 @@ def _annotations(name: str, value: Any) -> dict[str, str] | None:
     size = sum(len(key.encode()) + len(one.encode()) for key, one in kept.items())
     if size > _MOST_ANNOTATIONS:
         raise InvalidOption(f"expected {name} to be at most {_MOST_ANNOTATIONS} bytes together, got {size}")
-    return kept
+    return kept or None
 
 
 @option_set

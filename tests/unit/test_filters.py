@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazaretto import FilterError, FilterSyntaxError, InvalidOption
+from lazaretto.filters.judge import judge_of
 from lazaretto.filters.rules import (
     CompiledRules,
     CorrelationFilter,
@@ -340,3 +341,18 @@ class TestRules:
     def test_rules_that_are_wrong(self, fields: tuple[Any, ...]) -> None:
         with pytest.raises(InvalidOption):
             Rule(*fields)
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("p('Amount') = 150", "Amount is 150"),
+        ("amount = 1 OR property('amount') = 1", "amount is 150"),
+        ("p('a' + 'mount') > 1", "p(…) is computed"),
+        ("1 = 1", "always so"),
+    ],
+)
+def test_why_a_rule_matches(condition: str, why: str) -> None:
+    """A property is one that is named however it is named."""
+    view = MessageView(Headers(properties={"amount": 150}))
+    assert judge_of(Rule("r", SqlFilter(condition)))(view).why == why

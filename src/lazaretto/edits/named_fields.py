@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,11 +11,9 @@ from lazaretto.edits.patches import read_merge, read_operations
 from lazaretto.edits.redact import Redaction
 from lazaretto.errors import FilterSyntaxError, InvalidOption
 from lazaretto.filters.rules import sql
-from lazaretto.filters.view import Property
+from lazaretto.filters.view import COMPUTED, Property
 from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 
-#: A property whose name is computed.
-_COMPUTED: Final = re.compile(r"\bp(?:roperty)?\s*\(", re.IGNORECASE)
 #: The properties with why a message was dead-lettered.
 _TOLD: Final = (DEAD_LETTER_REASON.lower(), DEAD_LETTER_DESCRIPTION.lower())
 
@@ -26,7 +23,7 @@ def filter_names(redaction: Redaction, text: str) -> bool:
     if not redaction.takes_values:
         return False
     try:
-        return _any(redaction, text, sql().compile_with_properties(text)[1])
+        return _any(redaction, sql().compile_with_properties(text)[1])
     except FilterSyntaxError:
         return True
 
@@ -43,12 +40,12 @@ def edit_names(redaction: Redaction, text: str) -> bool:
         case EditKind.FUNCTION:
             return True
         case EditKind.ACTION:
-            return _any(redaction, text, sql().action_properties(text))
+            return _any(redaction, sql().action_properties(text))
     return any(redaction.names("body", path) for path in _patched(edit))
 
 
-def _any(redaction: Redaction, text: str, properties: Sequence[Property]) -> bool:
-    if redaction.names("user", ()) and _COMPUTED.search(text):
+def _any(redaction: Redaction, properties: Sequence[Property]) -> bool:
+    if COMPUTED in properties and redaction.names("user", ()):
         return True
     if any(one.scope == "user" and one.name.lower() in _TOLD for one in properties):
         # They can have values of the message.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from lazaretto.errors import FilterError
 from lazaretto.filters.rules import CorrelationFilter, Rule, SqlFilter, TrueFilter, apply, equals, sql
 from lazaretto.filters.values import Value
-from lazaretto.filters.view import MessageView
+from lazaretto.filters.view import COMPUTED, MessageView, Property
 from lazaretto.model.checks import shown
 
 
@@ -53,11 +53,15 @@ def _judge_of_sql(rule: Rule, wanted: SqlFilter) -> Callable[[MessageView], Judg
                 apply(actions, view, rule.name)
         except FilterError as error:
             return Judgement(rule.name, None, str(error))
-        values = ", ".join(f"{p.written} is {_told(view.value(p))}" for p in properties)
+        values = ", ".join(f"{p.written} is {_value_of(p, view)}" for p in properties)
         why = f"unknown: {values}" if truth is None else values or "always so"
         return Judgement(rule.name, truth is True, why)
 
     return evaluate
+
+
+def _value_of(named: Property, view: MessageView) -> str:
+    return "computed" if named == COMPUTED else _told(view.value(named))
 
 
 def _told(value: Value) -> str:

@@ -27,7 +27,7 @@ from lazaretto.filters.values import (
     negate,
     type_name,
 )
-from lazaretto.filters.view import SETTABLE, SYSTEM, Action, MessageView, Property, system_field
+from lazaretto.filters.view import COMPUTED, SETTABLE, SYSTEM, Action, MessageView, Property, system_field
 from lazaretto.model.checks import suggestion
 
 #: How deep parentheses and operators may be nested.
@@ -297,7 +297,8 @@ class Builder(Transformer[Token, Any]):
         return Node(lambda view: uuid.uuid4(), False, 1, _at(token))
 
     def property_named(self, token: Token, node: Node) -> Node:
-        run = _value(node).run
+        run, named = _value(node).run, node.constant
+        self._note(Property("user", named.lower(), named) if type(named) is str else COMPUTED)
 
         def find(view: MessageView) -> Value:
             name = run(view)
@@ -312,9 +313,13 @@ class Builder(Transformer[Token, Any]):
         return self._property(_user_property(_unquoted(token), _at(token)))
 
     def _property(self, node: Node) -> Node:
-        if node.property is not None and node.property not in self.properties:
-            self.properties.append(node.property)
+        if node.property is not None:
+            self._note(node.property)
         return node
+
+    def _note(self, found: Property) -> None:
+        if found not in self.properties:
+            self.properties.append(found)
 
     def key(self, token: Token) -> Step:
         return _unquoted(token)

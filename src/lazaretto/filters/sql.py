@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,9 +19,6 @@ from lazaretto.model.checks import is_unicode, shown
 #: Service Bus's limits: characters of a filter or action, and parts of an action.
 LONGEST = 1024
 MOST_ACTIONS = 32
-
-#: A property whose name is computed.
-_COMPUTED = re.compile(r"\bp(?:roperty)?\s*\(", re.IGNORECASE)
 
 #: How the terminals of the grammar are called in errors.
 _TOLD = {
@@ -88,7 +84,7 @@ def names_attempts(text: str) -> bool:
 def reads_body_alone(text: str) -> bool:
     """Return whether a filter looks at nothing of a message but its body. Raises FilterSyntaxError."""
     _, properties = compile_with_properties(text)
-    return all(one.scope == "body" for one in properties) and not _COMPUTED.search(text)
+    return all(one.scope == "body" for one in properties)
 
 
 def compile_action(

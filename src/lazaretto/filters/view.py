@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lazaretto.filters.body import MISSING, LazyBody, Step, as_value, part_of
 from lazaretto.filters.values import Value
@@ -52,6 +52,10 @@ class Property(NamedTuple):
     name: str
     written: str
     path: tuple[Step, ...] = ()
+
+
+#: A property of the user whose name is computed: it can be any.
+COMPUTED: Final = Property("user", "", "p(…)")
 
 
 class MessageView:

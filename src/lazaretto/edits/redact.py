@@ -52,8 +52,10 @@ class Redaction:
         # Of several forms for one field the one that says least.
         order = {Form.HASH: 0, Form.MASK: 1, Form.DROP: 2}
         given = sorted(rules, key=lambda rule: order[rule.form])
-        self._targets = {read_field(rule.field): rule.form for rule in given}
-        self._key = key
+        self._set({read_field(rule.field): rule.form for rule in given}, key)
+
+    def _set(self, targets: dict[Target, Form], key: bytes) -> None:
+        self._targets, self._key = targets, key
         self._body: list[tuple[Steps, Form]] = self._of("body")
         self._user = self._of("user")
         self.hides_errors = any(target.where == "error" for target in self._targets)
@@ -81,10 +83,8 @@ class Redaction:
 
     def dropping(self) -> Redaction:
         """Return the same rules, each of which leaves its field out."""
-        made = Redaction((), self._key)
-        made._targets = dict.fromkeys(self._targets, Form.DROP)
-        made._body, made._user = made._of("body"), made._of("user")
-        made.hides_errors = self.hides_errors
+        made = Redaction()
+        made._set(dict.fromkeys(self._targets, Form.DROP), self._key)
         return made
 
     def names(self, where: str, path: Sequence[Any]) -> bool:
@@ -178,9 +178,7 @@ class Redaction:
             return headers
         left: dict[str, Any] = {}
         for name, value in headers.properties.items():
-            form = next(
-                (f for steps, f in reversed(self._user) if not steps or steps[0][1] == name.lower()), None
-            )
+            form = self._form_of(name)
             if form is None:
                 left[name] = value
                 continue
@@ -200,7 +198,9 @@ class Redaction:
         )
 
     def _form_of(self, name: str) -> Form | None:
-        return next((f for steps, f in reversed(self._user) if not steps or steps[0][1] == name), None)
+        """Return what becomes of a property; None: it may be read."""
+        lower = name.lower()
+        return next((f for steps, f in reversed(self._user) if not steps or steps[0][1] == lower), None)
 
     # -- texts ----------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from lazaretto.commands.command import Administering, Command, OfPath, Options
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import refuse_unknown
+from lazaretto.model.entities import EntityPath, split_subscription
 from lazaretto.model.permissions import Permission
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Republish(OfLetters, frozen=True, kw_only=True):
         broker.republish(self.path, self.sequence_numbers, topic=self.topic, actor=actor)
 
     def needs(self) -> list[tuple[Permission, str | None]]:
-        topic = self.topic if self.topic is not None else self.path.split("/subscriptions/")[0]
+        of = split_subscription(EntityPath.parse(self.path))
+        topic = self.topic if self.topic is not None else self.path if of is None else of[0]
         return [(self.permission, self.path), (Permission.OPERATE, topic)]
 
 
@@ -132,20 +134,6 @@ class AcknowledgeCause(OfPath, frozen=True, kw_only=True):
         broker.acknowledge_cause(self.path, self.number, self.until, actor=actor)
 
 
-class _Filter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A DeadLetterFilter as JSON has it."""
-
-    reason: str | None = None
-    error_type: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    text: str | None = None
-    sequence_numbers: tuple[int, ...] | None = None
-    cause: int | None = None
-    message_id: str | None = None
-    where: str | None = None
-
-
 class PlanRepair(OfPath, frozen=True, kw_only=True):
     """Freeze a set of dead letters and what will be done with them.
 
@@ -166,12 +154,8 @@ class PlanRepair(OfPath, frozen=True, kw_only=True):
     rate: float | None = None
 
     def apply(self, broker: Broker, actor: str) -> None:
-        try:
-            which = msgspec.convert(self.filter, _Filter)
-        except msgspec.ValidationError as error:
-            raise InvalidOption(f"filter: {error}") from None
         broker.plan_repair(
-            self.path, DeadLetterFilter(**msgspec.structs.asdict(which)), everything=self.everything,
+            self.path, _filter_of(self.filter), everything=self.everything,
             name=self.name, limit=self.limit, to=self.to, edit=self.edit, order=self.order,
             canary=self.canary, canary_failures=self.canary_failures, canary_wait=self.canary_wait,
             in_flight=self.in_flight, rate=self.rate, actor=actor,
@@ -183,6 +167,17 @@ class PlanRepair(OfPath, frozen=True, kw_only=True):
 
     def told(self, answer: Any) -> Any:
         return _standing(answer)
+
+
+def _filter_of(given: Options) -> DeadLetterFilter:
+    """Return the filter with these parts. Raises InvalidOption, FilterSyntaxError."""
+    refuse_unknown(given, DeadLetterFilter.__dataclass_fields__, "filter")
+    try:
+        return msgspec.convert(given, DeadLetterFilter)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, LazarettoError):
+            raise error.__cause__ from None
+        raise InvalidOption(f"filter: {error}") from None
 
 
 class OfRepair(Command, frozen=True, kw_only=True):

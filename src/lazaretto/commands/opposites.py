@@ -34,7 +34,7 @@ from lazaretto.commands.letter_commands import (
 )
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.engine.log import AuditEntry
-from lazaretto.model.entities import STATUSES
+from lazaretto.model.entities import STATUSES, EntityPath, split_subscription
 from lazaretto.records.plain import plain
 
 Detail = Mapping[str, Any]
@@ -86,7 +86,10 @@ def _acknowledge(path: str, detail: Detail) -> Command | None:
 
 
 def _rules(path: str, detail: Detail) -> Command | None:
-    topic, _, name = path.rsplit("/", 2)
+    of = split_subscription(EntityPath.parse(path))
+    if of is None:
+        return None
+    topic, name = of
     match detail.get("added"), detail.get("removed"):
         case [[added], []]:
             return RemoveRule(topic=topic, subscription=name, rule=added["name"])

@@ -149,6 +149,14 @@ def names_subscription(path: EntityPath) -> bool:
     return f"/{SUBSCRIPTIONS}/" in path.key
 
 
+def split_subscription(path: EntityPath) -> tuple[str, str] | None:
+    """Return the topic and the name of a subscription; None if a path is not that of one."""
+    if not names_subscription(path):
+        return None
+    topic, _, name = path.queue.rsplit("/", 2)
+    return topic, name
+
+
 class EntityKind(enum.Enum):
     """What stands at a path."""
 

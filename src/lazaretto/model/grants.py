@@ -12,7 +12,7 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text
-from lazaretto.model.entities import LONGEST_PATH, EntityPath
+from lazaretto.model.entities import LONGEST_PATH, EntityPath, split_subscription
 from lazaretto.model.permissions import Permission
 
 #: The most characters of a person's name.
@@ -65,7 +65,9 @@ def covers(pattern: str, path: str) -> bool:
 
 def _entity_of(path: str) -> str:
     """Return the queue or topic that a path is of, in lower case: without subqueue and subscription."""
-    return EntityPath.parse(path).queue.lower().partition("/subscriptions/")[0]
+    parsed = EntityPath.parse(path)
+    found = split_subscription(parsed)
+    return (parsed.queue if found is None else found[0]).lower()
 
 
 def may(grants: Sequence[Grant], permission: Permission, path: str | None) -> bool:

@@ -23,7 +23,7 @@ from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import Settled
 from lazaretto.engine.workers.leases import Handover
 from lazaretto.errors import MessageTooLarge
-from lazaretto.model.entities import SUBSCRIPTIONS, EntityPath, names_subscription
+from lazaretto.model.entities import EntityPath, split_subscription
 from lazaretto.model.failure import name_of
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
@@ -352,10 +352,10 @@ def _fail(span: Span, error_type: str) -> None:
 
 
 def _destination(path: EntityPath) -> Attributes:
-    if not names_subscription(path):
+    of = split_subscription(path)
+    if of is None:
         return {"messaging.destination.name": str(path)}
-    topic, _, _ = path.queue.rsplit("/", 2)
-    name = str(path)[len(topic) + len(SUBSCRIPTIONS) + 2 :]
+    topic, name = of[0], of[1] + str(path)[len(path.queue) :]
     return {"messaging.destination.name": topic, "messaging.destination.subscription.name": name}
 
 

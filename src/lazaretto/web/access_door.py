@@ -28,6 +28,7 @@ from lazaretto.aio.visits import Visits
 from lazaretto.engine.access import SESSION, TOKEN
 from lazaretto.model.grants import join_grants
 from lazaretto.web.access import Access, Identity
+from lazaretto.web.console.render import base_of
 from lazaretto.web.origin import SAFE, check_host, check_origin
 from lazaretto.web.refusals import NotAuthenticated, StaleForm
 
@@ -81,7 +82,7 @@ class AccessDoor:
         made = await self._visits.open_session(secret, self.cookie(request), self._address(request))
         if made is None:
             return None
-        response = Response(status_code=303, headers={"Location": self._home(request)})
+        response = Response(status_code=303, headers={"Location": f"{base_of(request)}/"})
         self.set_cookie(request, response, "", made.secret)
         return response
 
@@ -103,7 +104,7 @@ class AccessDoor:
         cookie = self.cookie(request)
         if cookie is not None:
             await self._visits.close_session(cookie)
-        response = Response(status_code=303, headers={"Location": f"{self._home(request)}login"})
+        response = Response(status_code=303, headers={"Location": f"{base_of(request)}/login"})
         self.delete_cookie(request, response, "")
         return response
 
@@ -187,9 +188,6 @@ class AccessDoor:
         # Cookies of one host are those of all its ports.
         server = request.scope.get("server")
         return f"lazaretto-{server[1]}{end}" if server else f"lazaretto{end}"
-
-    def _home(self, request: Request) -> str:
-        return f"{request.scope.get('root_path', '').rstrip('/')}/"
 
 
 def _peer(request: Request) -> str:

@@ -15,7 +15,7 @@ from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console.render import PAGE_HEADERS, base_of, command_line, render
 from lazaretto.web.origin import check_host, check_origin
 from lazaretto.web.problems import STATUSES, problem_of
-from lazaretto.web.refusals import HttpError, NotAuthenticated
+from lazaretto.web.refusals import NotAuthenticated, told_code
 from lazaretto.web.routes import content_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _provider_places(door: AccessDoor, provider: Provider) -> list[Place]:
 
 
 def _refused(door: AccessDoor, request: Request, error: LazarettoError) -> Response:
-    code = error.told if isinstance(error, HttpError) else error.code
+    code = told_code(error)
     return _page(door, request, str(error), STATUSES.get(code, 500))
 
 

@@ -17,7 +17,7 @@ from lazaretto.errors import (
 )
 from lazaretto.records.plain import plain
 from lazaretto.web.json import json_of
-from lazaretto.web.refusals import HttpError
+from lazaretto.web.refusals import told_code
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -94,7 +94,7 @@ _DETAILS: Final[Mapping[type[LazarettoError], tuple[str, ...]]] = {
 
 def problem_of(error: LazarettoError) -> Response:
     """Return the answer that tells of an error."""
-    code = error.told if isinstance(error, HttpError) else error.code
+    code = told_code(error)
     status = STATUSES.get(code, 500)
     body: dict[str, Any] = {
         "type": f"/problems/{code}",

@@ -31,6 +31,11 @@ class HttpError(LazarettoError):
         self.told = code
 
 
+def told_code(error: LazarettoError) -> str:
+    """Return the code that an answer gives for an error."""
+    return error.told if isinstance(error, HttpError) else error.code
+
+
 class StaleForm(HttpError):
     """A form of this site's own page without the token of the session, such as one of an ended session.
 

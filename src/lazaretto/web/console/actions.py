@@ -12,7 +12,7 @@ from lazaretto.commands import COMMANDS, Command, PlanRepair
 from lazaretto.errors import InvalidOption
 from lazaretto.web.allowed import require_for
 from lazaretto.web.console.render import address
-from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.refusals import HttpError
 
 #: How deep a part of a field may be.
@@ -49,7 +49,7 @@ async def act(visit: Visit) -> Page:
     entries = await visit.broker.audit(actor=visit.who.name, limit=1)
     if entries:
         back = f"{back}{'&' if '?' in back else '?'}did={entries[0].position}"
-    return Page("", "", "", {}, back)
+    return moved_to(back)
 
 
 def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -> Command:

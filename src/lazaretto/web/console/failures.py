@@ -7,7 +7,7 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Attempt
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.render import address
-from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.console.visit import Page, Visit, moved_to
 
 #: Seconds to find out what the messages of causes share, once somebody asks.
 _EXPLAINING = 5.0
@@ -30,7 +30,7 @@ async def list_causes(visit: Visit) -> Page:
         visit.require(Permission.READ_BODIES, queue)
         # What is found is kept, so the page itself need not look again.
         await visit.broker.triage(queue, explain_for=_EXPLAINING)
-        return Page("", "", "", {}, address(visit.base, "/failures", queue=queue))
+        return moved_to(address(visit.base, "/failures", queue=queue))
     triage = await visit.broker.triage(queue, over=over)
     return Page(
         "failures.html", "failures", f"Failures of {queue}", {"queue": queue, "triage": triage, "over": over}

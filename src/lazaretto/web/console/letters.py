@@ -10,7 +10,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import show_body
 from lazaretto.web.console.render import address
-from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.viewed import check_edit
 
 #: Moments of a message's life that a page shows, the last ones.
@@ -40,7 +40,7 @@ async def show_message(visit: Visit) -> Page:
     visit.require(Permission.READ_BODIES, queue)
     history = await visit.broker.message_history(queue, number)
     if history.asked.state == "dead_lettered" and not history.asked.subqueue.startswith("$T"):
-        return Page("", "", "", {}, address(visit.base, f"/dead-letters/{number}", queue=queue))
+        return moved_to(address(visit.base, f"/dead-letters/{number}", queue=queue))
     moments, message = history.moments(), history.message
     values = {
         "queue": queue, "number": number, "history": history, "message": message,

@@ -7,7 +7,7 @@ from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.render import address
-from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.console.visit import Page, Visit, moved_to
 
 #: Queues in which letters are looked for at once.
 _QUEUES, _LETTERS = 5, 20
@@ -31,8 +31,7 @@ async def show(visit: Visit) -> Page:
                 except LazarettoError:
                     continue
                 if letter.resolution is None:
-                    moved = address(visit.base, f"/dead-letters/{text}", queue=path)
-                    return Page("", "", "", {}, moved)
+                    return moved_to(address(visit.base, f"/dead-letters/{text}", queue=path))
                 continue
             by_id = await visit.broker.dead_letter_page(path, DeadLetterFilter(message_id=text), limit=1)
             page = by_id

@@ -33,7 +33,7 @@ from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, r
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
-from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm
+from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import content_of
 from lazaretto.web.viewed import seen_by
 
@@ -145,7 +145,7 @@ def page_of(error: LazarettoError, request: Request) -> Response:
 
 
 def _refused(error: LazarettoError, visit: Visit | None, request: Request) -> Response:
-    code = error.told if isinstance(error, HttpError) else error.code
+    code = told_code(error)
     if isinstance(error, EntityNotFound) and visit is not None and not visit.may(Permission.SEE, None):
         # The error names entities that are there, for whoever may see them all.
         error = EntityNotFound()

@@ -28,6 +28,11 @@ class Page:
     moved: str | None = None
 
 
+def moved_to(address: str) -> Page:
+    """Return a page that is elsewhere."""
+    return Page("", "", "", {}, address)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done:
     """What the person did last, and what takes it back."""

@@ -14,17 +14,19 @@ ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body
 -- A definition that is dropped.
 DELETE FROM lazaretto_definitions WHERE kind = :kind AND name = :name
 
+-- part: conversation_columns
+-- What is kept of one end of a dialog, in this order.
+handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority, sent,
+created, expires, error_code, error_text
+
 -- name: select_conversation
 -- One end of a dialog.
-SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
-       sent, created, expires, error_code, error_text
+SELECT [conversation_columns]
 FROM lazaretto_conversations WHERE handle = :handle
 
 -- name: save_conversation
 -- One end of a dialog: new, or its new standing.
-INSERT INTO lazaretto_conversations
-    (handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
-     sent, created, expires, error_code, error_text)
+INSERT INTO lazaretto_conversations ([conversation_columns])
 VALUES (:handle, :queue_id, :service, :far_service, :contract, :group_id, :state, :priority, :far_queue_id,
         :far_priority, :sent, :created, :expires, :error_code, :error_text)
 ON CONFLICT (handle) DO UPDATE
@@ -48,16 +50,14 @@ handle > :after
 
 -- name: select_conversations
 -- Conversations by handle.
-SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
-       sent, created, expires, error_code, error_text
+SELECT [conversation_columns]
 FROM lazaretto_conversations
 WHERE [wanted_conversation]
 ORDER BY handle LIMIT :limit
 
 -- name: select_held_conversations
 -- Conversations that a poison message holds, by handle: found by the streams that are held.
-SELECT handle, queue_id, service, far_service, contract, group_id, state, priority, far_queue_id, far_priority,
-       sent, created, expires, error_code, error_text
+SELECT [conversation_columns]
 FROM lazaretto_conversations
 WHERE (queue_id, handle) IN (
     SELECT queue_id, substr(session_id, 2, 34) FROM lazaretto_sessions WHERE held_key IS NOT NULL)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -20,13 +18,8 @@ from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.repairs import RepairStatus
 
 MEDIA_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-#: Queues that are told by name unless one asks for more, and the most that one can ask for.
-MOST_QUEUES: Final = 100
-LIMIT: Final = 2_000
 #: Repairs that are counted, the newest.
 MOST_REPAIRS: Final = 100
-#: Upper bounds of durations, in seconds, as OpenTelemetry advises them.
-_DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,28 +38,6 @@ def exposition(look: Look) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Standing(look))
     return generate_latest(registry)
-
-
-class RequestTimes:
-    """How long a server has taken for its requests, by route."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._seconds = Histogram(
-            "lazaretto_http_request_duration_seconds",
-            "How long requests of the HTTP API took.",
-            ("method", "route", "status"),
-            registry=self._registry,
-            buckets=_DURATIONS,
-        )
-
-    def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. `route`: its template."""
-        self._seconds.labels(method, route, status).observe(seconds)
-
-    def exposition(self) -> bytes:
-        """Return them in Prometheus's format."""
-        return generate_latest(self._registry)
 
 
 class _Standing(Collector):
@@ -145,6 +116,6 @@ def _of_room(facts: Mapping[str, Any]) -> Iterator[Metric]:
     size = facts.get("file_bytes", facts.get("bytes"))
     if size is not None:
         yield _gauge("store_bytes", "Bytes of the store.", (), [((), size)])
-    if "path" in facts:
-        free = shutil.disk_usage(Path(facts["path"]).absolute().parent).free
+    free = facts.get("disk_free_bytes")
+    if free is not None:
         yield _gauge("disk_free_bytes", "Bytes that are free on the store's disk.", (), [((), free)])

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, YesOption, confirm, confirm_deletion
+from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm, confirm_deletion
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import NOTHING, future, optional_count
@@ -37,9 +37,6 @@ PersonArgument = Annotated[
     typer.Argument(metavar="PERSON", help="Name of the person; of a group: group:NAME.", show_default=False),
 ]
 RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help="Role.", show_default=False)]
-QueueOption = Annotated[
-    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
-]
 OfPersonOption = Annotated[
     str | None, typer.Option("--person", metavar="PERSON", help="Only of this person.", show_default=False)
 ]
@@ -59,7 +56,9 @@ def _token_row(token: Token) -> tuple[object, ...]:
 
 
 @access.command("grant")
-def grant(call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*") -> None:
+def grant(
+    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: PatternOption = "*"
+) -> None:
     """Grant a role to a person or group.
 
     Roles: viewer sees names, counts, causes, errors; reader also bodies; inspector also redacted fields;
@@ -72,7 +71,7 @@ def grant(call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue
 
 @access.command("withdraw")
 def withdraw(
-    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: QueueOption = "*"
+    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: PatternOption = "*"
 ) -> None:
     """Withdraw a role, as it was granted."""
     with call.broker() as broker:

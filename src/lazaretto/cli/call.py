@@ -39,6 +39,14 @@ QueueArgument = Annotated[
 ]
 
 
+PatternOption = Annotated[
+    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
+]
+NamedQueuesOption = Annotated[
+    str | None, typer.Option("--queue", metavar="TEXT", help="Only queues with this text in their path.")
+]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
     """One call of the command."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import sqlite3
 import sys
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -53,9 +51,8 @@ def examine(broker: Broker) -> dict[str, Any]:
     facts = dict(broker.facts())
     damage = broker.check()
     problems = [f"the store is damaged: {text}" for text in damage]
-    free = None
-    if "path" in facts:
-        free = shutil.disk_usage(Path(facts["path"]).absolute().parent).free
+    free = facts.pop("disk_free_bytes", None)
+    if free is not None:
         if facts["journal_mode"] != "wal":
             problems.append(f"expected the store's journal mode to be wal, got {facts['journal_mode']}")
         if free < _SCARCE:

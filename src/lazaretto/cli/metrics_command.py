@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.cli.call import CallOptions
+from lazaretto.cli.call import CallOptions, NamedQueuesOption
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import number
+from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
 
 commands = Group()
 
@@ -20,13 +21,11 @@ commands = Group()
 @commands.command("metrics")
 def metrics(
     call: CallOptions,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", metavar="TEXT", help="Name only queues with this text in their path."),
-    ] = None,
+    queue: NamedQueuesOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", parser=number(1, 2_000), help="Most queues to name.")
-    ] = 100,
+        int,
+        typer.Option("--limit", metavar="N", parser=number(1, MOST_NAMED), help="Most queues to name."),
+    ] = NAMED,
 ) -> None:
     """Print metrics in Prometheus's format.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.cli.call import ChangeOptions, YesOption, confirm
+from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
@@ -22,9 +22,6 @@ FieldArgument = Annotated[
         help="Field: body.card.number, body..password, user.name, error, body.",
         show_default=False,
     ),
-]
-QueueOption = Annotated[
-    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
 ]
 
 
@@ -43,7 +40,7 @@ def list_rules(call: ListingOptions) -> None:
 def set_rule(
     call: ChangeOptions,
     field: FieldArgument,
-    queue: QueueOption = "*",
+    queue: PatternOption = "*",
     form: Annotated[
         Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
     ] = Form.MASK,
@@ -60,7 +57,7 @@ def set_rule(
 
 @redaction.command("remove")
 def remove_rule(
-    call: ChangeOptions, field: FieldArgument, queue: QueueOption = "*", yes: YesOption = False
+    call: ChangeOptions, field: FieldArgument, queue: PatternOption = "*", yes: YesOption = False
 ) -> None:
     """Redact a field no longer."""
     with call.broker() as broker:

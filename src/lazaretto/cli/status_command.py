@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
+from lazaretto.cli.call import NamedQueuesOption
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import Listing, ListingOptions
@@ -28,10 +29,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 @commands.command("status")
 def status(
     call: ListingOptions,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", metavar="TEXT", help="Only queues with this text in their path."),
-    ] = None,
+    queue: NamedQueuesOption = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", parser=number(1), help="Maximum number of queues.")
     ] = 50,

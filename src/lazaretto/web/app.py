@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import EntityNotFound, LazarettoError
-from lazaretto.metrics import RequestTimes
 from lazaretto.model.permissions import Permission
 from lazaretto.web import api
 from lazaretto.web.access import Access, Identity
@@ -34,6 +33,7 @@ from lazaretto.web.origin import check_host
 from lazaretto.web.page_options import PageOptions
 from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
+from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
 from lazaretto.web.viewed import seen_by
 

@@ -19,12 +19,12 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption
-from lazaretto.metrics import RequestTimes
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError
+from lazaretto.web.request_times import RequestTimes
 
 T = TypeVar("T")
 

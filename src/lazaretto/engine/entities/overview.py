@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from lazaretto.engine.entities.queues import require_queue, shown_culprit
 from lazaretto.engine.outcome.breakers import describe_breaker
@@ -16,6 +17,9 @@ from lazaretto.store.contract.overview_contract import Waiting
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
+#: Queues that metrics name unless one asks for more, and the most that one can ask for.
+NAMED: Final = 100
+MOST_NAMED: Final = 2_000
 _HOUR = 3_600_000_000
 #: Over how many full minutes, and the one that is not over, recent rates are taken.
 _RECENT = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -335,6 +336,7 @@ class SqliteStore(SqlStore):
             "file_bytes": pages * size,
             "free_bytes": free * size,
             "log_bytes": log.stat().st_size if log.exists() else 0,
+            "disk_free_bytes": shutil.disk_usage(self.path.absolute().parent).free,
         }
 
     def _connections(self) -> Sequence[Closable]:

@@ -8,7 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from lazaretto.metrics import LIMIT, MEDIA_TYPE, MOST_QUEUES, MOST_REPAIRS, Look, exposition
+from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
+from lazaretto.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition
 from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, Query, route
 
@@ -17,7 +18,7 @@ class MetricsQuery(Query):
     """`name_contains`: a text in the path of the queues that are told by name. `limit`: how many at most."""
 
     name_contains: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT)] = MOST_QUEUES
+    limit: Annotated[int, Meta(ge=1, le=MOST_NAMED)] = NAMED
 
 
 @route("GET", "/metrics", Permission.SEE, media_types=("text/plain",))

@@ -24,6 +24,7 @@ from lazaretto.cli.dead_letter_selection import (
     print_selection,
     refuse_skipped,
     run_in_parts,
+    run_letters,
 )
 from lazaretto.cli.dead_letter_text import facts_of, print_attempt, print_block
 from lazaretto.cli.edit_option import (
@@ -214,16 +215,12 @@ def resubmit(
         if dry_run:
             return
         with output.progress(f"resubmitting to {queue}", "dead letters") as advance:
-            if call.idempotency_key is None:
-                report = broker.resubmit(queue, which, edit=instead, actor=call.actor, on_chunk=advance)
-            else:
-                report = run_in_parts(
-                    call,
-                    broker,
-                    which,
-                    lambda part: Resubmit(path=queue, sequence_numbers=part),
-                    ResubmitReport,
-                )
+            report = run_letters(
+                call, broker, which,
+                lambda: broker.resubmit(queue, which, edit=instead, actor=call.actor, on_chunk=advance),
+                lambda part: Resubmit(path=queue, sequence_numbers=part),
+                ResubmitReport,
+            )  # fmt: skip
     call.print(report, _moved("resubmitted", report.resubmitted, EntityPath.parse(queue).queue))
     refuse_skipped("resubmitted", report.skipped, bool(report.resubmitted))
 
@@ -282,12 +279,12 @@ def purge(
             what = f"all {output.plural(dead, 'dead letter')} of {queue}"
             confirm(f"purging {what}", "purged", f"Purge {what}?", yes)
         with output.progress(f"purging dead letters of {queue}"):
-            if call.idempotency_key is None:
-                purged = broker.purge(queue, which, everything=selection.everything, actor=call.actor)
-            else:
-                purged = run_in_parts(
-                    call, broker, which, lambda part: Purge(path=queue, sequence_numbers=part), list[int]
-                )
+            purged = run_letters(
+                call, broker, which,
+                lambda: broker.purge(queue, which, everything=selection.everything, actor=call.actor),
+                lambda part: Purge(path=queue, sequence_numbers=part),
+                list[int],
+            )  # fmt: skip
     call.print(
         {"queue": queue, "purged": purged},
         f"purged {output.plural(len(purged), 'dead letter')} of {queue}, kept for 7 days",
@@ -305,16 +302,12 @@ def restore(call: ChangeOptions, queue: QueueArgument, selection: NumbersOption 
     restored are named; the exit code is then 1, or 3 if none was restored.
     """
     with call.broker() as broker:
-        if call.idempotency_key is None:
-            report = broker.restore(queue, selection or None, actor=call.actor)
-        else:
-            report = run_in_parts(
-                call,
-                broker,
-                selection,
-                lambda part: Restore(path=queue, sequence_numbers=part),
-                RestoreReport,
-            )
+        report = run_letters(
+            call, broker, selection,
+            lambda: broker.restore(queue, selection or None, actor=call.actor),
+            lambda part: Restore(path=queue, sequence_numbers=part),
+            RestoreReport,
+        )  # fmt: skip
     call.print(report, f"restored {output.plural(len(report.restored), 'dead letter')} of {queue}")
     refuse_skipped("restored", report.skipped, bool(report.restored))
 
@@ -373,13 +366,12 @@ def move(
             print_selection(call, broker, queue, which)
             return
         with output.progress(f"moving to {to}", "dead letters") as advance:
-            if call.idempotency_key is None:
-                report = broker.move_dead_letters(queue, which, to, actor=call.actor, on_chunk=advance)
-            else:
-                report = run_in_parts(
-                    call, broker, which,
-                    lambda part: MoveDeadLetters(path=queue, sequence_numbers=part, to=to), MoveReport,
-                )  # fmt: skip
+            report = run_letters(
+                call, broker, which,
+                lambda: broker.move_dead_letters(queue, which, to, actor=call.actor, on_chunk=advance),
+                lambda part: MoveDeadLetters(path=queue, sequence_numbers=part, to=to),
+                MoveReport,
+            )  # fmt: skip
     call.print(report, _moved("moved", report.moved, to))
     refuse_skipped("moved", report.skipped, bool(report.moved))
 

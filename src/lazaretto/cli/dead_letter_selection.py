@@ -182,6 +182,18 @@ def filter_record(which: Which) -> dict[str, Any]:
     return {"sequence_numbers": check_numbers(which)}
 
 
+def run_letters(
+    call: Change,
+    broker: Broker,
+    which: Which | None,
+    verb: Callable[[], T],
+    command: Callable[[tuple[int, ...]], Command],
+    kind: type[T],
+) -> T:
+    """Change dead letters by a verb of the broker; under an idempotency key, by commands in parts."""
+    return verb() if call.idempotency_key is None else run_in_parts(call, broker, which, command, kind)
+
+
 def run_in_parts(
     call: Change,
     broker: Broker,

@@ -17,7 +17,9 @@ from lazaretto.engine.access import (
     find_visitor,
     grants_of,
 )
+from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.contract.store_contract import Store
@@ -51,6 +53,14 @@ class Visits:
         """Return the rules for fields that people may not read, and the key of hashes."""
         found: tuple[tuple[RedactionRule, ...], bytes] = await self._driver.call(
             self._store.read, lambda tx: (find_rules(tx), redaction_key(tx))
+        )
+        return found
+
+    async def workers(self, path: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Return who made the latest attempt at each dead letter, by sequence number, where that is known."""
+        parsed = EntityPath.parse(path)
+        found: dict[int, str] = await self._driver.call(
+            self._store.read, lambda tx: workers_of(tx, parsed, numbers)
         )
         return found
 

@@ -120,6 +120,7 @@ class ViewedBroker:
 
     def __init__(self, broker: AsyncBroker, who: Identity) -> None:
         self._broker, self._who = broker, who
+        self._visits = Visits(broker)
         self._rules = _Rules(broker, who)
         self.dialogs = ViewedDialogs(broker, self._rules)
 
@@ -193,11 +194,10 @@ class ViewedBroker:
             async for letter in self._broker.dead_letters(path, which, messages=messages, **how):
                 yield shown_letter(letter, await self._rules.at(path))
             return
-        async for letter in self._broker.dead_letters(path, _without_search(given), **how):
+        async for some in _parts(self._broker.dead_letters(path, _without_search(given), **how), _LETTERS):
             redaction = await self._rules.at(path)
-            seen = await asyncio.to_thread(shown_letter, letter, redaction)
-            workers = await self._workers(path, [letter.sequence_number], given)
-            if _is_meant(seen, given, workers):
+            workers = await self._workers(path, [one.sequence_number for one in some], given)
+            for seen in await asyncio.to_thread(_meant, some, given, redaction, workers):
                 yield seen if messages else dataclasses.replace(seen, message=None)
 
     async def dead_letter_page(
@@ -244,13 +244,7 @@ class ViewedBroker:
         """Return who made the latest attempt at dead letters, by their numbers, if a filter asks for it."""
         if which.where is None or not sql().names_attempts(which.where):
             return {}
-        found = {}
-        for number in numbers:
-            attempts = (await self._broker.dead_letter(path, number)).attempts
-            worker = next((one.worker for one in reversed(attempts) if one.worker), None)
-            if worker is not None:
-                found[number] = worker
-        return found
+        return await self._visits.workers(path, list(numbers))
 
     # -- causes ---------------------------------------------------------------------------------
 
@@ -369,6 +363,29 @@ class ViewedDialogs:
             redaction = self._rules.of(end.queue)
             found = [dataclasses.replace(one, text=redaction.text(one.text, None)) for one in found]
         return found
+
+
+async def _parts(letters: AsyncIterator[DeadLetter], most: int) -> AsyncIterator[list[DeadLetter]]:
+    """Yield lists of letters, each with at most so many."""
+    part: list[DeadLetter] = []
+    async for one in letters:
+        part.append(one)
+        if len(part) == most:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _meant(
+    letters: Sequence[DeadLetter], which: DeadLetterFilter, redaction: Redaction, workers: Mapping[int, str]
+) -> list[DeadLetter]:
+    """Return those letters that a search means, as they may be seen."""
+    return [
+        one
+        for one in (shown_letter(letter, redaction) for letter in letters)
+        if _is_meant(one, which, workers)
+    ]
 
 
 def _chosen(

@@ -339,6 +339,13 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
 
 
+def workers_of(tx: Transaction, path: EntityPath, numbers: Sequence[int]) -> dict[int, str]:
+    """Return who made the latest attempt at each dead letter, by sequence number, where that is known."""
+    first = lower_bound(holder(tx, path).queue_id)
+    found = tx.history.workers([first + number for number in numbers])
+    return {sequence_of(key): worker for key, worker in found.items()}
+
+
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
     """Return the sequence numbers of all dead letters that the filter selects."""
     queue = holder(tx, path)

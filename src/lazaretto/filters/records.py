@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from lazaretto.errors import InvalidOption
@@ -20,6 +20,7 @@ from lazaretto.filters.rules import (
     TrueFilter,
 )
 from lazaretto.model.checks import refuse_unknown, shown
+from lazaretto.model.clock import iso
 
 _FILTERS: Final[Mapping[str, type[Any]]] = {
     "true": TrueFilter,
@@ -57,11 +58,6 @@ def property_value(value: Any) -> Any:
     raise ValueError(
         'expected a text, number, true, false, null, {"base64": …}, {"uuid": …} or {"datetime": …}'
     )
-
-
-def iso(moment: datetime) -> str:
-    """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def rule_record(rule: Rule) -> dict[str, Any]:

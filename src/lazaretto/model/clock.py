@@ -74,3 +74,8 @@ LAST_MOMENT = to_micros(_LAST)
 def to_ending(micros: int | None) -> datetime | None:
     """Return when something ends; None: never, which is what an end after the year 9999 means."""
     return None if micros is None or micros > LAST_MOMENT else to_datetime(micros)
+
+
+def iso(moment: datetime) -> str:
+    """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.filters.records import filter_record, iso, property_record, rule_record
+from lazaretto.filters.records import filter_record, property_record, rule_record
 from lazaretto.filters.rules import Filter, Rule
+from lazaretto.model.clock import iso
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.filters.records import iso, property_value
+from lazaretto.filters.records import property_value
+from lazaretto.model.clock import iso
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission

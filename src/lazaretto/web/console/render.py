@@ -15,8 +15,8 @@ import msgspec
 from markupsafe import Markup, escape
 from starlette.requests import Request
 
-from lazaretto.filters.records import iso
 from lazaretto.filters.rules import describe_filter
+from lazaretto.model.clock import iso
 from lazaretto.model.shown_text import safe, safe_lines
 from lazaretto.records.plain import plain
 from lazaretto.web.console.charts import hours_chart

@@ -26,23 +26,26 @@ def read_declaration(path: str | Path) -> list[Definition]:
     Tables [message_types."name"], [contracts."name"], [services."name"] and [priorities."name"], with the
     same options as the functions have; a contract's entries are its messages and who sends each.
     """
-    return parse_declaration(read_tables(path))
+    return _read(path)[1]
 
 
 def read_tables(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file that are definitions. Raises InvalidOption as `read_declaration`."""
+    return _read(path)[0]
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], list[Definition]]:
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} cannot be read: {error}") from None
     try:
         tables = tomllib.loads(text)
-        parse_declaration(tables)
+        return tables, parse_declaration(tables)
     except tomllib.TOMLDecodeError as error:
         raise InvalidOption(f"{path} is not TOML: {error}") from None
     except InvalidOption as error:
         raise InvalidOption(f"{path}: {error}") from None
-    return tables
 
 
 def parse_declaration(tables: Mapping[str, Any]) -> list[Definition]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ def dry_run(
     """
     options = _options(spark, store, queue)
     with broker_at(options.url()) as broker:
-        work = _OnSpark(spark, options).run
+        work = functools.partial(_try_in_tasks, spark, options)
         return here.dry_run(broker, options.queue, which, handler, edit=edit, sample=sample, work=work)
 
 
@@ -59,7 +60,8 @@ def try_repair(
     """
     options = _options(spark, store, "-")
     with broker_at(options.url()) as broker:
-        return here.try_repair(broker, name, handler, sample=sample, work=_OnSpark(spark, options).run)
+        work = functools.partial(_try_in_tasks, spark, options)
+        return here.try_repair(broker, name, handler, sample=sample, work=work)
 
 
 def _options(spark: SparkSession, store: str, queue: str) -> SparkOptions:
@@ -85,23 +87,22 @@ class TryLetters:
         return pickle.dumps(tried)
 
 
-class _OnSpark:
-    """Divides letters among Spark's tasks."""
-
-    def __init__(self, spark: SparkSession, options: SparkOptions) -> None:
-        self._spark = spark
-        self._options = options
-
-    def run(
-        self, broker: Broker, path: str, numbers: Sequence[int], handler: Handler, edit: Edit | None
-    ) -> Tried:
-        """Return what came of all letters."""
-        # What cannot be tried at all is said here, rather than by Spark in its own words.
-        whole = try_letters(broker, path, (), handler, edit)
-        size = -(-len(numbers) // (_TASKS * self._spark.sparkContext.defaultParallelism)) or 1
-        ranges = [(start, min(start + size, len(numbers))) for start in range(0, len(numbers), size)]
-        if ranges:
-            task = TryLetters(self._options, path, numbers, handler, edit)
-            for found in run_on(self._spark, task, ranges):
-                whole.merge(pickle.loads(found))  # noqa: S301 - from our own tasks
-        return whole
+def _try_in_tasks(
+    spark: SparkSession,
+    options: SparkOptions,
+    broker: Broker,
+    path: str,
+    numbers: Sequence[int],
+    handler: Handler,
+    edit: Edit | None,
+) -> Tried:
+    """Return what came of all letters, which are divided among Spark's tasks."""
+    # What cannot be tried at all is said here, rather than by Spark in its own words.
+    whole = try_letters(broker, path, (), handler, edit)
+    size = -(-len(numbers) // (_TASKS * spark.sparkContext.defaultParallelism)) or 1
+    ranges = [(start, min(start + size, len(numbers))) for start in range(0, len(numbers), size)]
+    if ranges:
+        task = TryLetters(options, path, numbers, handler, edit)
+        for found in run_on(spark, task, ranges):
+            whole.merge(pickle.loads(found))  # noqa: S301 - from our own tasks
+    return whole

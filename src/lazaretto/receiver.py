@@ -42,6 +42,7 @@ from lazaretto.errors import (
 from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
@@ -135,7 +136,7 @@ class Receiver(MessageVerbs, Closing):
         if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
             raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
         if session is not None and session is not NEXT_SESSION:
-            text("session", session, 128)
+            text("session", session, LONGEST_ID)
         self._store = store
         self._path = path
         self._mode: Mode = mode
@@ -281,7 +282,7 @@ class Receiver(MessageVerbs, Closing):
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
         if session_id is not None:
-            text("session_id", session_id, 128)
+            text("session_id", session_id, LONGEST_ID)
         return look(
             self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number, session_id)
         )

@@ -65,7 +65,7 @@ async def show(visit: Visit) -> Page:
     values = {
         "topic": topic, "name": name, "path": path, "rules": found.rules, "condition": condition,
         "waiting": len(waiting), "trials": trials, "judged": judged, "wrong": wrong,
-        "subject": visit.text("subject"), "properties": visit.text("properties"),
+        "subject": visit.text("subject"), "properties": visit.text("properties"), "named": _CONDITION,
     }  # fmt: skip
     return Page("rules.html", "queues", f"Rules of {path}", values)
 

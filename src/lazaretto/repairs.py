@@ -134,19 +134,29 @@ class Repair:
         letters are processed, and is halved when one fails again; None sends all at once. `rate`: the most
         letters a second. By default as planned.
         """
-        limits = None
-        if in_flight is not ... or rate is not ...:
-            now = self.status()
-            limits = (
-                now.in_flight if in_flight is ... else _check_in_flight(in_flight),
-                now.rate if rate is ... else _check_rate(rate),
-            )
+        limits = None if in_flight is ... and rate is ... else self._limits(in_flight, rate)
         self._direct(RepairEvent.APPLY, actor, limits)
 
-    def set_pace(self, *, in_flight: int | None, rate: float | None, actor: str | None = None) -> None:
-        """Change how fast it goes, also while it runs; None means no limit."""
+    def set_pace(
+        self,
+        *,
+        in_flight: int | EllipsisType | None = ...,
+        rate: float | EllipsisType | None = ...,
+        actor: str | None = None,
+    ) -> None:
+        """Change how fast it goes, also while it runs; None means no limit. By default as it is."""
         who = acting(actor)
-        self._store.run(PaceRepair(self._name, _check_in_flight(in_flight), _check_rate(rate), who))
+        self._store.run(PaceRepair(self._name, *self._limits(in_flight, rate), who))
+
+    def _limits(
+        self, in_flight: int | EllipsisType | None, rate: float | EllipsisType | None
+    ) -> tuple[int | None, float | None]:
+        """Return limits with those that are now where none are given."""
+        now = self.status()
+        return (
+            now.in_flight if in_flight is ... else _check_in_flight(in_flight),
+            now.rate if rate is ... else _check_rate(rate),
+        )
 
     def pause(self, *, actor: str | None = None) -> None:
         """Send no more until `resume`."""

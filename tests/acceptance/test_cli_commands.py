@@ -68,6 +68,8 @@ CHANGES = [
     "dead-letter move orders 1 --to other",
     "dead-letter resubmit orders 2",
     "repair plan orders 3 --name mend",
+    "repair pace mend --rate 5",
+    "repair pace mend --in-flight 7",
     "repair cancel mend",
     "redaction set body.card --queue orders",
     "access grant ana viewer --queue orders",

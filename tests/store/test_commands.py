@@ -356,6 +356,18 @@ class TestOpposites:
         self.back(stocked)
         assert (repair.status().in_flight, repair.status().rate) == (7, None)
 
+    def test_half_a_pace(self, stocked: Broker) -> None:
+        """What is not given stays as it is, and a key gives the answer again whatever changed since."""
+        repair = stocked.plan_repair("q", [1, 2], name="r", in_flight=7)
+        faster = c.PaceRepair(name="r", rate=5)
+        first = stocked.run(faster, idempotency_key="k")
+        assert (repair.status().in_flight, repair.status().rate) == (7, 5)
+        stocked.run(c.PaceRepair(name="r", in_flight=None))
+        assert (repair.status().in_flight, repair.status().rate) == (None, 5)
+        assert stocked.run(faster, idempotency_key="k") == first
+        repair.set_pace(in_flight=3)
+        assert (repair.status().in_flight, repair.status().rate) == (3, 5)
+
     def test_causes(self, stocked: Broker) -> None:
         def letters() -> list[int]:
             return sorted(cause.letters for cause in stocked.triage("q").causes)

@@ -206,11 +206,8 @@ def pace(
 ) -> None:
     """Change how fast a repair goes, also while it runs."""
     with call.broker() as broker:
-        repair = broker.repair(name)
-        now = repair.status()
-        limits = {"in_flight": now.in_flight, "rate": now.rate, **_limits(in_flight, rate)}
-        call.run(broker, PaceRepair(name=name, **limits))
-        status = repair.status()
+        call.run(broker, PaceRepair(name=name, **_limits(in_flight, rate)))
+        status = broker.repair(name).status()
     call.print(status, lambda: print_repair(status, {}))
 
 

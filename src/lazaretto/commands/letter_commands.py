@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from lazaretto.commands.command import Administering, Command, OfPath, Options
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
@@ -247,10 +247,12 @@ class UndoRepair(OfRepair, frozen=True, kw_only=True):
 
 
 class PaceRepair(OfRepair, frozen=True, kw_only=True):
-    """Change how fast a repair goes; null means no limit."""
+    """Change how fast a repair goes; null means no limit, and what is left out stays as it is."""
 
-    in_flight: int | None
-    rate: float | None
+    in_flight: int | UnsetType | None = UNSET
+    rate: float | UnsetType | None = UNSET
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.repair(self.name).set_pace(in_flight=self.in_flight, rate=self.rate, actor=actor)
+        in_flight = ... if isinstance(self.in_flight, UnsetType) else self.in_flight
+        rate = ... if isinstance(self.rate, UnsetType) else self.rate
+        broker.repair(self.name).set_pace(in_flight=in_flight, rate=rate, actor=actor)

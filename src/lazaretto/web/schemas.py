@@ -77,6 +77,9 @@ class Schemas:
     def _of_union(self, inner: tuple[Any, ...]) -> Schema:
         schemas: list[Schema] = []
         for one in inner:
+            if one is msgspec.UnsetType:
+                # What may be left out is no value.
+                continue
             schema = self.of(one)
             if schema not in schemas:
                 schemas.append(schema)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
 from lazaretto.aio import AsyncReceiver
-from lazaretto.amqp import AmqpError, Connection, Link, Section, Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.conditions import (
-    CONNECTION_FORCED,
-    INVALID_FIELD,
-    NOT_IMPLEMENTED,
-    RESOURCE_LIMIT_EXCEEDED,
-)
+from lazaretto.amqp import AmqpError, Connection, Link
+from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_IMPLEMENTED
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
@@ -33,26 +25,23 @@ from lazaretto.amqp.events import (
     SessionEnded,
 )
 from lazaretto.amqp.performatives import Coordinator, Source, Target
-from lazaretto.amqp.sections import Properties
 from lazaretto.amqp.states import ConnectionState
 from lazaretto.amqp.values import Described
-from lazaretto.door import requests
-from lazaretto.door.answers import TIMEOUT, condition_of, description_of, status_of
+from lazaretto.door.answers import TIMEOUT, condition_of, description_of
 from lazaretto.door.consumer import Consumer
+from lazaretto.door.grants import Grants
+from lazaretto.door.nodes import Replies, Requests, is_node
 from lazaretto.door.producer import Producer
-from lazaretto.door.signatures import Grant, Right, Unauthorized, check_login, check_token, entity_of
+from lazaretto.door.signatures import Right, Unauthorized, entity_of
 from lazaretto.errors import LazarettoError
 from lazaretto.receiver import NEXT_SESSION, NextSession
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
 
+T = TypeVar("T")
+
 _log = logging.getLogger("lazaretto.door")
-_TOKENS: Final = "$cbs"
-_MANAGEMENT: Final = "$management"
-_REQUEST_CREDIT: Final = 100
-#: Answers that may wait for the client's credit.
-_MOST_REPLIES: Final = 1_000
 #: Seconds in which a client must have opened its connection.
 LONGEST_OPENING: Final = 20.0
 #: Seconds before a client hears that its name or key is wrong, so that guessing takes long.
@@ -70,22 +59,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS_IN_1970: Final = 621_355_968_000_000_000
 
 
-class _Requests:
-    """A link on which requests to a node come."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-
-
-class _Replies:
-    """A link on which answers go out; those that find no credit wait."""
-
-    def __init__(self, node: str, address: str | None) -> None:
-        self.node = node
-        self.address = address
-        self.waiting: deque[bytes] = deque()
-
-
 class Peer(asyncio.Protocol):
     """A connection to one client. Everything happens on the loop; the store is asked by coroutines."""
 
@@ -101,15 +74,15 @@ class Peer(asyncio.Protocol):
             mechanisms=("MSSBCBS", "PLAIN", "ANONYMOUS"),
         )
         self._transport: asyncio.Transport | None = None
-        self._grants: list[Grant] = []
-        self._links: dict[Link, Producer | Consumer | _Requests | _Replies] = {}
+        self.grants = Grants(door.policies)
+        self._links: dict[Link, Producer | Consumer | Requests | Replies] = {}
         self._opening: asyncio.TimerHandle | None = None
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._on: dict[type[Event], Callable[[Any], None]] = {
             SaslStarted: self._start_sasl,
             LinkAttached: self._attach,
-            LinkDetached: lambda event: self._drop(event.link),
+            LinkDetached: lambda event: self.drop(event.link),
             SessionEnded: self._end_session,
             MessageReceived: self._receive,
             CreditChanged: self._look,
@@ -137,7 +110,7 @@ class Peer(asyncio.Protocol):
             self._opening.cancel()
         self.door.peers.discard(self)
         for link in [*self._links, *self._attaching]:
-            self._drop(link)
+            self.drop(link)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -155,7 +128,7 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        for consumer in self.consumers():
+        for consumer in self.held(Consumer):
             consumer.look()
 
     def flush(self) -> None:
@@ -185,7 +158,7 @@ class Peer(asyncio.Protocol):
     async def finish(self) -> None:
         """Wait for what was begun for the client: what it was promised is done, what waits is given back."""
         for link in [*self._links, *self._attaching]:
-            self._drop(link)
+            self.drop(link)
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=10.0)
 
@@ -209,9 +182,9 @@ class Peer(asyncio.Protocol):
 
     def _start_sasl(self, event: SaslStarted) -> None:
         # The other mechanisms give no right: that is for tokens.
-        if event.init.mechanism == "PLAIN" and self.door.policies:
+        if event.init.mechanism == "PLAIN":
             try:
-                self._grants.append(check_login(event.init.initial_response or b"", self.door.policies))
+                self.grants.log_in(event.init.initial_response or b"")
             except Unauthorized:
                 self.start(self._refuse())
                 return
@@ -222,38 +195,22 @@ class Peer(asyncio.Protocol):
         self._connection.authenticate(1)
         self.flush()
 
-    def require(self, path: str, right: Right) -> None:
-        """Raise Unauthorized unless a token of this connection gives a right on a path."""
-        if not self.door.policies:
-            return
-        now = time.time()
-        self._grants = [grant for grant in self._grants if grant.until > now]
-        if not any(grant.allows(path.lower(), right, now) for grant in self._grants):
-            raise Unauthorized(f"expected a token with the right {right.value} on {path!r}, got none")
-
     def check_access(self) -> None:
         """Detach the links whose token has expired."""
         for link, held in list(self._links.items()):
             if isinstance(held, Producer | Consumer):
                 try:
-                    self.require(held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN)
+                    self.grants.require(held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN)
                 except Unauthorized as error:
                     link.session.detach(link, condition_of(error), description_of(error))
-                    self._drop(link)
+                    self.drop(link)
         self.flush()
-
-    def _put_token(self, sections: Sections) -> requests.Answer:
-        audience = sections.mapping(Section.APPLICATION_PROPERTIES).get("name")
-        (token,) = sections.body() or [None]
-        if self.door.policies:
-            self._grants.append(check_token(str(token), str(audience or ""), self.door.policies, time.time()))
-        return requests.Answer(202, "Accepted")
 
     # Links.
 
-    def consumers(self) -> Iterator[Consumer]:
-        """Yield the links on which the client receives."""
-        return (one for one in self._links.values() if isinstance(one, Consumer))
+    def held(self, kind: type[T]) -> Iterator[T]:
+        """Yield the links of a kind."""
+        return (one for one in self._links.values() if isinstance(one, kind))
 
     def _attach(self, event: LinkAttached) -> None:
         self._attaching[event.link] = self.start(self._answer_attach(event.link))
@@ -275,12 +232,12 @@ class Peer(asyncio.Protocol):
         if isinstance(link.target, Coordinator):
             raise AmqpError(NOT_IMPLEMENTED, "expected no transaction: this server does not support them")
         name = entity_of(link.target.address if link.target is not None else None)
-        if _is_node(name):
-            self._links[link] = _Requests(name)
+        if is_node(name):
+            requests = self._links[link] = Requests(self, link, name)
             link.session.accept(link)
-            link.session.grant(link, _REQUEST_CREDIT)
+            requests.grant()
             return
-        self.require(name, Right.SEND)
+        self.grants.require(name, Right.SEND)
         size = await self.door.size_of_messages(name)
         producer = Producer(self, link, name, self.door.broker.sender(name))
         self._links[link] = producer
@@ -291,11 +248,11 @@ class Peer(asyncio.Protocol):
         """Attach a link on which the client receives."""
         source = link.source or Source()
         name = entity_of(source.address)
-        if _is_node(name):
-            self._links[link] = _Replies(name, None if link.target is None else _address(link.target))
+        if is_node(name):
+            self._links[link] = Replies(link, name, _address(link.target))
             link.session.accept(link)
             return
-        self.require(name, Right.LISTEN)
+        self.grants.require(name, Right.LISTEN)
         session = _session_of(source)
         await self.door.check_receivable(name, of_session=session is not None)
         deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
@@ -327,7 +284,8 @@ class Peer(asyncio.Protocol):
             raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
         return accepted
 
-    def _drop(self, link: Link) -> None:
+    def drop(self, link: Link) -> None:
+        """Forget a link, and end what was begun for it."""
         attaching = self._attaching.pop(link, None)
         if attaching is not None:
             attaching.cancel()
@@ -338,14 +296,12 @@ class Peer(asyncio.Protocol):
     def _end_session(self, event: SessionEnded) -> None:
         for link in [*self._links, *self._attaching]:
             if link.session is event.session:
-                self._drop(link)
+                self.drop(link)
 
     def _look(self, event: CreditChanged) -> None:
         held = self._links.get(event.link)
-        if isinstance(held, Consumer):
+        if isinstance(held, Consumer | Replies):
             held.look()
-        elif isinstance(held, _Replies):
-            self._send_replies(event.link, held)
 
     def _update(self, event: DeliveriesUpdated) -> None:
         by_link: dict[Link, list[Any]] = {}
@@ -358,72 +314,8 @@ class Peer(asyncio.Protocol):
 
     def _receive(self, event: MessageReceived) -> None:
         held = self._links.get(event.link)
-        if isinstance(held, Producer):
+        if isinstance(held, Producer | Requests):
             held.take(event)
-        elif isinstance(held, _Requests):
-            if not event.settled:
-                event.link.session.settle(event.delivery_id, event.delivery_id)
-            if event.link.credit < _REQUEST_CREDIT // 2:
-                event.link.session.grant(event.link, _REQUEST_CREDIT)
-            self.start(self._answer(event.link, held.node, event.payload))
-
-    # Requests.
-
-    async def _answer(self, link: Link, node: str, payload: bytes) -> None:
-        about_token = node == _TOKENS
-        properties = Properties()
-        try:
-            sections = Sections(payload)
-            properties = sections.properties()
-            if about_token:
-                said = self._put_token(sections)
-            else:
-                body = (sections.body() or [None])[0]
-                said = await requests.answer(
-                    requests.Request(
-                        self,
-                        node.removesuffix("/" + _MANAGEMENT),
-                        sections.mapping(Section.APPLICATION_PROPERTIES),
-                        body if isinstance(body, dict) else {},
-                    )
-                )
-        except Exception as error:
-            if not isinstance(error, LazarettoError):
-                self.log_fault(error)
-            condition = condition_of(error)
-            said = requests.Answer(status_of(condition), description_of(error), None, condition)
-        reply = b"".join(
-            (
-                encode_composite(Properties(correlation_id=properties.message_id)),
-                _section(Section.APPLICATION_PROPERTIES, requests.status_properties(said, token=about_token)),
-                _section(Section.VALUE, said.body),
-            )
-        )
-        found = self._replies_to(link, node, properties.reply_to)
-        if found is not None:
-            replies, held = found
-            if len(held.waiting) >= _MOST_REPLIES:
-                text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
-                replies.session.detach(replies, RESOURCE_LIMIT_EXCEEDED, text)
-                self._drop(replies)
-            else:
-                held.waiting.append(reply)
-                self._send_replies(replies, held)
-        self.flush()
-
-    def _replies_to(self, link: Link, node: str, address: str | None) -> tuple[Link, _Replies] | None:
-        links = [(one, held) for one, held in self._links.items() if isinstance(held, _Replies)]
-        named = (pair for pair in links if address is not None and pair[1].address == address)
-        near = (pair for pair in links if pair[0].session is link.session and pair[1].node == node)
-        return next(named, None) or next(near, None)
-
-    def _send_replies(self, link: Link, held: _Replies) -> None:
-        while held.waiting and link.credit > 0 and link.attached:
-            link.session.transfer(link, held.waiting.popleft(), secrets.token_bytes(4), settled=True)
-
-
-def _is_node(name: str) -> bool:
-    return name == _TOKENS or name.lower().endswith("/" + _MANAGEMENT)
 
 
 def _session_of(source: Source) -> str | NextSession | None:
@@ -445,9 +337,5 @@ def _ticks(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
 
 
-def _address(target: Target | Coordinator) -> str | None:
+def _address(target: Target | Coordinator | None) -> str | None:
     return target.address if isinstance(target, Target) else None
-
-
-def _section(section: Section, value: Any) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(value)

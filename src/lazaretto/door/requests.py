@@ -11,6 +11,7 @@ from lazaretto.amqp import AmqpError
 from lazaretto.amqp.conditions import DECODE_ERROR, NOT_IMPLEMENTED
 from lazaretto.amqp.values import Array, Int, Timestamp
 from lazaretto.door.answers import Settlement, Verb
+from lazaretto.door.consumer import Consumer
 from lazaretto.door.conversions import encode_message, message_of, properties_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
@@ -69,7 +70,7 @@ class Request(NamedTuple):
     def session(self) -> AsyncReceiver:
         """Return the receiver that holds the session. Raises SessionLockLost."""
         wanted = self.body.get("session-id")
-        for consumer in self.peer.consumers():
+        for consumer in self.peer.held(Consumer):
             if consumer.path == self.path and consumer.receiver.session_id == wanted is not None:
                 return consumer.receiver
         raise SessionLockLost("expected the id of a session that this connection holds, got another")
@@ -244,7 +245,7 @@ async def answer(request: Request) -> Answer:
     if found is None:
         raise AmqpError(NOT_IMPLEMENTED, f"expected a known operation, got {name!r}")
     right, operation = found
-    request.peer.require(request.path, right)
+    request.peer.grants.require(request.path, right)
     return await operation(request)
 
 

@@ -1,0 +1,124 @@
+"""The nodes that a client asks something: `$cbs` for its tokens, `$management` of each entity."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from lazaretto.amqp import Link, Section, Sections, encode
+from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
+from lazaretto.amqp.events import MessageReceived
+from lazaretto.amqp.sections import Properties
+from lazaretto.door import requests
+from lazaretto.door.answers import condition_of, description_of, status_of
+from lazaretto.errors import LazarettoError
+
+if TYPE_CHECKING:
+    from lazaretto.door.peer import Peer
+
+_TOKENS: Final = "$cbs"
+_MANAGEMENT: Final = "/$management"
+#: Requests that a client may have sent and not seen answered, on one link.
+_CREDIT: Final = 100
+#: Answers that may wait for the client's credit.
+_MOST_REPLIES: Final = 1_000
+
+
+def is_node(name: str) -> bool:
+    """Whether requests go to a name, not messages."""
+    return name == _TOKENS or name.lower().endswith(_MANAGEMENT)
+
+
+class Replies:
+    """A link on which answers go out; those that find no credit wait."""
+
+    def __init__(self, link: Link, node: str, address: str | None) -> None:
+        self.link = link
+        self.node = node
+        self.address = address
+        self._waiting: deque[bytes] = deque()
+
+    def add(self, reply: bytes) -> bool:
+        """Send an answer as soon as the client takes it. Return False if too many wait already."""
+        if len(self._waiting) >= _MOST_REPLIES:
+            return False
+        self._waiting.append(reply)
+        self.look()
+        return True
+
+    def look(self) -> None:
+        """Send the answers that there is credit for."""
+        link = self.link
+        while self._waiting and link.credit > 0 and link.attached:
+            link.session.transfer(link, self._waiting.popleft(), secrets.token_bytes(4), settled=True)
+
+
+class Requests:
+    """A link on which requests to a node come."""
+
+    def __init__(self, peer: Peer, link: Link, node: str) -> None:
+        self._peer = peer
+        self._link = link
+        self._node = node
+
+    def grant(self) -> None:
+        """Let the client ask."""
+        self._link.session.grant(self._link, _CREDIT)
+
+    def take(self, event: MessageReceived) -> None:
+        """Answer a request."""
+        if not event.settled:
+            self._link.session.settle(event.delivery_id, event.delivery_id)
+        if self._link.credit < _CREDIT // 2:
+            self.grant()
+        self._peer.start(self._answer(event.payload))
+
+    async def _answer(self, payload: bytes) -> None:
+        properties = Properties()
+        try:
+            sections = Sections(payload)
+            properties = sections.properties()
+            said = await self._said(sections)
+        except Exception as error:
+            if not isinstance(error, LazarettoError):
+                self._peer.log_fault(error)
+            condition = condition_of(error)
+            said = requests.Answer(status_of(condition), description_of(error), None, condition)
+        told = requests.status_properties(said, token=self._node == _TOKENS)
+        reply = b"".join(
+            (
+                encode_composite(Properties(correlation_id=properties.message_id)),
+                _section(Section.APPLICATION_PROPERTIES, told),
+                _section(Section.VALUE, said.body),
+            )
+        )
+        replies = self._replies_to(properties.reply_to)
+        if replies is not None and not replies.add(reply):
+            text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
+            replies.link.session.detach(replies.link, RESOURCE_LIMIT_EXCEEDED, text)
+            self._peer.drop(replies.link)
+        self._peer.flush()
+
+    async def _said(self, sections: Sections) -> requests.Answer:
+        body = (sections.body() or [None])[0]
+        properties = sections.mapping(Section.APPLICATION_PROPERTIES)
+        if self._node == _TOKENS:
+            self._peer.grants.take_token(str(body), str(properties.get("name") or ""))
+            return requests.Answer(202, "Accepted")
+        path = self._node[: -len(_MANAGEMENT)]
+        given = body if isinstance(body, dict) else {}
+        return await requests.answer(requests.Request(self._peer, path, properties, given))
+
+    def _replies_to(self, address: str | None) -> Replies | None:
+        """Return the link that an answer goes to: the named one, else one of the same session."""
+        links = list(self._peer.held(Replies))
+        named = (one for one in links if address is not None and one.address == address)
+        session = self._link.session
+        near = (one for one in links if one.link.session is session and one.node == self._node)
+        return next(named, None) or next(near, None)
+
+
+def _section(section: Section, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((section,)) + encode(value)

@@ -24,6 +24,8 @@ from lazaretto.engine.claims.settle_claims import RevokeClaims
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import LONGEST_ACTOR, AuditEntry, Event, acting, read_audit, read_events
 from lazaretto.engine.maintenance import Maintenance, look
+from lazaretto.engine.messages.delete import DeleteMessages
+from lazaretto.engine.messages.sessions import list_sessions
 from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
@@ -181,10 +183,42 @@ class Broker(
         """Return a transaction: receives, settlements, sends and your own SQL in one commit."""
         return BrokerTransaction(self._store)
 
-    def sessions(self, path: str) -> list[str]:
-        """Return the ids of a queue's sessions that have messages, a lock or a state."""
+    def delete_messages(
+        self,
+        path: str,
+        count: int,
+        *,
+        subqueue: str | None = None,
+        session_id: str | None = None,
+        enqueued_before: datetime | None = None,
+        actor: str | None = None,
+    ) -> int:
+        """Delete up to `count` active messages for good, the first ones first; return how many.
+
+        Messages that are locked, deferred or scheduled stay. `session_id`: only messages of this session.
+        `enqueued_before`: only those that came earlier. Raises NotAllowed where nothing can be received.
+        """
+        operation = DeleteMessages(
+            EntityPath.parse(path, subqueue),
+            whole("count", count, 1, MOST_MESSAGES),
+            moment("enqueued_before", enqueued_before),
+            None if session_id is None else text("session_id", session_id, LONGEST_ID),
+            acting(actor),
+        )
+        return self._store.run(operation)
+
+    def sessions(
+        self, path: str, *, active: bool = False, state_set_after: datetime | None = None
+    ) -> list[str]:
+        """Return the ids of a queue's sessions that have messages, a lock or a state.
+
+        `active`: only those with a state, or with messages that are not deferred or scheduled.
+        `state_set_after`: only those whose state was set after a time.
+        """
         parsed = EntityPath.parse(path)
-        return look(self._store, lambda tx: tx.sessions.ids(require_queue(tx, parsed).queue_id))
+        flag("active", active)
+        after = moment("state_set_after", state_set_after)
+        return look(self._store, lambda tx: list_sessions(tx, parsed, after, active=active))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return a session's description. Raises MessageNotFound if the session is empty."""

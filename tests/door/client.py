@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto import aio
-from lazaretto.amqp import Connection, Link
-from lazaretto.amqp.events import Event, LinkAttached, Opened, SessionBegun
+from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode
+from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.events import (
+    CreditChanged,
+    Event,
+    LinkAttached,
+    MessageReceived,
+    Opened,
+    SessionBegun,
+)
 from lazaretto.amqp.performatives import Source, Target
 from lazaretto.door import Door, open_door
 
@@ -43,7 +51,15 @@ class Client:
                 assert data, "the door hung up"
                 self.events += self.connection.receive(data)
 
-    async def link(self, *, sends: bool, address: str = "q", name: str = "l", settled: bool = False) -> Link:
+    async def link(
+        self,
+        *,
+        sends: bool,
+        address: str = "q",
+        name: str = "l",
+        settled: bool = False,
+        properties: dict[str, Any] | None = None,
+    ) -> Link:
         """Attach a link in a session of its own."""
         session = self.connection.begin()
         await self.until(SessionBegun)
@@ -53,8 +69,40 @@ class Client:
             source=Source(address),
             target=Target(address),
             snd_settle_mode=1 if settled else 2,
+            properties=properties,
         )
         return (await self.until(LinkAttached)).link
+
+
+class Manager:
+    """Asks a management node, and returns the status and body of each answer."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def open(self, node: str) -> None:
+        self._asks = await self._client.link(sends=True, address=node, name="asks")
+        self._node = node
+        self._asks.session.attach("replies", sends=False, source=Source(node), target=Target("me"))
+        replies: Link = (await self._client.until(LinkAttached)).link
+        replies.session.grant(replies, 50)
+        while not self._asks.credit:
+            await self._client.until(CreditChanged)
+
+    async def ask(self, operation: str, **body: Any) -> tuple[int, Any]:
+        parts = (
+            encode_composite(Properties("id", reply_to="me")),
+            _section(Section.APPLICATION_PROPERTIES, {"operation": f"com.microsoft:{operation}"}),
+            _section(Section.VALUE, {name.replace("_", "-"): value for name, value in body.items()}),
+        )
+        self._asks.session.transfer(self._asks, b"".join(parts), b"t")
+        sections = Sections((await self._client.until(MessageReceived)).payload)
+        status = sections.mapping(Section.APPLICATION_PROPERTIES)["statusCode"]
+        return int(status), sections.body()[0]
+
+
+def _section(section: Section, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((section,)) + encode(value)
 
 
 @contextlib.asynccontextmanager

@@ -121,6 +121,25 @@ def test_released_is_no_attempt_and_modified_is_one(tmp_path: Path) -> None:
     run(work)
 
 
+def test_messages_pass_through_a_queue(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.create_queue("to")
+            through = {"com.microsoft:transfer-destination-address": "to"}
+            link = await client.link(sends=True, properties=through)
+            while not link.credit:
+                await client.until(CreditChanged)
+            link.session.transfer(link, BODY, b"1")
+            await client.until(DeliveriesUpdated)
+            assert [m.body for m in await broker.peek("to", 9)] == [b"hello"]
+            await broker.delete_queue("to")
+            link.session.transfer(link, BODY, b"2")
+            await client.until(DeliveriesUpdated)
+            assert len(await broker.peek("q/$Transfer/$DeadLetterQueue", 9)) == 1
+
+    run(work)
+
+
 def test_a_link_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
     async def work() -> None:
         async with opened(tmp_path) as (_, door), connected(door) as client:

@@ -5,46 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from door.client import Client, connected, opened, run
+from door.client import Manager, connected, opened, run
 from lazaretto import CorrelationFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from lazaretto.amqp import Link, Properties, Section, Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import CreditChanged, LinkAttached, MessageReceived
-from lazaretto.amqp.performatives import Source, Target
 from lazaretto.amqp.values import Described, Int
 
 NODE = "t/Subscriptions/s/$management"
-
-
-class Manager:
-    """Asks a management node, and returns the status and body of each answer."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def open(self, node: str) -> None:
-        self._asks = await self._client.link(sends=True, address=node, name="asks")
-        self._node = node
-        self._asks.session.attach("replies", sends=False, source=Source(node), target=Target("me"))
-        replies: Link = (await self._client.until(LinkAttached)).link
-        replies.session.grant(replies, 50)
-        while not self._asks.credit:
-            await self._client.until(CreditChanged)
-
-    async def ask(self, operation: str, **body: Any) -> tuple[int, Any]:
-        parts = (
-            encode_composite(Properties("id", reply_to="me")),
-            _section(Section.APPLICATION_PROPERTIES, {"operation": f"com.microsoft:{operation}"}),
-            _section(Section.VALUE, {name.replace("_", "-"): value for name, value in body.items()}),
-        )
-        self._asks.session.transfer(self._asks, b"".join(parts), b"t")
-        sections = Sections((await self._client.until(MessageReceived)).payload)
-        status = sections.mapping(Section.APPLICATION_PROPERTIES)["statusCode"]
-        return int(status), sections.body()[0]
-
-
-def _section(section: Section, value: Any) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(value)
 
 
 def listed(body: Any) -> list[list[Any]]:

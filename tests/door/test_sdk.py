@@ -238,6 +238,15 @@ class TestSessions:
         with client.get_queue_receiver("s", session_id="a") as receiver:
             assert receiver.session.get_state() == b"half"
 
+    def test_they_are_listed(self, client: ServiceBusClient) -> None:
+        assert list(client.list_queue_sessions("s")) == []
+        begin = datetime.now(UTC)
+        send(client, "s", *(ServiceBusMessage("x", session_id=f"{n:03}") for n in range(103)))
+        assert list(client.list_queue_sessions("s")) == [f"{n:03}" for n in range(103)]
+        with client.get_queue_receiver("s", session_id="100") as receiver:
+            receiver.session.set_state(b"set")
+        assert list(client.list_queue_sessions("s", state_updated_after=begin)) == ["100"]
+
     def test_no_session_free_in_time(self, client: ServiceBusClient) -> None:
         with (
             pytest.raises(OperationTimeoutError),

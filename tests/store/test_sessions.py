@@ -313,3 +313,32 @@ def test_many_sessions_whose_locks_run_out_at_once(broker: Broker, clock: Manual
     clock.advance(30)
     (message,) = broker.receiver("q", session=names[-1]).receive()
     assert (message.session_id, message.delivery_count) == (names[-1], 1)
+
+
+class TestListing:
+    """Sessions by name."""
+
+    def test_active_ones(self, broker: Broker) -> None:
+        _fill(broker, a="x", b="x", c="x")
+        with broker.receiver("q", session="b") as receiver:
+            receiver.defer(receiver.receive())
+        with broker.receiver("q", session="c") as receiver:
+            receiver.complete(receiver.receive())
+            receiver.set_session_state(b"s")
+        with broker.receiver("q", session="locked"):
+            assert broker.sessions("q") == ["a", "b", "c", "locked"]
+            assert broker.sessions("q", active=True) == ["a", "c"]
+
+    def test_those_whose_state_was_set_later(self, broker: Broker, clock: ManualClock) -> None:
+        _fill(broker, a="x", b="x")
+        for session in ("a", "b", "none"):
+            with broker.receiver("q", session=session) as receiver:
+                receiver.set_session_state(b"1")
+        clock.advance(1)
+        since = datetime.fromtimestamp(clock.now() / 1e6, UTC)
+        assert broker.sessions("q", state_set_after=since) == []
+        clock.advance(1)
+        for session, state in (("b", b"2"), ("none", None)):
+            with broker.receiver("q", session=session) as receiver:
+                receiver.set_session_state(state)
+        assert broker.sessions("q", state_set_after=since) == ["b"]

@@ -85,7 +85,7 @@ def administer(broker: lazaretto.Broker) -> None:
     status: lazaretto.QueueStatus = broker.set_status(paths[0], "send_disabled")
     broker.resume_queue("orders", "retry")
     opened = broker.set_breaker("orders", "open").status is broker.breaker("orders").status
-    held = [h.session_id for h in broker.held_sessions("orders")] + broker.sessions("orders")
+    held = [h.session_id for h in broker.held_sessions("orders")] + broker.sessions("orders", active=True)
     state: bool = broker.session("orders", held[0]).has_state
     broker.resume_session("orders", held[0], "skip")
     claims = [claim.number for claim in broker.claims("orders", limit=1)]
@@ -98,7 +98,7 @@ def administer(broker: lazaretto.Broker) -> None:
     copies += broker.republish("events/subscriptions/audit", [1], topic="events").copies
     purged: list[int] = broker.purge("orders", lazaretto.DeadLetterFilter(), everything=True)
     purged += broker.restore("orders", purged).restored + broker.purged("orders")
-    deleted: int = broker.delete_purged("orders", 0)
+    deleted: int = broker.delete_purged("orders", 0) + broker.delete_messages("orders", 5, subqueue="retry")
     causes = deleted + len(broker.explain("orders", good=[Message(b"{}")], leave_out=["properties.n"]))
     repair: lazaretto.Repair = broker.plan_repair("orders", lazaretto.DeadLetterFilter(cause=1), canary=5)
     repair.canary(actor="me")

@@ -137,11 +137,13 @@ def encode_message(
     locked_until: datetime | None = None,
     state: MessageState | None = None,
     deleted: bool = False,
+    bare: bool = False,
 ) -> bytes:
     """Return a stored message as its receiver gets it.
 
     `token`: of the lock it is handed over with. `state`: of a message that is peeked at. `deleted`: it is
-    handed over without a lock, for which Service Bus sends empty delivery annotations.
+    handed over without a lock, for which Service Bus sends empty delivery annotations. `bare`: without its
+    body.
     """
     left = read_residue(message.amqp)
     parts = [encode_composite(_header(message, left.header))]
@@ -158,7 +160,8 @@ def encode_message(
     given = left.application | _application(message, left.types)
     if given:
         parts.append(_section(Section.APPLICATION_PROPERTIES, given))
-    parts.append(encode_body(message.body, left.body))
+    if not bare:
+        parts.append(encode_body(message.body, left.body))
     if left.footer:
         parts.append(_section(Section.FOOTER, left.footer))
     return b"".join(parts)

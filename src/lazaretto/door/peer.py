@@ -48,6 +48,7 @@ LONGEST_OPENING: Final = 20.0
 _REFUSAL_DELAY: Final = 1.0
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 _TIMEOUT: Final = "com.microsoft:timeout"
 #: How long a client waits for a session at most, in seconds, as at Service Bus.
 _LONGEST_ACCEPT: Final = 65.0
@@ -239,7 +240,13 @@ class Peer(asyncio.Protocol):
             return
         self.grants.require(name, Right.SEND)
         size = await self.door.size_of_messages(name)
-        producer = Producer(self, link, name, self.door.broker.sender(name))
+        destination = _destination_of(link)
+        if destination is None:
+            sender = self.door.broker.sender(name)
+        else:
+            self.grants.require(destination, Right.SEND)
+            sender = self.door.broker.sender(destination, via=name)
+        producer = Producer(self, link, name, sender)
         self._links[link] = producer
         link.session.accept(link, max_message_size=size)
         producer.grant()
@@ -331,6 +338,12 @@ def _session_of(source: Source) -> str | NextSession | None:
     if not isinstance(wanted, str):
         raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
     return wanted
+
+
+def _destination_of(link: Link) -> str | None:
+    """Return where messages of a link go that its target only passes on; None: nowhere else."""
+    given = link.properties.get(_DESTINATION)
+    return entity_of(given) if isinstance(given, str) and given else None
 
 
 def _ticks(moment: datetime) -> int:

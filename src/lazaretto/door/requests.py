@@ -13,9 +13,11 @@ from lazaretto.amqp.values import Array, Int, Timestamp
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.conversions import encode_message, message_of, properties_of
+from lazaretto.door.residue import moment_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
 from lazaretto.errors import SessionLockLost
+from lazaretto.model.clock import LAST_MOMENT
 from lazaretto.model.messages import ReceivedMessage
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Messages that one peek returns at most.
 MOST_PEEKED: Final = 250
+#: Messages that one request deletes at most, as at Service Bus.
+MOST_DELETED: Final = 4_000
 
 
 class Request(NamedTuple):
@@ -71,7 +75,10 @@ class Request(NamedTuple):
         """Return the receiver that holds the session. Raises SessionLockLost."""
         wanted = self.body.get("session-id")
         for consumer in self.peer.held(Consumer):
-            if consumer.path == self.path and consumer.receiver.session_id == wanted is not None:
+            if (
+                consumer.path.lower() == self.path.lower()
+                and consumer.receiver.session_id == wanted is not None
+            ):
                 return consumer.receiver
         raise SessionLockLost("expected the id of a session that this connection holds, got another")
 
@@ -92,10 +99,11 @@ async def _peek(request: Request) -> Answer:
     found = await request.peer.door.settler(request.path).peek(limit, start, session_id=session)
     if not found:
         return Answer(204, "no messages")
-    messages = [
-        {"message": encode_message(one, locked_until=one.locked_until, state=one.state)} for one in found
+    bare = request.body.get("omit-message-body") is True
+    encoded = [
+        encode_message(one, locked_until=one.locked_until, state=one.state, bare=bare) for one in found
     ]
-    return Answer(200, "OK", {"messages": messages})
+    return Answer(200, "OK", {"messages": [{"message": one} for one in encoded]})
 
 
 async def _renew_locks(request: Request) -> Answer:
@@ -188,6 +196,33 @@ async def _set_state(request: Request) -> Answer:
     return Answer(200, "OK")
 
 
+async def _list_sessions(request: Request) -> Answer:
+    skip, top = (max(request.number(name), 0) for name in ("skip", "top"))
+    after = request.number("last-updated-time")
+    # The last moment of .NET, which means none, is later than any that Python has.
+    since = None if after > LAST_MOMENT // 1000 else moment_of(after)
+    found = await request.peer.door.broker.sessions(request.path, active=True, state_set_after=since)
+    some = found[skip : skip + top]
+    if not some:
+        return Answer(204, "no sessions")
+    return Answer(200, "OK", {"skip": Int(skip + len(some)), "sessions-ids": Array(0xB1, list(some))})
+
+
+async def _delete_messages(request: Request) -> Answer:
+    count = min(request.number("message-count"), MOST_DELETED)
+    before = request.body.get("enqueued-time-utc")
+    deleted = await request.peer.door.broker.delete_messages(
+        request.path,
+        count,
+        session_id=_text(request.body.get("session-id")),
+        enqueued_before=moment_of(before) if isinstance(before, int) else None,
+        actor="AMQP client",
+    )
+    if not deleted:
+        return Answer(204, "no messages")
+    return Answer(200, "OK", {"message-count": Int(deleted)})
+
+
 async def _add_rule(request: Request) -> Answer:
     rule = rule_of(request.body.get("rule-name"), request.body.get("rule-description"))
     await request.peer.door.broker.add_rule(*subscription_of(request.path), rule)
@@ -232,6 +267,8 @@ _OPERATIONS: Final[dict[str, tuple[Right, Callable[[Request], Awaitable[Answer]]
     "com.microsoft:renew-session-lock": (Right.LISTEN, _renew_session),
     "com.microsoft:get-session-state": (Right.LISTEN, _get_state),
     "com.microsoft:set-session-state": (Right.LISTEN, _set_state),
+    "com.microsoft:get-message-sessions": (Right.LISTEN, _list_sessions),
+    "com.microsoft:batch-delete-messages": (Right.LISTEN, _delete_messages),
     "com.microsoft:add-rule": (Right.MANAGE, _add_rule),
     "com.microsoft:remove-rule": (Right.MANAGE, _remove_rule),
     "com.microsoft:enumerate-rules": (Right.MANAGE, _enumerate_rules),

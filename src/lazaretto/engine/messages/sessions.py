@@ -189,6 +189,14 @@ class SetSessionState(Operation[None]):
         tx.sessions.set_state(queue.queue_id, self.lock.session_id, self.state)
 
 
+def list_sessions(tx: Transaction, path: EntityPath, after: int | None, *, active: bool) -> list[str]:
+    """Return a queue's sessions: all, active ones, or those whose state was set after a time."""
+    queue = require_queue(tx, path)
+    if after is not None:
+        return tx.sessions.set_after(queue.queue_id, after)
+    return tx.sessions.active(queue.queue_id) if active else tx.sessions.ids(queue.queue_id)
+
+
 def session_state(tx: Transaction, path: EntityPath, lock: Lock) -> bytes | None:
     """Return a session's state. Raises SessionLockLost."""
     return require_session(tx, require_queue(tx, path), lock).state

@@ -21,6 +21,14 @@ class StoredSessions(Protocol):
         """Return the sessions that have messages, a lock or a state."""
         ...
 
+    def active(self, queue_id: int) -> list[str]:
+        """Return the sessions that have active messages or a state."""
+        ...
+
+    def set_after(self, queue_id: int, after: int) -> list[str]:
+        """Return the sessions whose state was set after a time."""
+        ...
+
     def next_id(self, queue_id: int, after: str) -> str | None:
         """Return the next session by name that has messages."""
         ...

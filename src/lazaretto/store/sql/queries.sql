@@ -789,7 +789,8 @@ SELECT key, state FROM lazaretto_messages WHERE [queue_of key] = :queue_id AND s
 
 -- name: set_session_state
 -- The state of a session.
-UPDATE lazaretto_sessions SET state = :state WHERE queue_id = :queue_id AND session_id = :session_id
+UPDATE lazaretto_sessions SET state = :state, state_set = :now
+WHERE queue_id = :queue_id AND session_id = :session_id
 
 -- name: select_due_sessions
 -- The sessions whose lock has run out.
@@ -806,6 +807,18 @@ SELECT min(locked_until) FROM lazaretto_sessions WHERE [comes_due locked_until]
 SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id
 UNION SELECT DISTINCT session_id FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
+
+-- name: select_active_sessions
+-- The sessions of a queue that have active messages or a state.
+-- locks: written first
+SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id AND state IS NOT NULL
+UNION SELECT DISTINCT session_id FROM lazaretto_messages
+WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL AND state NOT IN ({DEFERRED}, {SCHEDULED}) ORDER BY 1
+
+-- name: select_sessions_set
+-- The sessions of a queue whose state was set after a time.
+SELECT session_id FROM lazaretto_sessions
+WHERE queue_id = :queue_id AND state IS NOT NULL AND state_set > :after ORDER BY 1
 
 -- == duplicate detection ==
 

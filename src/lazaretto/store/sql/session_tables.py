@@ -23,6 +23,13 @@ class SessionTables(Part):
     def ids(self, queue_id: int) -> list[str]:
         return [name for (name,) in self._context.run("select_sessions", {"queue_id": queue_id})]
 
+    def active(self, queue_id: int) -> list[str]:
+        return [name for (name,) in self._context.run("select_active_sessions", {"queue_id": queue_id})]
+
+    def set_after(self, queue_id: int, after: int) -> list[str]:
+        values = {"queue_id": queue_id, "after": after}
+        return [name for (name,) in self._context.run("select_sessions_set", values)]
+
     def next_id(self, queue_id: int, after: str) -> str | None:
         row = self._context.run("next_session_id", {"queue_id": queue_id, "after": after}).fetchone()
         return row[0] if row else None
@@ -85,7 +92,8 @@ class SessionTables(Part):
         return [MessageStanding(*row) for row in rows]
 
     def set_state(self, queue_id: int, session_id: str, state: bytes | None) -> None:
-        values = {"queue_id": queue_id, "session_id": session_id, "state": state}
+        now = self._context.now
+        values = {"queue_id": queue_id, "session_id": session_id, "state": state, "now": now}
         self._context.run("set_session_state", values)
         if state is None:
             self._context.run("delete_idle_session", {"queue_id": queue_id, "session_id": session_id})

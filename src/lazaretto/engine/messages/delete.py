@@ -1,0 +1,71 @@
+"""Deletes messages that nobody has received."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.entities.status import refuse_receiving
+from lazaretto.engine.log import audit
+from lazaretto.engine.outcome.dispositions import remove
+from lazaretto.engine.timers import catch_up
+from lazaretto.errors import NotAllowed
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.store.contract.records import FRESH, READY, SUSPECT, MessageRow, QueueRecord
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+
+
+@dataclasses.dataclass(slots=True)
+class DeleteMessages(Operation[int]):
+    """Delete the first active messages of a subqueue, or of a session; return how many.
+
+    `before`: only those that were enqueued earlier. Messages that are locked, deferred or scheduled stay.
+    """
+
+    path: EntityPath
+    limit: int
+    before: int | None
+    session_id: str | None
+    actor: str
+
+    def run(self, tx: Transaction) -> int | Again:
+        queue = require_queue(tx, self.path)
+        if self.path.subqueue is Subqueue.RETRY:
+            raise NotAllowed(f"the messages of {str(self.path)!r} return to the queue on their own")
+        refuse_receiving(queue, self.path.subqueue)
+        caught_up = catch_up(tx)
+        rows = self._of_queue(tx, queue) if self.session_id is None else self._of_session(tx, queue)
+        for row in rows:
+            remove(tx, row)
+        if rows:
+            audit(tx, self.actor, "delete_messages", queue.path, count=len(rows))
+        elif not caught_up:
+            return AGAIN
+        return len(rows)
+
+    def _of_queue(self, tx: Transaction, queue: QueueRecord) -> list[MessageRow]:
+        subqueue = self.path.subqueue
+        lanes = tx.partitions.waiting(queue) if subqueue is Subqueue.MAIN else (queue.queue_id,)
+        rows: list[MessageRow] = []
+        for lane in lanes:
+            first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
+            while len(rows) < self.limit:
+                found = tx.active(first, last, self.limit - len(rows))
+                old = [row for row in found if self._is_old(row)]
+                rows += old
+                if not old:
+                    break
+                first = found[-1].key
+        return rows
+
+    def _of_session(self, tx: Transaction, queue: QueueRecord) -> list[MessageRow]:
+        if not queue.options.requires_session or self.path.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(f"{str(self.path)!r} has no sessions: delete without session_id")
+        assert self.session_id is not None
+        standing = tx.sessions.messages(queue.queue_id, self.session_id)
+        rows = tx.rows([one.key for one in standing if one.state in (FRESH, READY, SUSPECT)])
+        return [row for _, row in sorted(rows.items()) if self._is_old(row)][: self.limit]
+
+    def _is_old(self, row: MessageRow) -> bool:
+        return self.before is None or row.enqueued < self.before

@@ -90,15 +90,23 @@ class Manager:
             await self._client.until(CreditChanged)
 
     async def ask(self, operation: str, **body: Any) -> tuple[int, Any]:
+        given = {name.replace("_", "-"): value for name, value in body.items()}
+        told, answer = await self._exchange({"operation": f"com.microsoft:{operation}"}, given)
+        return int(told["statusCode"]), answer
+
+    async def put_token(self, audience: str, token: str) -> tuple[int, str]:
+        told, _ = await self._exchange({"operation": "put-token", "name": audience}, token)
+        return int(told["status-code"]), told["status-description"]
+
+    async def _exchange(self, properties: dict[str, Any], body: Any) -> tuple[dict[Any, Any], Any]:
         parts = (
             encode_composite(Properties("id", reply_to="me")),
-            _section(Section.APPLICATION_PROPERTIES, {"operation": f"com.microsoft:{operation}"}),
-            _section(Section.VALUE, {name.replace("_", "-"): value for name, value in body.items()}),
+            _section(Section.APPLICATION_PROPERTIES, properties),
+            _section(Section.VALUE, body),
         )
         self._asks.session.transfer(self._asks, b"".join(parts), b"t")
         sections = Sections((await self._client.until(MessageReceived)).payload)
-        status = sections.mapping(Section.APPLICATION_PROPERTIES)["statusCode"]
-        return int(status), sections.body()[0]
+        return sections.mapping(Section.APPLICATION_PROPERTIES), sections.body()[0]
 
 
 def _section(section: Section, value: Any) -> bytes:

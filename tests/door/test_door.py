@@ -23,7 +23,7 @@ from lazaretto.amqp.events import (
     MessageReceived,
 )
 from lazaretto.amqp.performatives import Modified, Rejected
-from lazaretto.door import AccessPolicy, check_address, open_door
+from lazaretto.door import AccessPolicy, DoorLimits, check_address, open_door
 from lazaretto.errors import InvalidOption
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
@@ -187,7 +187,7 @@ def test_only_this_machine_is_served(tmp_path: Path) -> None:
 
 def test_connections_are_bounded_and_noise_is_hung_up_on(tmp_path: Path) -> None:
     async def work() -> None:
-        async with opened(tmp_path, most_connections=3) as (_, door):
+        async with opened(tmp_path, limits=DoorLimits(connections=3)) as (_, door):
             dice = random.Random(7)
             for _ in range(50):
                 reader, writer = await asyncio.open_connection("127.0.0.1", door.port)

@@ -29,6 +29,10 @@ TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 STOLEN: Final = "amqp:link:stolen"
 
+TRANSACTION_UNKNOWN_ID: Final = "amqp:transaction:unknown-id"
+TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
+TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
+
 
 class AmqpError(LazarettoError):
     """A peer broke the rules of AMQP 1.0.

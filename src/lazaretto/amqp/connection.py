@@ -37,6 +37,7 @@ from lazaretto.amqp.frames import (
 from lazaretto.amqp.performatives import (
     Begin,
     Close,
+    Disposition,
     End,
     Error,
     Open,
@@ -45,6 +46,7 @@ from lazaretto.amqp.performatives import (
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
+    Transfer,
 )
 from lazaretto.amqp.session import Session
 from lazaretto.amqp.states import CONNECTION, ConnectionEvent, ConnectionState, SessionState
@@ -105,6 +107,8 @@ class Connection:
         self.state = ConnectionState.START
         self.handle_max = self.limits.handle_max
         self.partial_size = 0
+        #: Frames so far that carried neither a message nor what became of one.
+        self.flows = 0
         self.most_partial_size = self.limits.partial
         self.remote_max_frame_size = LEAST_FRAME_SIZE
         #: What the peer said when it opened the connection.
@@ -297,6 +301,8 @@ class Connection:
         self._out.append(frame(0, Close(None if condition is None else Error(condition, description))))
 
     def _take_frame(self, found: Frame) -> None:
+        if not isinstance(found.body, Transfer | Disposition):
+            self.flows += 1
         if found.body is None:
             return
         if found.type is FrameType.SASL or self.state is _S.SASL:

@@ -68,6 +68,7 @@ class Link:
         "source",
         "state",
         "target",
+        "unsettled",
     )
 
     def __init__(self, session: Session, name: str, *, sends: bool) -> None:
@@ -79,6 +80,8 @@ class Link:
         self.remote_handle: int | None = None
         self.credit = 0
         self.delivery_count = 0
+        #: Deliveries that this end sent and that are not settled.
+        self.unsettled = 0
         self.drain = False
         self.snd_settle_mode = 2
         self.rcv_settle_mode = 0

@@ -350,6 +350,7 @@ class Session:
         link.delivery_count = add(link.delivery_count, 1)
         if not settled:
             self.unsettled[delivery.id] = delivery
+            link.unsettled += 1
         room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
         room -= TRANSFER_OVERHEAD + len(tag) + len(state)
         for begin in range(0, len(payload) or 1, room):
@@ -416,6 +417,7 @@ class Session:
     def settle_sent(self, delivery: Delivery, state: bytes) -> None:
         """Settle a message that this end sent: the answer to the peer's state of it."""
         if self.unsettled.pop(delivery.id, None) is not None:
+            delivery.link.unsettled -= 1
             at = delivery.id
             self._carrier.write(disposition_frame(self.channel, at, at, state, receiver=False, settled=True))
 
@@ -435,4 +437,5 @@ class Session:
         if said.settled:
             for one in found:
                 del self.unsettled[one.id]
+                one.link.unsettled -= 1
         self._carrier.emit(DeliveriesUpdated(found, said.state, bool(said.settled)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from lazaretto.door.limits import DoorLimits
 from lazaretto.door.server import Door, check_address, open_door
 from lazaretto.door.signatures import AccessPolicy, Right
 
-__all__ = ["AccessPolicy", "Door", "Right", "check_address", "open_door"]
+__all__ = ["AccessPolicy", "Door", "DoorLimits", "Right", "check_address", "open_door"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncReceiver
 from lazaretto.amqp import Delivery, Link
-from lazaretto.amqp.performatives import DeliveryState
+from lazaretto.amqp.performatives import DeliveryState, Outcome, Rejected, TransactionalState
 from lazaretto.door.answers import (
     INTERNAL,
     SESSION_LOCK_LOST,
@@ -21,6 +21,7 @@ from lazaretto.door.answers import (
     settlement_of,
 )
 from lazaretto.door.conversions import encode_message
+from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
 from lazaretto.model.messages import ReceivedMessage
 
@@ -68,9 +69,9 @@ class Consumer:
         try:
             while True:
                 self._changed.clear()
-                if self._link.credit > 0 and not self._peer.paused:
+                if self._room > 0:
                     await self._feed()
-                if self._link.credit <= 0 or self._peer.paused:
+                if self._room <= 0:
                     await self._changed.wait()
         except (LazarettoError, OSError) as error:
             if not isinstance(error, BrokerClosed):
@@ -84,6 +85,13 @@ class Consumer:
         finally:
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
+
+    @property
+    def _room(self) -> int:
+        """How many messages the client can have now."""
+        if self._peer.paused:
+            return 0
+        return min(self._link.credit, self._peer.door.limits.unsettled - self._link.unsettled)
 
     async def _keep_session(self) -> None:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
@@ -106,7 +114,7 @@ class Consumer:
         link, drains = self._link, self._link.drain
         if not self._spare:
             wait = 0.0 if drains else None
-            receive = self.receiver.receive(min(link.credit, MOST_AT_ONCE), wait)
+            receive = self.receiver.receive(min(self._room, MOST_AT_ONCE), wait)
             self._waiting = asyncio.ensure_future(receive)
             try:
                 self._spare = await self._waiting
@@ -138,7 +146,23 @@ class Consumer:
 
     def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, *, settled: bool) -> None:
         """Settle messages as the client says, and confirm it unless the client has settled already."""
+        if isinstance(state, TransactionalState):
+            self._enlist(deliveries, state, settled)
+            return
         self._peer.start(self._settle(deliveries, state, settled))
+
+    def _enlist(self, deliveries: Sequence[Delivery], state: TransactionalState, settled: bool) -> None:
+        """Keep a settlement until its transaction commits. The lock goes on."""
+        answer = in_transaction(state.txn_id, _without_error(state.outcome))
+        try:
+            wanted = settlement_of(state)
+            if wanted is None:
+                return
+            work = self._peer.transactions.find(state.txn_id)
+            work.settle([delivery.context for delivery in deliveries], wanted)
+        except LazarettoError as error:
+            answer = rejected(error)
+        self._answer(deliveries, answer, settled)
 
     async def _settle(
         self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool
@@ -165,4 +189,11 @@ class Consumer:
         if not settled:
             for delivery in deliveries:
                 self._link.session.settle_sent(delivery, state)
+        # A client with all the messages that it may have can have more now.
+        self._changed.set()
         self._peer.flush()
+
+
+def _without_error(outcome: Outcome | None) -> Outcome | None:
+    """Return an outcome as it is confirmed: an error would say that it failed."""
+    return Rejected() if isinstance(outcome, Rejected) else outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ from lazaretto.amqp.events import MessageReceived
 from lazaretto.amqp.sections import Properties
 from lazaretto.door import requests
 from lazaretto.door.answers import condition_of, description_of, status_of
+from lazaretto.door.signatures import Unauthorized
 from lazaretto.errors import LazarettoError
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class Requests:
             properties = sections.properties()
             said = await self._said(sections)
         except Exception as error:
+            if self._node == _TOKENS and isinstance(error, Unauthorized):
+                await asyncio.sleep(self._peer.door.limits.refusal_seconds)
             if not isinstance(error, LazarettoError):
                 self._peer.log_fault(error)
             condition = condition_of(error)

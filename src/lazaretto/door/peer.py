@@ -13,7 +13,7 @@ import msgspec
 
 from lazaretto.aio import AsyncReceiver
 from lazaretto.amqp import AmqpError, Connection, Link
-from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_IMPLEMENTED
+from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
@@ -33,6 +33,8 @@ from lazaretto.door.grants import Grants
 from lazaretto.door.nodes import Replies, Requests, is_node
 from lazaretto.door.producer import Producer
 from lazaretto.door.signatures import Right, Unauthorized, entity_of
+from lazaretto.door.transactions import Coordination, Transactions
+from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
 from lazaretto.receiver import NEXT_SESSION, NextSession
 
@@ -42,10 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger("lazaretto.door")
-#: Seconds in which a client must have opened its connection.
+#: Seconds in which a client must have agreed on TLS.
 LONGEST_OPENING: Final = 20.0
-#: Seconds before a client hears that its name or key is wrong, so that guessing takes long.
-_REFUSAL_DELAY: Final = 1.0
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 _DESTINATION: Final = "com.microsoft:transfer-destination-address"
@@ -70,13 +70,16 @@ class Peer(asyncio.Protocol):
         self._connection = Connection(
             server=True,
             container_id="lazaretto",
-            idle_time_out=240_000,
-            limits=door.limits,
+            idle_time_out=round(door.limits.idle_seconds * 1000),
+            limits=door.limits.of_connection(),
             mechanisms=("MSSBCBS", "PLAIN", "ANONYMOUS"),
         )
         self._transport: asyncio.Transport | None = None
-        self.grants = Grants(door.policies)
-        self._links: dict[Link, Producer | Consumer | Requests | Replies] = {}
+        self.grants = Grants(door.policies, door.refusals)
+        self.transactions = Transactions(self)
+        self._watch = Watch(door.limits, self.last_sent)
+        self._sent = 0
+        self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._opening: asyncio.TimerHandle | None = None
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -95,11 +98,23 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Other event loops than asyncio's own do not derive theirs from its class.
         self._transport = cast("asyncio.Transport", transport)
-        if len(self.door.peers) >= self.door.most_connections:
+        limits = self.door.limits
+        address = transport.get_extra_info("peername")
+        # The peer of a local socket has no address.
+        self.grants.address = address[0] if isinstance(address, tuple) else ""
+        if self._too_many():
             self._transport.abort()
             return
         self.door.peers.add(self)
-        self._opening = asyncio.get_running_loop().call_later(LONGEST_OPENING, self._expect_open)
+        self._transport.set_write_buffer_limits(limits.write_buffer)
+        self._opening = asyncio.get_running_loop().call_later(limits.opening_seconds, self._expect_open)
+
+    def _too_many(self) -> bool:
+        limits, peers, address = self.door.limits, self.door.peers, self.grants.address
+        if len(peers) >= limits.connections:
+            return True
+        most = limits.connections_per_address
+        return most < limits.connections and sum(one.grants.address == address for one in peers) >= most
 
     def _expect_open(self) -> None:
         if self._connection.state is not ConnectionState.OPENED and self._transport is not None:
@@ -122,7 +137,36 @@ class Peer(asyncio.Protocol):
         except Exception as error:
             self.log_fault(error)
             self._connection.close("amqp:internal-error", "see the server's log")
+        self._note(len(data))
         self.flush()
+
+    def _note(self, size: int) -> None:
+        opened = self._connection.state is ConnectionState.OPENED
+        pause = self._watch.take(size, self._connection.flows, time.monotonic(), opened=opened)
+        if self._transport is None:
+            return
+        if self._watch.overfull:
+            self._transport.abort()
+        elif pause:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(pause, self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def check_time(self, now: float) -> None:
+        """Hang up on a client that does nothing for too long."""
+        if self._transport is None or self._connection.state is not ConnectionState.OPENED:
+            return
+        waiting = self._transport.get_write_buffer_size()
+        linked = bool(self._links or self._attaching)
+        overdue = self._watch.overdue(now, linked=linked, read=self._sent - waiting, waiting=waiting)
+        if overdue is not None:
+            self._connection.close(CONNECTION_FORCED, overdue)
+            self.flush()
+            # What it does not read would keep the socket open.
+            self._transport.abort() if waiting else self._transport.close()
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -139,6 +183,7 @@ class Peer(asyncio.Protocol):
             return
         if data:
             self._transport.write(data)
+            self._sent += len(data)
             self.last_sent = time.monotonic()
         if self._connection.state is ConnectionState.CLOSED:
             self._transport.close()
@@ -192,7 +237,7 @@ class Peer(asyncio.Protocol):
         self._connection.authenticate()
 
     async def _refuse(self) -> None:
-        await asyncio.sleep(_REFUSAL_DELAY)
+        await asyncio.sleep(self.door.limits.refusal_seconds)
         self._connection.authenticate(1)
         self.flush()
 
@@ -231,7 +276,10 @@ class Peer(asyncio.Protocol):
     async def _attach_sender(self, link: Link) -> None:
         """Attach a link on which the client sends."""
         if isinstance(link.target, Coordinator):
-            raise AmqpError(NOT_IMPLEMENTED, "expected no transaction: this server does not support them")
+            coordination = self._links[link] = Coordination(self, link)
+            link.session.accept(link)
+            coordination.grant()
+            return
         name = entity_of(link.target.address if link.target is not None else None)
         if is_node(name):
             requests = self._links[link] = Requests(self, link, name)
@@ -241,12 +289,9 @@ class Peer(asyncio.Protocol):
         self.grants.require(name, Right.SEND)
         size = await self.door.size_of_messages(name)
         destination = _destination_of(link)
-        if destination is None:
-            sender = self.door.broker.sender(name)
-        else:
+        if destination is not None:
             self.grants.require(destination, Right.SEND)
-            sender = self.door.broker.sender(destination, via=name)
-        producer = Producer(self, link, name, sender)
+        producer = Producer(self, link, name, destination)
         self._links[link] = producer
         link.session.accept(link, max_message_size=size)
         producer.grant()
@@ -299,6 +344,8 @@ class Peer(asyncio.Protocol):
         held = self._links.pop(link, None)
         if isinstance(held, Consumer):
             held.detach()
+        elif isinstance(held, Coordination):
+            self.transactions.drop(link)
 
     def _end_session(self, event: SessionEnded) -> None:
         for link in [*self._links, *self._attaching]:
@@ -321,7 +368,7 @@ class Peer(asyncio.Protocol):
 
     def _receive(self, event: MessageReceived) -> None:
         held = self._links.get(event.link)
-        if isinstance(held, Producer | Requests):
+        if isinstance(held, Producer | Requests | Coordination):
             held.take(event)
 
 

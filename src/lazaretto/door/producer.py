@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from lazaretto.aio import AsyncSender
 from lazaretto.amqp import AmqpError, Link
 from lazaretto.amqp.events import MessageReceived
+from lazaretto.amqp.performatives import TransactionalState
 from lazaretto.door.answers import rejected
 from lazaretto.door.conversions import messages_of
+from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
 if TYPE_CHECKING:
@@ -22,11 +23,14 @@ CREDIT: Final = 1_000
 class Producer:
     """Sends what comes on a link, and answers when it is stored."""
 
-    def __init__(self, peer: Peer, link: Link, path: str, sender: AsyncSender) -> None:
+    def __init__(self, peer: Peer, link: Link, path: str, destination: str | None) -> None:
         self._peer = peer
         self._link = link
         self.path = path
-        self._sender = sender
+        #: Where messages go, and the queue that they pass through if they do not stay in it.
+        self._to = destination or path
+        self._via = None if destination is None else path
+        self._sender = peer.door.broker.sender(self._to, via=self._via)
 
     def grant(self) -> None:
         """Let the client send."""
@@ -36,7 +40,21 @@ class Producer:
         """Store a message. Messages of a link are stored in the order in which they came."""
         if self._link.credit < CREDIT // 2:
             self.grant()
-        self._peer.start(self._store(event))
+        if isinstance(event.state, TransactionalState):
+            self._enlist(event, event.state.txn_id)
+        else:
+            self._peer.start(self._store(event))
+
+    def _enlist(self, event: MessageReceived, transaction: bytes) -> None:
+        """Keep a message until its transaction commits."""
+        state = in_transaction(transaction)
+        try:
+            messages = messages_of(event.payload, event.message_format)
+            self._peer.transactions.find(transaction).send(self._to, self._via, messages)
+        except LazarettoError as error:
+            state = rejected(error)
+        if not event.settled:
+            self._link.session.settle(event.delivery_id, event.delivery_id, state)
 
     async def _store(self, event: MessageReceived) -> None:
         session, number = self._link.session, event.delivery_id

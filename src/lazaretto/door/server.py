@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
-from lazaretto.amqp import ConnectionLimits
 from lazaretto.door.answers import Settlement, Verb
-from lazaretto.door.peer import LONGEST_OPENING, Peer
+from lazaretto.door.limits import DoorLimits
+from lazaretto.door.peer import Peer
 from lazaretto.door.reception import Reception
+from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
@@ -24,8 +25,6 @@ from lazaretto.model.messages import ReceivedMessage
 if TYPE_CHECKING:
     from lazaretto.door.http import HttpServer
 
-#: Connections at the same time.
-MOST_CONNECTIONS: Final = 5_000
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
@@ -38,17 +37,16 @@ class Door:
         self,
         broker: AsyncBroker,
         policies: Iterable[AccessPolicy] = (),
-        limits: ConnectionLimits | None = None,
-        most_connections: int = MOST_CONNECTIONS,
+        limits: DoorLimits | None = None,
         *,
         insecure: bool = False,
     ) -> None:
         self.broker = broker
         #: Whether it serves other machines without keys or TLS.
         self.insecure = insecure
-        self.most_connections = most_connections
         self.policies = {policy.name: policy for policy in policies}
-        self.limits = limits or ConnectionLimits()
+        self.limits = limits or DoorLimits()
+        self.refusals = Refusals(self.limits)
         self.peers: set[Peer] = set()
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0
@@ -102,10 +100,11 @@ class Door:
             now = time.monotonic()
             for peer in list(self.peers):
                 peer.check_access()
+                peer.check_time(now)
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()
             if reception.http is not None:
-                reception.http.drop_slow(LONGEST_OPENING)
+                reception.http.drop_slow(self.limits.opening_seconds)
 
 
 @contextlib.asynccontextmanager
@@ -117,8 +116,7 @@ async def open_door(
     policies: Iterable[AccessPolicy] = (),
     tls: ssl.SSLContext | None = None,
     insecure: bool = False,
-    limits: ConnectionLimits | None = None,
-    most_connections: int = MOST_CONNECTIONS,
+    limits: DoorLimits | None = None,
     tls_only: bool = True,
     more_ports: Iterable[int] = (),
 ) -> AsyncIterator[Door]:
@@ -133,7 +131,7 @@ async def open_door(
     """
     policies = list(policies)
     check_address(host, tls if tls_only else None, policies, insecure=insecure)
-    door = Door(broker, policies, limits, most_connections, insecure=insecure)
+    door = Door(broker, policies, limits, insecure=insecure)
     reception = Reception(door, tls, _http(door), tls_only=tls_only)
     door.port = reception.listen(host, [port, *more_ports])
     keeping = asyncio.ensure_future(door.keep(reception))

@@ -1,0 +1,224 @@
+"""Transactions of clients: what they send and settle in one is kept here, and done in one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lazaretto.amqp import AmqpError, DecodeError, Link, Section, Sections
+from lazaretto.amqp.composites import encode_composite, parse
+from lazaretto.amqp.conditions import (
+    RESOURCE_LIMIT_EXCEEDED,
+    TRANSACTION_ROLLBACK,
+    TRANSACTION_TIMEOUT,
+    TRANSACTION_UNKNOWN_ID,
+)
+from lazaretto.amqp.events import MessageReceived
+from lazaretto.amqp.performatives import (
+    Accepted,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    Outcome,
+    Rejected,
+    TransactionalState,
+)
+from lazaretto.door.answers import Settlement, Verb, description_of, rejected
+from lazaretto.errors import LazarettoError
+from lazaretto.model.messages import Message, ReceivedMessage
+
+if TYPE_CHECKING:
+    from lazaretto.aio import AsyncTransaction
+    from lazaretto.door.peer import Peer
+
+#: Messages to the coordinator that a client may have sent and not seen answered, on one link.
+_CREDIT: Final = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sends:
+    path: str
+    via: str | None
+    messages: Sequence[Message]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settles:
+    messages: Sequence[ReceivedMessage]
+    settlement: Settlement
+
+
+class Work:
+    """What one transaction is going to do."""
+
+    def __init__(self, link: Link, most: int) -> None:
+        self.link = link
+        self._most = most
+        self._count = 0
+        self._parts: list[_Sends | _Settles] = []
+        self._over = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def send(self, path: str, via: str | None, messages: Sequence[Message]) -> None:
+        """Send messages when it commits. Raises AmqpError if it is over, or too much."""
+        self._add(_Sends(path, via, messages))
+
+    def settle(self, messages: Sequence[ReceivedMessage], settlement: Settlement) -> None:
+        """Settle messages when it commits. Raises AmqpError if it is over, or too much."""
+        self._add(_Settles(messages, settlement))
+
+    def _add(self, part: _Sends | _Settles) -> None:
+        self.refuse_over()
+        count = self._count + len(part.messages)
+        if count > self._most:
+            raise AmqpError(
+                RESOURCE_LIMIT_EXCEEDED, f"expected at most {self._most} messages in a transaction, got more"
+            )
+        self._count = count
+        self._parts.append(part)
+
+    def expire(self) -> None:
+        """Forget everything: it took too long."""
+        self._over = True
+        self._parts.clear()
+
+    def end(self) -> None:
+        """Let it take as long as it takes from now on."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def refuse_over(self) -> None:
+        """Raise AmqpError if it has taken too long."""
+        if self._over:
+            raise AmqpError(TRANSACTION_TIMEOUT, "expected the transaction to be discharged in time")
+
+    async def commit(self, transaction: AsyncTransaction) -> None:
+        """Do everything, or nothing. Raises LazarettoError."""
+        async with transaction:
+            for part in self._parts:
+                if isinstance(part, _Sends):
+                    await transaction.send(part.path, list(part.messages), via=part.via)
+                else:
+                    await _settle(transaction, part)
+
+
+async def _settle(transaction: AsyncTransaction, part: _Settles) -> None:
+    messages, wanted = list(part.messages), part.settlement
+    if wanted.verb is Verb.COMPLETE:
+        await transaction.complete(messages)
+    elif wanted.verb is Verb.RELEASE:
+        await transaction.release(messages)
+    elif wanted.verb is Verb.ABANDON:
+        await transaction.abandon(messages, properties=wanted.properties)
+    elif wanted.verb is Verb.DEFER:
+        await transaction.defer(messages, properties=wanted.properties)
+    else:
+        await transaction.dead_letter(
+            messages, reason=wanted.reason, description=wanted.description, properties=wanted.properties
+        )
+
+
+def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:
+    """Return the state of a delivery that takes part in a transaction, encoded."""
+    return encode_composite(TransactionalState(id_, outcome or Accepted()))
+
+
+class Transactions:
+    """The transactions of one connection, by id."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._works: dict[bytes, Work] = {}
+
+    def declare(self, link: Link) -> bytes:
+        """Begin a transaction, and return its id. Raises AmqpError if too many are open."""
+        limits = self._peer.door.limits
+        if len(self._works) >= limits.transactions:
+            raise AmqpError(
+                RESOURCE_LIMIT_EXCEEDED, f"expected at most {limits.transactions} transactions at a time"
+            )
+        id_ = secrets.token_bytes(16)
+        work = self._works[id_] = Work(link, limits.transaction_messages)
+        loop = asyncio.get_running_loop()
+        work.timer = loop.call_later(limits.transaction_seconds, work.expire)
+        return id_
+
+    def find(self, id_: bytes) -> Work:
+        """Return an open transaction. Raises AmqpError for an id that stands for none."""
+        work = self._works.get(id_)
+        if work is None:
+            raise AmqpError(TRANSACTION_UNKNOWN_ID, "expected the id of an open transaction, got another")
+        return work
+
+    def take(self, id_: bytes) -> Work:
+        """Return a transaction that ends now. Raises AmqpError for an id that stands for none."""
+        work = self.find(id_)
+        del self._works[id_]
+        work.end()
+        return work
+
+    def drop(self, link: Link) -> None:
+        """Roll back what was declared on a link."""
+        for id_, work in list(self._works.items()):
+            if work.link is link:
+                self.take(id_)
+
+
+class Coordination:
+    """A link on which a client declares and discharges transactions."""
+
+    def __init__(self, peer: Peer, link: Link) -> None:
+        self._peer = peer
+        self._link = link
+
+    def grant(self) -> None:
+        """Let the client declare."""
+        self._link.session.grant(self._link, _CREDIT)
+
+    def take(self, event: MessageReceived) -> None:
+        """Declare or discharge, in the order in which the client asks."""
+        if self._link.credit < _CREDIT // 2:
+            self.grant()
+        number = event.delivery_id
+        try:
+            asked = _asked(event.payload)
+            if isinstance(asked, Declare):
+                declared = Declared(self._peer.transactions.declare(self._link))
+                self._answer(number, encode_composite(declared))
+            else:
+                work = self._peer.transactions.take(asked.txn_id)
+                if asked.fail:
+                    self._answer(number, encode_composite(Accepted()))
+                else:
+                    work.refuse_over()
+                    self._peer.start(self._commit(number, work))
+        except LazarettoError as error:
+            self._answer(number, rejected(error))
+
+    async def _commit(self, number: int, work: Work) -> None:
+        state = encode_composite(Accepted())
+        try:
+            await work.commit(self._peer.door.broker.transaction())
+        except Exception as error:
+            if not isinstance(error, LazarettoError):
+                self._peer.log_fault(error)
+            state = encode_composite(Rejected(Error(TRANSACTION_ROLLBACK, description_of(error))))
+        self._answer(number, state)
+        self._peer.flush()
+
+    def _answer(self, number: int, state: bytes) -> None:
+        self._link.session.settle(number, number, state)
+
+
+def _asked(payload: bytes) -> Declare | Discharge:
+    part = Sections(payload).get(Section.VALUE)
+    if part is None:
+        raise DecodeError("expected a message to the coordinator to hold a value, got none")
+    asked, _ = parse(payload, part.value)
+    if not isinstance(asked, Declare | Discharge):
+        raise DecodeError(f"expected declare or discharge, got {type(asked).__name__}")
+    return asked

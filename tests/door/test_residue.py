@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -29,9 +31,11 @@ from lazaretto.amqp.values import (
     ULong,
     UShort,
 )
+from lazaretto.door import conversions
 from lazaretto.door.conversions import BATCH_FORMAT, encode_message, message_of, messages_of
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage, MessageTooLarge
+from lazaretto.model.entities import MessageState
 from lazaretto.model.messages import StoredMessage
 
 SIMPLE: dict[str, Any] = {
@@ -248,6 +252,91 @@ def test_any_values_come_back(properties: dict[str, Any], annotation: Any, body:
     assert exact(found.mapping(PROPERTIES)) == exact(properties)
     assert exact(found.mapping(Section.MESSAGE_ANNOTATIONS)[Symbol("x-mine")]) == exact(annotation)
     assert exact(found.body()) == exact([body])
+
+
+_TEXT = st.none() | st.text(max_size=5, alphabet=st.characters(exclude_categories=["Cs"]))
+_MOMENTS = st.none() | st.datetimes(
+    datetime(1970, 1, 1),
+    datetime(9999, 1, 1),
+    timezones=st.just(UTC),  # noqa: DTZ001
+)
+
+
+@st.composite
+def stored_messages(draw: st.DrawFn) -> StoredMessage:
+    message = Message(
+        draw(st.binary(max_size=300)),
+        message_id=draw(_TEXT) or None,
+        session_id=draw(_TEXT) or None,
+        to=draw(_TEXT),
+        subject=draw(_TEXT),
+        reply_to=draw(_TEXT),
+        correlation_id=draw(_TEXT),
+        content_type=draw(_TEXT),
+        reply_to_session_id=draw(_TEXT) or None,
+        time_to_live=draw(st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=90))),
+        scheduled_enqueue_time=draw(_MOMENTS),
+        properties=draw(st.dictionaries(st.text(min_size=1, max_size=5), st.integers(-9, 9), max_size=3)),
+    )
+    return msgspec.structs.replace(
+        stored(message),
+        enqueued=draw(st.integers(0, 1 << 51)),
+        delivery_count=draw(st.integers(0, 300)),
+        enqueued_sequence_number=draw(st.none() | st.integers(0, 1 << 50)),
+        recorded_reason=draw(_TEXT),
+        recorded_description=draw(_TEXT),
+    )
+
+
+@given(
+    stored_messages(),
+    st.none() | st.uuids(),
+    _MOMENTS,
+    st.none() | st.sampled_from(MessageState),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_quick_way_out_gives_the_same_bytes(
+    message: StoredMessage,
+    token: uuid.UUID | None,
+    until: datetime | None,
+    state: MessageState | None,
+    deleted: bool,
+    bare: bool,
+) -> None:
+    slow = conversions._encode_any(message, token, until, state, deleted=deleted, bare=bare)
+    quick = encode_message(message, token=token, locked_until=until, state=state, deleted=deleted, bare=bare)
+    assert quick == slow
+
+
+@given(
+    st.builds(Header, durable=st.none() | st.booleans(), priority=st.none() | st.integers(0, 9)),
+    st.builds(
+        Properties,
+        message_id=_TEXT | st.uuids(),
+        user_id=st.none() | st.binary(max_size=3),
+        subject=_TEXT,
+        correlation_id=_TEXT | st.binary(max_size=3),
+        content_encoding=st.sampled_from([None, "gzip"]),
+        creation_time=st.none() | st.integers(0, 9),
+        group_sequence=st.none() | st.integers(0, 9),
+    ),
+    st.dictionaries(st.text(min_size=1, max_size=3), VALUES, max_size=2),
+    st.sampled_from([{}, {Symbol("x-mine"): 1}, {Symbol("x-opt-partition-key"): "k"}]),
+)
+def test_the_quick_way_in_keeps_the_same(
+    header: Header, properties: Properties, application: dict[str, Any], annotations: dict[Any, Any]
+) -> None:
+    payload = (
+        encode_composite(header)
+        + section(Section.MESSAGE_ANNOTATIONS, annotations)
+        + encode_composite(properties)
+        + section(PROPERTIES, application)
+        + DATA
+    )
+    quick = message_of(payload)
+    with mock.patch.object(conversions, "_is_special", lambda header, given: True):
+        assert exact(msgspec.structs.asdict(message_of(payload))) == exact(msgspec.structs.asdict(quick))
 
 
 @given(st.binary(max_size=60))

@@ -37,6 +37,8 @@ class Composite(msgspec.Struct, frozen=True, gc=False):
     #: The descriptor's code.
     code: ClassVar[int]
     kinds: ClassVar[tuple[Kind, ...]]
+    #: The readers of each field.
+    tables: ClassVar[tuple[Table, ...]]
     #: Numbers of the fields that must be there.
     required: ClassVar[tuple[int, ...]]
 
@@ -53,6 +55,7 @@ def define(cls: type[C], code: int, name: str, fields: str) -> None:
         raise TypeError(f"{cls.__name__} has {len(cls.__struct_fields__)} fields, not {len(words)}")
     cls.code = code
     cls.kinds = tuple(KINDS[word.rstrip("!")] for word in words)
+    cls.tables = tuple(kind.table for kind in cls.kinds)
     cls.required = tuple(at for at, word in enumerate(words) if word.endswith("!"))
     _by_code[code] = cls
     _by_name[f"amqp:{name}:list"] = code
@@ -71,12 +74,15 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
     if depth >= MOST_DEPTH:
         raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
     count, place, end = bounds_of_list(data, place)
-    kinds = cls.kinds
-    if count > len(kinds):
-        raise DecodeError(f"expected at most {len(kinds)} fields of {cls.__name__}, got {count}")
+    tables = cls.tables
+    if count > len(tables):
+        raise DecodeError(f"expected at most {len(tables)} fields of {cls.__name__}, got {count}")
     values: list[Any] = []
     for at in range(count):
-        value, place = kinds[at].table[data[place]](data, place + 1, depth + 1)
+        constructor = data[place]
+        value, place = (
+            (None, place + 1) if constructor == 0x40 else tables[at][constructor](data, place + 1, depth + 1)
+        )
         values.append(value)
     if place != end:
         raise DecodeError(f"expected {cls.__name__} to end at byte {end}, got a field's end at {place}")

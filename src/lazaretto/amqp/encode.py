@@ -26,6 +26,7 @@ _pack_sizes = struct.Struct(">BII").pack
 _FORMATS: Final = {0x50: "B", 0x51: "b", 0x60: "H", 0x61: "h", 0x70: "I", 0x71: "i", 0x80: "Q", 0x81: "q"}
 _SIZED: Final = {code: struct.Struct(f">B{format_}").pack for code, format_ in _FORMATS.items()}
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 def boolean(value: bool) -> bytes:
@@ -146,7 +147,14 @@ def _write_decimal(value: Decimal) -> bytes:
 def _write_datetime(value: datetime.datetime) -> bytes:
     if value.tzinfo is None:
         raise ValueError("a time needs a time zone")
-    return timestamp((value - _EPOCH) // datetime.timedelta(milliseconds=1))
+    return timestamp((value - _EPOCH) // _MILLISECOND)
+
+
+def _write_dict(value: Mapping[Any, Any]) -> bytes:
+    parts: list[bytes] = []
+    for key, item in value.items():
+        parts += encode(key), encode(item)
+    return _compound(0xC1, b"".join(parts), len(parts))
 
 
 def _write_array(value: Array) -> bytes:
@@ -194,7 +202,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     memoryview: lambda value: binary(bytes(value)),
     uuid.UUID: lambda value: b"\x98" + value.bytes,
     datetime.datetime: _write_datetime,
-    dict: lambda value: map_of((encode(key), encode(item)) for key, item in value.items()),
+    dict: _write_dict,
     list: lambda value: list_of(map(encode, value)),
     Decimal: _write_decimal,
     Array: _write_array,

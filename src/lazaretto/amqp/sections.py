@@ -89,13 +89,18 @@ class Sections:
         self.raw = raw
         self.parts: list[Part] = []
         seen: set[Section] = set()
-        place = 0
-        while place < len(raw):
-            part = self._part(place)
-            section = part.section
-            repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
-            if repeats or (section in _BODY and not seen.isdisjoint({*_BODY} - {section})):
-                raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
+        place, end = 0, len(raw)
+        while place < end:
+            # How nearly all peers write a descriptor.
+            plain = raw.startswith(b"\x00\x53", place) and end - place > 2
+            section = _CODES.get(raw[place + 2]) if plain else None
+            if section is None:
+                part = self._part(place)
+                section = part.section
+            else:
+                part = Part(section, place, place + 3, skip(raw, place + 3))
+            if section in seen or section in _BODY:
+                _check_new(section, seen)
             self.parts.append(part)
             seen.add(section)
             place = part.end
@@ -162,6 +167,12 @@ class Sections:
     def body_parts(self) -> list[Part]:
         """Return the sections of the body: data, sequences, or one value."""
         return [part for part in self.parts if part.section in _BODY]
+
+
+def _check_new(section: Section, seen: set[Section]) -> None:
+    repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
+    if repeats or (section in _BODY and not seen.isdisjoint({*_BODY} - {section})):
+        raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
 
 
 _NAMES = {

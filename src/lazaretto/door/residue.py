@@ -46,6 +46,8 @@ SECTIONS: Final = "sections"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 _INTEGERS: Final = {kind.code: kind for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int)}
+#: What Lazaretto keeps as it is.
+_PLAIN: Final = frozenset({bool, int, float, str, bytes, uuid.UUID, type(None)})
 _FLOAT, _CHAR, _SYMBOL = 0x72, 0x73, 0xA3
 _INT64: Final = 1 << 63
 _float: Final = struct.Struct(">f")
@@ -137,6 +139,8 @@ def data_of(raw: bytes, place: int) -> bytes:
 
 def encode_body(body: bytes, held: Any) -> bytes:
     """Return the sections of a body. One that an edit has changed may not be what it was: then it is data."""
+    if held is None:
+        return _data(body)
     if held == TEXT and _is_text(body):
         return b"\x00\x53\x77" + string(body.decode())
     if held == BYTES:
@@ -184,6 +188,9 @@ def split_properties(
     types: dict[str, int] = {}
     others: dict[str, Any] = {}
     for key, value in given.items():
+        if type(key) is str and type(value) in _PLAIN:
+            properties[key] = value
+            continue
         name = text_of(key)
         if name is None:
             raise InvalidMessage("expected a property's name to be text, got null")

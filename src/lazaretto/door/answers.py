@@ -78,9 +78,12 @@ def condition_of(error: BaseException) -> str:
 
 def description_of(error: BaseException) -> str:
     """Return the text for a client: that of our errors; of others, nothing of what went wrong."""
-    return (
-        str(error) if isinstance(error, errors.LazarettoError) else "an internal error: see the server's log"
-    )
+    if isinstance(error, errors.EntityNotFound):
+        # Service Bus's clients know by these words that it was no fault of the connection.
+        return f"The messaging entity in question could not be found: {error}"
+    if isinstance(error, errors.LazarettoError):
+        return str(error)
+    return "an internal error: see the server's log"
 
 
 def status_of(condition: str) -> int:

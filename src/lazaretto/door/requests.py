@@ -18,6 +18,7 @@ from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
 from lazaretto.errors import SessionLockLost
 from lazaretto.model.clock import LAST_MOMENT
+from lazaretto.model.entities import MessageState
 from lazaretto.model.messages import ReceivedMessage
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def _handed_over(message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
         return {"lock-token": token, "message": encode_message(message, deleted=True)}
     return {
         "lock-token": token,
-        "message": encode_message(message, token=token, locked_until=message.locked_until),
+        "message": encode_message(
+            message, token=token, locked_until=message.locked_until, state=MessageState.DEFERRED
+        ),
     }
 
 

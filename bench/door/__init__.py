@@ -1,0 +1,1 @@
+"""The door for AMQP 1.0 clients, measured beside the Python API and beside others."""

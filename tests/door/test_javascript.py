@@ -1,0 +1,126 @@
+"""Clients for JavaScript at the door, unchanged: Azure's own for Service Bus, and rhea."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from door.served import Served
+from lazaretto import Broker, PoisonPolicy, QueueOptions
+
+pytestmark = pytest.mark.stores("sqlite")
+
+_HERE = Path(__file__).parent / "javascript"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "lazaretto-tests"
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """Return where the clients are installed, fetched once for all runs."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    lock = (_HERE / "package-lock.json").read_bytes()
+    folder = _CACHE / f"javascript-{hashlib.sha256(lock).hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with Path(folder, ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not Path(folder, "installed").exists():
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(_HERE / name, folder)
+            words = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            Path(folder, "installed").touch()
+    return folder / "node_modules"
+
+
+def node(packages: Path, *words: str) -> Any:
+    """Run a program, and return what it prints."""
+    done = subprocess.run(
+        ["node", str(_HERE / words[0]), *words[1:]],
+        env={**os.environ, "NODE_PATH": str(packages)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class TestServiceBus:
+    @pytest.fixture
+    def tell(self, served: Served, packages: Path) -> Any:
+        return lambda story: node(packages, "service_bus.js", served.connection_string, story)
+
+    def test_settlements(self, tell: Any, broker: Broker) -> None:
+        properties = {"number": 1, "text": "x", "yes": True, "date": 0}
+        assert tell("settlements") == {
+            "first": [{"hello": "world"}, "m1", "s", properties, 0],
+            "again": [1, 1],
+            "state": "deferred",
+            "dead": ["why", "because"],
+        }
+        assert broker.queue("q").counts.total == 0
+
+    def test_batches_and_locks(self, tell: Any, broker: Broker) -> None:
+        three = ["a", "b", "c"]
+        assert tell("batches") == {"peeked": three, "found": three, "renewed": True, "gone": "gone"}
+        assert broker.queue("q").counts.total == 0
+
+    def test_a_handler(self, tell: Any, broker: Broker) -> None:
+        assert tell("subscribes") == {"bodies": [1, 2, 3]}
+        assert broker.queue("q").counts.total == 0
+
+    def test_sessions(self, tell: Any, broker: Broker) -> None:
+        broker.create_queue("s", QueueOptions(requires_session=True))
+        assert tell("sessions") == {
+            "id": "A",
+            "locked": True,
+            "state": "half",
+            "renewed": True,
+            "bodies": [1, 2],
+            "refused": "SessionCannotBeLocked",
+        }
+
+    def test_rules(self, tell: Any, broker: Broker) -> None:
+        broker.create_topic("t")
+        broker.create_subscription("t", "sub", options=QueueOptions(policy=PoisonPolicy()))
+        assert tell("rules") == {
+            "rules": [["large", "amount >= 10", "SET big = TRUE"]],
+            "body": 50,
+            "big": True,
+        }
+
+    def test_errors(self, tell: Any) -> None:
+        codes = ["MessagingEntityNotFound", "MessageNotFound"]
+        assert tell("errors") == {"codes": codes}
+
+
+def test_rhea_gets_back_what_it_sent(served: Served, packages: Path) -> None:
+    seen = node(packages, "rhea.js", str(served.port))
+    assert seen["accepted"] == 5
+    text, full, data, sequence, plain = seen["found"]
+    assert text["body"] == "text"
+    assert full["body"] == {"a": 1, "b": [1, 2, "x"]}
+    assert full["application_properties"] == {
+        "int": 5,
+        "ubyte": 3,
+        "symbol": "sym",
+        "double": 1.5,
+        "yes": True,
+    }
+    kept = {"message_id": "m1", "durable": True, "priority": 8, "content_encoding": "gzip"}
+    assert {name: full[name] for name in kept} == kept
+    assert (full["group_sequence"], full["footer"]) == (3, {"x-foot": 1})
+    assert "x-mine" in full["message_annotations"]
+    assert [bytes(one["data"]) for one in data["body"]["content"]] == [b"a", b"b"]
+    assert sequence["body"]["content"] == [1, "two", None]
+    assert bytes(plain["body"]["content"]["data"]) == b"bytes"

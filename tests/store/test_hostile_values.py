@@ -183,7 +183,7 @@ RIGHT: dict[str, Any] = {
     "rate": None, "skipped": False, "letters": 10, "count": 0, "cursor": None, "budget": 0.25,
     "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None, "version": None,
     "command": SetStatus(path="q", status="active"),
-    "lock_tokens": World.lock_token,
+    "lock_tokens": World.lock_token, "active": False, "state_set_after": None, "enqueued_before": None,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -213,6 +213,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.republish": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.count_republished": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.move_dead_letters": {"to": "s"},
+    "Broker.delete_messages": {"count": 1, "session_id": None},
 }
 #: Ending is not calling, `run_repairs` goes on for ever, and `take`, the service host's, checks its own.
 LEFT_OUT = {"close", "commit", "take", "run_repairs"}

@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from door.client import opened, run
 from door.served import Served
 from lazaretto import Broker
-from lazaretto.door import server
+from lazaretto.door import DoorLimits, server
 
 WAIT = 20
 AMQP = b"AMQP\x03\x01\x00\x00"
@@ -202,12 +202,10 @@ class TestAbuse:
         run(main)
 
     def test_who_says_nothing_is_hung_up_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lazaretto.door.reception.LONGEST_OPENING", 0.05)
-        monkeypatch.setattr(server, "LONGEST_OPENING", 0.05)
         monkeypatch.setattr(server, "_SILENCE", 0.05)
 
         async def main() -> None:
-            async with opened(tmp_path) as (_, door):
+            async with opened(tmp_path, limits=DoorLimits(opening_seconds=0.05)) as (_, door):
                 for said in (b"", b"G", b"GET / HTTP/1.1\r\n"):
                     async with raw(door.port) as client:
                         client.writer.write(said)
@@ -218,7 +216,7 @@ class TestAbuse:
     def test_all_connections_count(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with (
-                opened(tmp_path, most_connections=2) as (_, door),
+                opened(tmp_path, limits=DoorLimits(connections=2)) as (_, door),
                 raw(door.port) as first,
                 raw(door.port) as second,
                 raw(door.port) as third,

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger("lazaretto.door")
-#: Seconds in which a client must have agreed on TLS.
-LONGEST_OPENING: Final = 20.0
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 _DESTINATION: Final = "com.microsoft:transfer-destination-address"

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, cast
 
-from lazaretto.door.peer import LONGEST_OPENING, Peer
+from lazaretto.door.peer import Peer
 
 if TYPE_CHECKING:
     from lazaretto.door.http import HttpServer
@@ -80,7 +80,7 @@ class Reception:
     def _full(self) -> bool:
         others = 0 if self.http is None else len(self.http.connections)
         known = len(self._door.peers) + len(self._arriving) + len(self.newcomers) + others
-        return known >= self._door.most_connections
+        return known >= self._door.limits.connections
 
     async def _admit(self, accepted: socket.socket) -> None:
         """Begin to encrypt if the client does, and wait for what it says then."""
@@ -90,14 +90,14 @@ class Reception:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             tls = self._tls
             if tls is not None:
-                async with asyncio.timeout(LONGEST_OPENING):
+                async with asyncio.timeout(self._door.limits.opening_seconds):
                     encrypts = await _first_byte(accepted) == _TLS
                 if not encrypts and self._tls_only:
                     # What lies unread would make the end look like a failure.
                     accepted.recv(_SOME)
                     return
                 tls = tls if encrypts else None
-            waits = None if tls is None else LONGEST_OPENING
+            waits = None if tls is None else self._door.limits.opening_seconds
             loop = asyncio.get_running_loop()
             handed_over = True
             await loop.connect_accepted_socket(
@@ -124,7 +124,8 @@ class _Newcomer(asyncio.Protocol):
         # Other event loops than asyncio's own do not derive theirs from its class.
         self._transport = cast("asyncio.Transport", transport)
         self._reception.newcomers.add(self._transport)
-        self._waiting = asyncio.get_running_loop().call_later(LONGEST_OPENING, self._transport.abort)
+        longest = self._door.limits.opening_seconds
+        self._waiting = asyncio.get_running_loop().call_later(longest, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()

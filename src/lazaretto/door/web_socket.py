@@ -31,9 +31,12 @@ _UNSUPPORTED: Final = 1003
 class WebSocketTransport(asyncio.Transport):
     """What a peer writes to: it waits here until the client takes it."""
 
-    def __init__(self, peer: Peer) -> None:
-        super().__init__()
+    def __init__(self, peer: Peer, address: tuple[str, int] | None = None) -> None:
+        super().__init__({"peername": address})
         self._peer = peer
+        self._high = _HIGH_WATER
+        self._reading = asyncio.Event()
+        self._reading.set()
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._news = asyncio.Event()
@@ -47,13 +50,38 @@ class WebSocketTransport(asyncio.Transport):
         self._waiting.append(bytes(data))
         self._size += len(data)
         self._news.set()
-        if self._size > _HIGH_WATER and not self._paused:
+        if self._size > self._high and not self._paused:
             self._paused = True
             self._peer.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set how many bytes may wait before the peer is asked to pause. `low` does not matter."""
+        self._high = _HIGH_WATER if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait."""
+        return self._size
+
+    def pause_reading(self) -> None:
+        """Take nothing from the client for a time."""
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        """Take from the client again."""
+        self._reading.set()
+
+    def is_reading(self) -> bool:
+        """Whether what the client says is taken."""
+        return self._reading.is_set()
+
+    async def until_reading(self) -> None:
+        """Wait until what the client says is taken."""
+        await self._reading.wait()
 
     def close(self) -> None:
         """Close the socket once all is sent."""
         self._closing = True
+        self._reading.set()
         self._news.set()
 
     def abort(self) -> None:
@@ -90,11 +118,13 @@ async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
         return
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
     peer = Peer(door)
-    transport = WebSocketTransport(peer)
+    client = scope.get("client")
+    transport = WebSocketTransport(peer, None if client is None else (client[0], client[1]))
     peer.connection_made(transport)
     sending = asyncio.ensure_future(transport.send_all(send))
     try:
         while not sending.done():
+            await transport.until_reading()
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 break

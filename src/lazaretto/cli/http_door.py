@@ -9,7 +9,7 @@ import re
 import secrets
 import urllib.parse
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
 import typer
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 PORT: Final = 8080
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104
+
+
+class AlsoServed(NamedTuple):
+    """A store beside the first, as `--also` names it."""
+
+    name: str
+    colour: str
+    url: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class HttpDoor:
     name: str
     colour: str
     trace_url: str
+    also: list[AlsoServed]
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
@@ -58,12 +67,15 @@ class HttpDoor:
         _demand("starlette", "the HTTP API", "serve")
         self.access()
         self.pages()
+        for other in self.also:
+            self.pages(other)
 
-    def pages(self) -> PageOptions:
-        """Return what its pages show. Raises InvalidOption."""
+    def pages(self, other: AlsoServed | None = None) -> PageOptions:
+        """Return what the pages of the store, or of another, show. Raises InvalidOption."""
         from lazaretto.web import PageOptions
 
-        return PageOptions(self.name, self.colour, self.trace_url)
+        name, colour = (self.name, self.colour) if other is None else (other.name, other.colour)
+        return PageOptions(name, colour, self.trace_url)
 
     def access(self) -> Access:
         """Return whom the server takes for whom. Raises InvalidOption."""
@@ -132,12 +144,24 @@ def _origin_of(given: str | None) -> SplitResult | None:
     return found
 
 
+def _also(given: str) -> AlsoServed:
+    named, _, url = given.partition("=")
+    name, _, colour = named.partition(":")
+    if not name or not url:
+        raise usage(f"expected --also to be such as test=test.db or prod:red=prod.db, got {given!r}")
+    return AlsoServed(name, colour or "grey", url)
+
+
 def _made(_: typer.Context, given: dict[str, Any]) -> HttpDoor:
     file, no_login = given.pop("token_file"), given.pop("no_login")
     if no_login and file is not None:
         raise usage("give --token-file or --no-login, not both")
     made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else secret_of(file, "token")
-    return HttpDoor(token=None if no_login else made, **{**given, "origin": _origin_of(given["origin"])})
+    given |= {
+        "origin": _origin_of(given["origin"]),
+        "also": [_also(one) for one in given["also"] or ()],
+    }
+    return HttpDoor(token=None if no_login else made, **given)
 
 
 def _text(name: str, metavar: str, text: str) -> Any:
@@ -283,6 +307,17 @@ HttpOptions = Annotated[
                     ),
                 ],
                 "grey",
+            ),
+            "also": (
+                Annotated[
+                    list[str] | None,
+                    _text(
+                        "--also",
+                        "NAME[:COLOUR]=STORE",
+                        "Another store, below /NAME/; repeatable.  [default: none]",
+                    ),
+                ],
+                None,
             ),
             "trace_url": (
                 Annotated[

@@ -8,8 +8,8 @@ import dataclasses
 import getpass
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor, AmqpOptions
@@ -18,6 +18,9 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions
 from lazaretto.cli.logs import LogOptions
+
+if TYPE_CHECKING:
+    from lazaretto.aio import AsyncBroker
 
 commands = Group()
 
@@ -38,9 +41,12 @@ def serve(
         http = dataclasses.replace(http, http=PORT)
     if http.read_only and amqp.amqp is not None:
         raise usage("give --read-only or --amqp, not both: clients of AMQP receive and settle")
-    # Opened once to say what is wrong with the store as every command does.
-    with call.broker():
-        pass
+    if http.also and http.http is None:
+        raise usage("give --also with --http: clients of AMQP have one store")
+    # Opened once to say what is wrong with a store as every command does.
+    for url in (call.store, *(other.url for other in http.also)):
+        with dataclasses.replace(call, store=url).broker():
+            pass
     if http.http is not None:
         http.check()
     amqp.check()
@@ -74,6 +80,53 @@ def _running_repairs(url: str, over: threading.Event) -> Iterator[None]:
             runner.join()
 
 
+async def _serve_http(
+    stack: contextlib.AsyncExitStack,
+    http: HttpDoor,
+    port: int,
+    broker: AsyncBroker,
+    opened: Callable[[str], Awaitable[AsyncBroker]],
+) -> tuple[dict[str, Any], list[str]]:
+    """Serve HTTP until the stack closes; return what is told of it, for programs and as lines."""
+    from lazaretto.web import OtherStore, open_web
+
+    access = http.access()
+    others = [
+        OtherStore(other.name, await opened(other.url), http.access(), http.pages(other))
+        for other in http.also
+    ]
+    serving = open_web(
+        broker, access, host=http.host, port=port, host_names=http.host_names(), pages=http.pages(),
+        prefix=http.prefix(), others=others,
+    )  # fmt: skip
+    port = (await stack.enter_async_context(serving)).port
+    here = f"http://{http.shown_host()}:{port}{http.prefix()}"
+    seen = here if http.origin is None else http.origin.geturl()
+    told: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
+    lines = [f"serving the HTTP API at {here}/api/v1", f"the console: {seen}/"]
+    lines += [f"the store {other.name}: {seen}/{other.name}/" for other in others]
+    if http.token is not None:
+        lines += ["send the header:", f"Authorization: Bearer {http.token}"]
+        lines.append(
+            "log in within a minute, once:" if not others else "log in within a minute, once for each:"
+        )
+        told["login_url"] = await _link(broker, seen)
+        lines.append(told["login_url"])
+        more = {other.name: await _link(other.broker, f"{seen}/{other.name}") for other in others}
+        lines += more.values()
+        if more:
+            told["login_urls"] = more
+    return told, lines
+
+
+async def _link(broker: AsyncBroker, server: str) -> str:
+    from lazaretto.cli.access_commands import login_url
+    from lazaretto.commands import CreateLink
+
+    made = await broker.run(CreateLink(), actor=getpass.getuser())
+    return login_url(server, made["secret"])
+
+
 async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
     from lazaretto import aio
 
@@ -88,31 +141,20 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
     for number_ in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number_, end)
     async with contextlib.AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(await aio.connect(url, create=False))
-        if not http.read_only:
-            stack.enter_context(_running_repairs(url, over))
+
+        async def opened(address: str) -> AsyncBroker:
+            found = await stack.enter_async_context(await aio.connect(address, create=False))
+            if not http.read_only:
+                stack.enter_context(_running_repairs(address, over))
+            return found
+
+        broker = await opened(url)
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:
-            from lazaretto.cli.access_commands import login_url
-            from lazaretto.commands import CreateLink
-            from lazaretto.web import open_web
-
-            serving = open_web(
-                broker, http.access(), host=http.host, port=http.http, host_names=http.host_names(),
-                pages=http.pages(), prefix=http.prefix(),
-            )  # fmt: skip
-            port = (await stack.enter_async_context(serving)).port
-            here = f"http://{http.shown_host()}:{port}{http.prefix()}"
-            server = here if http.origin is None else http.origin.geturl()
-            told |= {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
-            lines.append(f"serving the HTTP API at {here}/api/v1")
-            lines.append(f"the console: {server}/")
-            if http.token is not None:
-                made = await broker.run(CreateLink(), actor=getpass.getuser())
-                told["login_url"] = login_url(server, made["secret"])
-                lines += ["send the header:", f"Authorization: Bearer {http.token}"]
-                lines += ["log in within a minute, once:", told["login_url"]]
+            more, text = await _serve_http(stack, http, http.http, broker, opened)
+            told |= more
+            lines += text
         if amqp.amqp is not None:
             from lazaretto.door import open_door
 

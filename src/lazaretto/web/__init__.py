@@ -3,12 +3,13 @@
 from lazaretto.web.access import Access, Grant, Identity, Proxies, Role
 from lazaretto.web.app import web_app
 from lazaretto.web.page_options import PageOptions
-from lazaretto.web.server import WebServer, open_web
+from lazaretto.web.server import OtherStore, WebServer, open_web
 
 __all__ = [
     "Access",
     "Grant",
     "Identity",
+    "OtherStore",
     "PageOptions",
     "Proxies",
     "Role",

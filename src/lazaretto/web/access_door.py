@@ -181,7 +181,9 @@ class AccessDoor:
         return peer if proxies is None else proxies.address_of(peer, request.headers)
 
     def _cookie_name(self, request: Request, kind: str) -> str:
-        end = f"-{kind}" if kind else ""
+        # Stores of one server have names of their own, since a browser sends the cookies of all paths above.
+        base = request.scope.get("root_path", "").strip("/").replace("/", "!")
+        end = "".join(f"-{part}" for part in (base, kind) if part)
         if self._access.secure:
             # Browsers take it from this host alone, over TLS.
             return f"__Host-lazaretto{end}"

@@ -116,6 +116,7 @@ def web_app(
     app.state.ending = ending
     app.state.door = door
     app.state.pages = pages or PageOptions()
+    app.state.stores = []
     return app
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
@@ -14,6 +14,13 @@ from lazaretto.traces.context import context_of
 COLOURS: Final = ("blue", "green", "grey", "orange", "purple", "red")
 _LONGEST: Final = 30
 _TRACE_ID: Final = "{trace_id}"
+
+
+class StoreLink(NamedTuple):
+    """A store of this server. `base`: what its paths begin with, without the / at the end."""
+
+    name: str
+    base: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import re
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import shown
 from lazaretto.model.loopback import is_loopback
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
-from lazaretto.web.page_options import PageOptions
+from lazaretto.web.page_options import PageOptions, StoreLink
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,29}")
 #: Connections that wait to be accepted.
 _BACKLOG: Final = 1024
 #: Seconds that clients have to take their answers when the server ends.
 _GRACE: Final = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OtherStore:
+    """A store that is served beside the first, below its name. Raises InvalidOption for a name of no path."""
+
+    name: str
+    broker: AsyncBroker
+    access: Access
+    pages: PageOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidOption(
+                f"expected a store's name to have up to 30 letters, digits, - and _, got {shown(self.name)}"
+            )
 
 
 class WebServer:
@@ -42,24 +62,39 @@ async def open_web(
     host_names: Iterable[str] = (),
     pages: PageOptions | None = None,
     prefix: str = "",
+    others: Sequence[OtherStore] = (),
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
     `host`: the address to listen at. `port`: 0 for a free one, which is in `WebServer.port` then.
     `host_names`: names in `Host` beside those of this machine. `pages`: what pages show to be told from
     another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
-    others. Raises InvalidOption for an address beyond this machine if everybody is let in.
+    others. `others`: further stores, each below its name: pages, API, sessions and all. Every page links to
+    the others. Raises InvalidOption for an address beyond this machine if everybody is let in.
     """
-    if not is_loopback(host) and access.anonymous is not None:
+    everybody = [one for one in (access, *(other.access for other in others)) if one.anonymous is not None]
+    if not is_loopback(host) and everybody:
         raise InvalidOption(
             f"expected an address of this machine, such as 127.0.0.1, got {host!r}: "
             "everybody who reaches it would be let in"
         )
     own = f"[{host}]" if ":" in host else host
     names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
-    app = web_app(broker, access, host_names=names, pages=pages)
+    apps = {"": web_app(broker, access, host_names=names, pages=pages)}
+    for other in others:
+        if other.name in apps or other.name in _first_parts(apps[""]):
+            raise InvalidOption(f"expected another name for a store: {other.name!r} is taken")
+        apps[other.name] = web_app(other.broker, other.access, host_names=names, pages=other.pages)
+    links = [
+        StoreLink(app.state.pages.name or name or "first", f"{prefix}/{name}" if name else prefix)
+        for name, app in apps.items()
+    ]
+    for app in apps.values():
+        app.state.stores = links if others else []
     listening = _listen(host, port)
-    served = Starlette(routes=[Mount(prefix, app)]) if prefix else app
+    # The first has all paths that are no other's.
+    mounts = [Mount(f"{prefix}/{name}" if name else prefix, app) for name, app in reversed(apps.items())]
+    served = Starlette(routes=mounts) if prefix or others else apps[""]
     config = uvicorn.Config(
         served, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
         ws="none",
@@ -73,9 +108,15 @@ async def open_web(
         yield WebServer(listening.getsockname()[1])
     finally:
         # Those who wait are told, so that the server need not wait for them.
-        app.state.ending.begin()
+        for app in apps.values():
+            app.state.ending.begin()
         server.should_exit = True
         await serving
+
+
+def _first_parts(app: Starlette) -> set[str]:
+    """Return what the paths of an application begin with."""
+    return {route.path.split("/")[1] for route in app.routes if isinstance(route, Route)}
 
 
 def _listen(host: str, port: int) -> socket.socket:

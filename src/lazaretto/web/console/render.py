@@ -146,9 +146,12 @@ def render(template: str, request: Request, **values: Any) -> bytes:
 
     files = {name: f"{base}/static/{asset(name)[0]}" for name in ASSETS}
     now = datetime.now(UTC)
+    state = request.app.state
     text = (
         _environment()
         .get_template(template)
-        .render(link=link, files=files, now=now, base=base, pages=request.app.state.pages, **values)
-    )
+        .render(
+            link=link, files=files, now=now, base=base, pages=state.pages, stores=state.stores, **values
+        )
+    )  # fmt: skip
     return text.encode("utf-8", "backslashreplace")

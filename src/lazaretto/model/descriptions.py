@@ -7,6 +7,7 @@ from datetime import datetime
 
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import PoisonSession, QueueOptions, QueueStatus
+from lazaretto.model.html_tables import html_table
 from lazaretto.model.versions import version_of
 
 
@@ -64,6 +65,14 @@ class MessageCounts:
     def total(self) -> int:
         return sum(dataclasses.astuple(self))
 
+    def _repr_html_(self) -> str:
+        return _counts_table("messages", self)
+
+
+def _counts_table(caption: str, counts: MessageCounts) -> str:
+    found = dataclasses.asdict(counts)
+    return html_table(caption, [name.replace("_", " ") for name in found], [list(found.values())])
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BreakerDescription:
@@ -102,3 +111,6 @@ class QueueDescription:
     def version(self) -> str:
         """The version of options and status, which changes with them. Not that of a subscription's rules."""
         return version_of(self.options, self.status, self.created)
+
+    def _repr_html_(self) -> str:
+        return _counts_table(f"{self.path}, {self.status.value}", self.counts)

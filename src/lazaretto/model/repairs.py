@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lazaretto.model.html_tables import html_table
 from lazaretto.model.repair_phases import Phase
 
 #: The orders in which letters are sent back: by number, or one session after the other.
@@ -111,6 +112,15 @@ class RepairStatus:
     next_verbs: tuple[str, ...]
     subqueue: str
     estimate: float | None
+
+    def _repr_html_(self) -> str:
+        counts = dataclasses.asdict(self.counts)
+        why = "" if self.why is None else f" ({self.why})"
+        return html_table(
+            f"repair {self.name} of {self.queue}: {self.phase.value}{why}, {self.letters:,} letters",
+            list(counts),
+            [list(counts.values())],
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint
+from lazaretto.model.html_tables import html_table
 from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
 from lazaretto.model.shape import templates
 from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
@@ -95,6 +96,18 @@ class Triage:
     letters: int
     causes: tuple[Cause, ...]
     left: tuple[int, ...] = ()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                cause.number, cause.letters, f"{100 * cause.letters / max(self.letters, 1):.0f} %",
+                cause.state.value, cause.reason, cause.error_type, cause.template,
+                None if cause.difference is None else cause.difference.filter,
+            )
+            for cause in self.causes
+        ]  # fmt: skip
+        columns = ("cause", "letters", "share", "state", "reason", "error type", "text", "difference")
+        return html_table(f"{self.letters:,} dead letters of {self.queue}", columns, rows)
 
 
 def place_at(tx: Transaction, path: EntityPath) -> int:

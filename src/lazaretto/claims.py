@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,7 @@ from lazaretto.store.contract.claim_contract import (
     ClaimRecord,
     ShardRecord,
 )
+from lazaretto.store.contract.overview_contract import Waiting
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -62,6 +64,17 @@ class Claim(msgspec.Struct, frozen=True):
     lease_until: datetime | None
     ended: datetime | None
     outcomes: dict[str, int]
+
+
+class Lag(NamedTuple):
+    """How far a consumer is behind.
+
+    `messages`: in the queue, in any state, besides those of open claims; exact up to 100, and above that an
+    estimate that gaps make too high. `seconds`: since the oldest message in the queue was sent.
+    """
+
+    messages: int
+    seconds: float
 
 
 class ClaimConsumer:
@@ -168,15 +181,15 @@ class ClaimConsumer:
         """Settle claims with their staged outcomes; skip those already settled."""
         return self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
 
-    def settle_whole(self, number: int, failed: Mapping[int, Failure]) -> ClaimSummary | None:
+    def settle_whole(self, number: int, failed: Mapping[int, tuple[Outcome, Failure]]) -> ClaimSummary | None:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
         stage = uuid.uuid4().hex
         for _, shard in self.shards(number - 1, number):
             keys = self._store.read(functools.partial(_keys_of, shard))
             others = [
-                StagedRow(key, Outcome.FAILED.value, failed[sequence_of(key)])
+                StagedRow(key, failed[one][0].value, failed[one][1])
                 for key in keys
-                if sequence_of(key) in failed
+                if (one := sequence_of(key)) in failed
             ]
             completed = [key for key in keys if sequence_of(key) not in failed]
             self.stage(stage, staged_rows(shard.token, completed, others, {}))
@@ -205,6 +218,28 @@ class ClaimConsumer:
         def find(tx: Transaction) -> list[int]:
             queue = require_claims(tx, self.path)
             return [sequence_of(tx.claims.last_message(lane) or lower_bound(lane)) for lane in queue.lanes]
+
+        return self._store.read(find)
+
+    def last_claim(self) -> int:
+        """Return the number of the last claim that was taken, 0 if there is none."""
+
+        def find(tx: Transaction) -> int:
+            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+            return 0 if record is None else record.last_claim
+
+        return self._store.read(find)
+
+    def lag(self) -> Lag:
+        """Return how far the consumer is behind."""
+
+        def find(tx: Transaction) -> Lag:
+            queue = require_claims(tx, self.path)
+            waiting = tx.overview.waiting([queue]).get(queue.queue_id, Waiting())
+            claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
+            held = sum(claim.rows for claim in claims if claim.state == OPEN)
+            age = 0 if waiting.oldest is None else max(0, tx.now - waiting.oldest)
+            return Lag(max(0, waiting.messages - held), age / 1_000_000)
 
         return self._store.read(find)
 

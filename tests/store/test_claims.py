@@ -22,6 +22,7 @@ from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
+from lazaretto.model.policy import Outcome
 
 from .actions import stored
 
@@ -218,15 +219,30 @@ class TestSettling:
         assert [m.body for m in broker.peek("out")] == [b"hello"]
         assert broker.attempts("work", 1)[0].error_message == "no"
 
+    def test_how_far_a_consumer_is_behind(self, broker: Broker, queue: str) -> None:
+        consumer = attached(broker)
+        assert (consumer.lag(), consumer.last_claim()) == ((0, 0.0), 0)
+        send(broker, 5)
+        assert consumer.lag().messages == 5
+        consumer.take(0, max_rows=3)
+        lag = consumer.lag()
+        assert (lag.messages, consumer.last_claim()) == (2, 1)
+        assert 0 <= lag.seconds < 600
+        consumer.settle_whole(1, {})
+        assert consumer.lag().messages == 2
+
     def test_a_whole_claim_but_what_failed(self, broker: Broker, queue: str) -> None:
         send(broker, 5)
         consumer = attached(broker)
         consumer.take(0, shards=2)
-        summary = consumer.settle_whole(1, {2: FAILED, 5: FAILED, 99: FAILED})
+        summary = consumer.settle_whole(1, dict.fromkeys((2, 5, 99), (Outcome.FAILED, FAILED)))
         assert summary is not None
         assert summary.outcomes == {"completed": 3, "failed": 2}
         assert consumer.settle_whole(1, {}) == summary
         assert consumer.settle_whole(7, {}) is None
+        # What it was settled with stays known, so that results can be published after a death.
+        (stage,) = summary.stages
+        assert [one.stages for one in consumer.summaries()] == [[stage]]
         assert [m.sequence_number for m in broker.peek("work", 9)] == [2, 5]
         assert {m.delivery_count for m in broker.peek("work", 9)} == {1}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from lazaretto.spark.bodies import Extras
     from lazaretto.spark.source_options import SparkOptions
 
 FORMAT = "lazaretto"
@@ -35,7 +36,7 @@ class LazarettoSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from lazaretto.spark.columns import SHARDS, STREAM, schema_of
@@ -46,8 +47,17 @@ class LazarettoSource(DataSource):
         options = parse(self.options)
         if options.view:
             columns = VIEWS[options.view].columns
-            return from_arrow_schema(schema_of(columns, columns))
-        return from_arrow_schema(SHARDS if options.shards_only else STREAM)
+            plain = schema_of(columns, columns)
+        else:
+            plain = SHARDS if options.shards_only else STREAM
+        known = from_arrow_schema(plain)
+        if not options.body and not options.properties:
+            return known
+        from lazaretto.spark.bodies import ddl_of_extras
+
+        _refuse_bodies(options)
+        said = [f"{field.name} {field.dataType.simpleString()}" for field in known.fields]
+        return ", ".join([*said, ddl_of_extras(options, plain.names)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from lazaretto.spark.snapshot import SnapshotReader
@@ -57,8 +67,9 @@ class LazarettoSource(DataSource):
         options = parse(self.options)
         if not options.view:
             raise InvalidOption(f"a batch read needs the option view, one of {', '.join(VIEWS)}")
-        _refuse_others(schema, VIEWS[options.view].columns, f"the view {options.view!r}")
-        return SnapshotReader(options, list(schema.names))
+        known = VIEWS[options.view].columns
+        extras = _extras(options, schema, known, f"the view {options.view!r}")
+        return SnapshotReader(options, list(schema.names), extras)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from lazaretto.spark.columns import STREAM
@@ -68,8 +79,8 @@ class LazarettoSource(DataSource):
         options = parse(self.options)
         if options.view:
             raise InvalidOption(f"a stream has no views: omit view={options.view!r}, or use spark.read")
-        _refuse_others(schema, STREAM.names, "a stream of messages")
-        return ClaimStreamReader(options, list(schema.names))
+        extras = _extras(options, schema, STREAM.names, "a stream of messages")
+        return ClaimStreamReader(options, list(schema.names), extras)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lazaretto.spark.writer import TableWriter
@@ -91,6 +102,27 @@ class LazarettoSource(DataSource):
         if "body" not in schema.names:
             raise InvalidOption("the DataFrame needs a column 'body'")
         return parse(self.options)
+
+
+def _extras(options: SparkOptions, schema: StructType, known: Collection[str], what: str) -> Extras | None:
+    """Return what makes the columns of a schema that are not known. Raises InvalidOption for any other."""
+    if not options.body and not options.properties:
+        _refuse_others(schema, known, what)
+        return None
+    from lazaretto.spark.bodies import extras_of
+
+    _refuse_bodies(options)
+    extras = extras_of(options, schema, known)
+    _refuse_others(schema, [*known, *(extras.columns.names if extras else ())], what)
+    return extras
+
+
+def _refuse_bodies(options: SparkOptions) -> None:
+    if options.view not in ("", "messages", "dead_letters") or options.shards_only:
+        raise InvalidOption(
+            "the options body and properties are for messages: streams, and the views "
+            "'messages' and 'dead_letters'"
+        )
 
 
 def _refuse_others(schema: StructType, known: Iterable[str], what: str) -> None:

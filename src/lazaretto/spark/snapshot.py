@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.model.entities import EntityPath
+from lazaretto.spark.bodies import Extras
 from lazaretto.spark.columns import schema_of, selected
 from lazaretto.spark.reading import SQL, select
 from lazaretto.spark.source_options import SparkOptions
@@ -28,9 +29,10 @@ class RangePartition(InputPartition):
 class SnapshotReader(DataSourceReader):
     """Reads a view. A part is one snapshot; several parts need not be of the same moment."""
 
-    def __init__(self, options: SparkOptions, columns: list[str]) -> None:
+    def __init__(self, options: SparkOptions, columns: list[str], extras: Extras | None = None) -> None:
         self._options = options
         self._columns = columns
+        self._extras = extras
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -64,11 +66,20 @@ class SnapshotReader(DataSourceReader):
                 Condition("lower(m.queue) = ?", (EntityPath.parse(options.queue).queue.lower(),))
             )
         url = options.url()
-        columns = selected(url, view.columns, self._columns)
+        extras = self._extras
+        names = [name for name in self._columns if name in view.columns]
+        if extras is not None:
+            names += [name for name in extras.needs if name not in names]
+        columns = selected(url, view.columns, names)
         where = "".join(f" AND {one.sql}" for one in conditions)
         sql = SQL[view.query].replace("[columns]", columns).replace("[conditions]", where)
         parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
-        yield from select(url, sql, parameters, schema_of(view.columns, self._columns))
+        found = select(url, sql, parameters, schema_of(view.columns, names))
+        if extras is None:
+            yield from found
+            return
+        for batch in extras.added(found):
+            yield batch.select(self._columns)
 
 
 def ends(url: str, query: str, first: int, last: int) -> tuple[int | None, int | None]:

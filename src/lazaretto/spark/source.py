@@ -26,6 +26,7 @@ from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
 if TYPE_CHECKING:
     from lazaretto import Broker
     from lazaretto.claims import ClaimConsumer
+    from lazaretto.spark.bodies import Extras
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +50,18 @@ class ShardPartition(InputPartition):
 class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Takes claims for micro-batches. Made several times, in several processes: opens nothing by itself."""
 
-    def __init__(self, options: SparkOptions, columns: list[str]) -> None:
+    def __init__(self, options: SparkOptions, columns: list[str], extras: Extras | None = None) -> None:
         self._options = options
         self._columns = columns
+        self._extras = extras
         self._consumer: ClaimConsumer | None = None
-        self._settled = 0
+        self._settled = self._taken = 0
         self._last: list[int] | None = None
         self._seen = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process begins anew.
-        return ClaimStreamReader, (self._options, self._columns)
+        return ClaimStreamReader, (self._options, self._columns, self._extras)
 
     # -- in the driver --------------------------------------------------------------------------
 
@@ -129,7 +131,18 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken = self._attached().take(
             self._claim(start), max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
         )
-        return start if taken is None else self._offset(taken)
+        self._taken = self._claim(start) if taken is None else taken
+        return self._offset(self._taken)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Return the last claim with how far the query is behind, for its progress."""
+        consumer = self._attached()
+        lag = consumer.lag()
+        return {
+            **self._offset(self._taken),
+            "offsetsBehindLatest": lag.messages,
+            "msBehindLatest": int(lag.seconds * 1000),
+        }
 
     def _look_back(self, claim: int) -> None:
         """Say what becomes of messages if nobody has settled a claim that the query is done with."""
@@ -176,8 +189,12 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             token = None if partition.shard is None else partition.shard.token
             yield _row({"claim": partition.claim, "epoch": partition.epoch, "shard": token}, SHARDS)
             return
-        columns = self._columns
-        schema = pa.schema([STREAM.field(name) for name in columns])
+        columns, extras = self._columns, self._extras
+        made = [] if extras is None else extras.columns.names
+        schema = pa.schema([
+            extras.columns.field(name) if extras is not None and name in made else STREAM.field(name)
+            for name in columns
+        ])  # fmt: skip
         careful = self._start(partition)
         found = False
         if careful is not None and partition.shard is not None:
@@ -188,11 +205,14 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "careful": careful,
             }
             wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
-            for batch in read_shard(self._options.url(), partition.shard, wanted, partition.rows):
+            if extras is not None:
+                wanted += [name for name in extras.needs if name not in wanted]
+            batches = read_shard(self._options.url(), partition.shard, wanted, partition.rows)
+            for batch in batches if extras is None else extras.added(batches):
                 found = True
                 arrays = [
                     batch.column(name)
-                    if name in MESSAGE
+                    if name in MESSAGE or name in made
                     else pa.repeat(pa.scalar(told[name], CLAIM[name]), batch.num_rows)
                     for name in columns
                 ]

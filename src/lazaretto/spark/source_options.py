@@ -28,6 +28,10 @@ from lazaretto.store.contract.claim_contract import DEFAULT_LEASE, MOST_ROWS, MO
 
 #: Options of a stream of claims.
 STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")
+#: Options of what is made of bodies and properties.
+BODY_OPTIONS = ("body", "body_schema", "properties")
+#: How bodies may be written.
+BODIES = ("json", "avro", "protobuf")
 #: Options that Spark itself adds.
 _OF_SPARK = ("path", "checkpointlocation", "queryname")
 
@@ -50,6 +54,18 @@ def _view(name: str, value: object) -> object:
     return value
 
 
+def _body(name: str, value: object) -> object:
+    if value and value not in BODIES:
+        raise InvalidOption(f"expected option {name} to be one of {', '.join(BODIES)}, got {shown(value)}")
+    return value
+
+
+def _any_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidOption(f"expected option {name} to be text, got {shown(value)}")
+    return value
+
+
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
@@ -66,6 +82,10 @@ class SparkOptions:
         lease: How long a claim stays open without a heartbeat of its driver.
         view: What a batch read shows; not for streams.
         shards_only: A stream has a row for each shard, without messages.
+        body: How bodies are written. The column `value` then has them as `body_schema` says.
+        body_schema: For JSON columns with types, as in SQL (default: from a sample of the queue); for Avro
+            its schema in JSON; for Protobuf `module:Class` of the generated message.
+        properties: Properties that are columns, with types, such as `region string, tenant bigint`.
     """
 
     store: str = dataclasses.field(metadata=required(words(_store, "a URL; `env:NAME`")))
@@ -77,6 +97,17 @@ class SparkOptions:
     lease: Duration = option(DEFAULT_LEASE, duration(1.0, 86_400.0))
     view: str = option("", words(_view, ", ".join(f"`{view}`" for view in VIEWS)))
     shards_only: bool = option(False, flag())
+    body: str = option("", words(_body, ", ".join(f"`{body}`" for body in BODIES)))
+    body_schema: str = option("", words(_any_text, "text"))
+    properties: str = option("", words(_any_text, "names with types"))
+
+    def __post_init__(self) -> None:
+        if self.body_schema and not self.body:
+            raise InvalidOption(
+                "the option body_schema needs the option body, which says how bodies are written"
+            )
+        if self.body in ("avro", "protobuf") and not self.body_schema:
+            raise InvalidOption(f"the option body={self.body!r} needs the option body_schema")
 
     def url(self) -> str:
         """Return the store's URL, looked up where it is not told."""

@@ -21,7 +21,10 @@ LAST_CLAIM = 1 << 62
 
 
 class ClaimSummary(msgspec.Struct, frozen=True):
-    """How a claim ended: messages by outcome, messages sent, and seconds by kind of work."""
+    """How a claim ended: messages by outcome, messages sent, and seconds by kind of work.
+
+    `stages`: the names of what tasks staged and the claim was settled with.
+    """
 
     number: int
     state: str
@@ -30,6 +33,7 @@ class ClaimSummary(msgspec.Struct, frozen=True):
     finals: int = 0
     sent: int = 0
     seconds: dict[str, float] = {}
+    stages: list[str] = []
 
 
 def summary_of(claim: ClaimRecord) -> ClaimSummary:

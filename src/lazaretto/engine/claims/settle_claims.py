@@ -142,7 +142,8 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
     begun = time.perf_counter()
-    staged = [_decode(blob) for stage in stages for blob in tx.claims.staged(claim.token, stage)]
+    found = {stage: tx.claims.staged(claim.token, stage) for stage in stages}
+    staged = [_decode(blob) for blobs in found.values() for blob in blobs]
     by_shard: dict[int, list[StagedRows]] = {}
     for rows in staged:
         by_shard.setdefault(rows.token, []).append(rows)
@@ -173,10 +174,13 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
-    summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds)
+    used = [stage for stage, blobs in found.items() if blobs]
+    summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
     encoded = msgspec.json.encode(summary).decode()
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
-    note(tx, "claim_settled", queue, consumer=claim.consumer, **msgspec.to_builtins(summary))
+    told = msgspec.to_builtins(summary)
+    del told["stages"]
+    note(tx, "claim_settled", queue, consumer=claim.consumer, **told)
     return summary
 
 

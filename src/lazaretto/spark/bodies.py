@@ -1,0 +1,228 @@
+"""What a stream or a table makes of bodies and properties: a typed value, and a column for each property."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lazaretto.errors import InvalidOption
+from lazaretto.model.headers import decode_headers
+from lazaretto.spark.property_columns import fitting, property_columns
+from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.store_access import broker_at
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+#: The body as its schema says, null if it does not fit; and then why, with the path to the field.
+VALUE, PROBLEM = "value", "problem"
+#: Messages that a schema is inferred from, and how many bytes of them.
+_SAMPLE, _SAMPLE_BYTES = 1_000, 16 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Extras:
+    """Columns besides those of a message. `schema`: of all of them, as Arrow writes it."""
+
+    body: str
+    body_schema: str
+    schema: bytes
+
+    @functools.cached_property
+    def columns(self) -> pa.Schema:
+        """Return their schema."""
+        return pa.ipc.read_schema(pa.py_buffer(self.schema))
+
+    @property
+    def needs(self) -> list[str]:
+        """Return the columns of a message that they are made of."""
+        ours = {VALUE, PROBLEM}
+        found = ["body"] if ours & set(self.columns.names) else []
+        return found + (["headers"] if set(self.columns.names) - ours else [])
+
+    def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns for messages with their bodies and headers."""
+        found: dict[str, pa.Array] = {}
+        if "body" in self.needs:
+            kind = self.columns.field(VALUE).type
+            decode = _decoder(self.body, self.body_schema, kind)
+            found[VALUE], problems = _read(decode, kind, batch.column("body").to_pylist())
+            found[PROBLEM] = pa.array(problems, pa.string())
+        wanted = [field for field in self.columns if field.name not in found]
+        if wanted:
+            properties = [decode_headers(one).properties for one in batch.column("headers").to_pylist()]
+            for field in wanted:
+                fit = fitting(field.type)
+                found[field.name] = pa.array([fit(one.get(field.name)) for one in properties], field.type)
+        return found
+
+    def added(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches with these columns."""
+        for batch in batches:
+            more = self.of(batch)
+            schema = pa.schema([*batch.schema, *self.columns])
+            arrays = [*batch.columns, *(more[name] for name in self.columns.names)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def extras_of(options: SparkOptions, schema: StructType, known: Collection[str]) -> Extras | None:
+    """Return what a schema has besides the known columns, if the options ask for it. Raises InvalidOption."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    properties = property_columns(options.properties)
+    ours = (VALUE, PROBLEM) if options.body else ()
+    mine = [field for field in schema.fields if field.name not in known]
+    mine = [field for field in mine if field.name in ours or field.name in properties]
+    if not mine:
+        return None
+    found = to_arrow_schema(StructType(mine), timezone="UTC")
+    for field in found:
+        if field.name in properties and field.type != properties[field.name]:
+            raise InvalidOption(f"the column {field.name!r} has another type than the option properties says")
+    if PROBLEM in found.names and VALUE not in found.names:
+        raise InvalidOption(f"the column {PROBLEM!r} needs the column {VALUE!r}, which has the schema")
+    if VALUE in found.names and not pa.types.is_struct(found.field(VALUE).type):
+        raise InvalidOption(f"expected the column {VALUE!r} to be a struct, got {found.field(VALUE).type}")
+    return make_extras(options, found)
+
+
+def make_extras(options: SparkOptions, columns: pa.Schema) -> Extras:
+    """Return what makes these columns. Raises InvalidOption for a type that nothing gives."""
+    if VALUE in columns.names:
+        _decoder(options.body, options.body_schema, columns.field(VALUE).type)
+    return Extras(options.body, options.body_schema, columns.serialize().to_pybytes())
+
+
+def ddl_of_extras(options: SparkOptions, known: Collection[str]) -> str:
+    """Return the columns that the options ask for, for Spark to parse; look at a sample if it has to."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    found = []
+    if options.body == "json" and options.body_schema:
+        found += [f"{VALUE} struct<{options.body_schema}>", f"{PROBLEM} string"]
+    elif options.body:
+        found += [f"{VALUE} {ddl(from_arrow_type(value_type(options)))}", f"{PROBLEM} string"]
+    taken = {*known, *((VALUE, PROBLEM) if options.body else ())}
+    found += [
+        f"{_quoted(name)} {ddl(from_arrow_type(kind))}"
+        for name, kind in property_columns(options.properties, taken).items()
+    ]
+    return ", ".join(found)
+
+
+def value_type(options: SparkOptions) -> pa.StructType:
+    """Return the type of bodies that is told without Spark, or that a sample of them has."""
+    if options.body == "avro":
+        from lazaretto.spark.avro_bodies import avro_type
+
+        return avro_type(options.body_schema)
+    if options.body == "protobuf":
+        from lazaretto.spark.protobuf_bodies import protobuf_type
+
+        return protobuf_type(options.body_schema)
+    from lazaretto.spark.json_samples import inferred
+
+    bodies = _sample(options)
+    if not bodies:
+        raise InvalidOption(f"no schema can be inferred: {options.queue!r} is empty; give body_schema")
+    return inferred(bodies)
+
+
+def _sample(options: SparkOptions) -> list[bytes]:
+    found: list[bytes] = []
+    after = held = 0
+    with broker_at(options.url()) as broker:
+        while len(found) < _SAMPLE and held < _SAMPLE_BYTES:
+            page = broker.peek(options.queue, 50, after)
+            if not page:
+                break
+            found += [message.body for message in page]
+            held += sum(len(message.body) for message in page)
+            after = page[-1].sequence_number + 1
+    return found
+
+
+def ddl(kind: DataType) -> str:
+    """Return a type as Spark's parser reads it, names quoted."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        fields = [
+            f"{_quoted(field.name)}: {ddl(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
+            for field in kind.fields
+        ]
+        return f"struct<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{ddl(kind.keyType)}, {ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(8)
+def _decoder(body: str, body_schema: str, kind: pa.StructType) -> Callable[[bytes], Any]:
+    if body == "avro":
+        from lazaretto.spark.avro_bodies import avro_decoder
+
+        return avro_decoder(body_schema)
+    if body == "protobuf":
+        from lazaretto.spark.protobuf_bodies import protobuf_decoder
+
+        return protobuf_decoder(body_schema)
+    from lazaretto.spark.json_bodies import json_decoder
+
+    return json_decoder(kind)
+
+
+def _read(
+    decode: Callable[[bytes], Any], kind: pa.StructType, bodies: Sequence[bytes | None]
+) -> tuple[pa.Array, list[str | None]]:
+    """Return the values of bodies, and what is wrong with each that does not fit."""
+    values: list[Any] = []
+    problems: list[str | None] = []
+    for body in bodies:
+        value = problem = None
+        try:
+            value = decode(body or b"")
+        except ValueError as error:
+            problem = str(error)
+        values.append(value)
+        problems.append(problem)
+    try:
+        return pa.array(values, kind), problems
+    except _MISFITS:
+        for place, value in enumerate(values):
+            problem = None if value is None else _misfit(value, kind, "$")
+            if problem is not None:
+                values[place], problems[place] = None, problem
+        return pa.array(values, kind), problems
+
+
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:
+    """Return what of a value does not fit a type, with its path; None if it fits."""
+    try:
+        pa.array([value], kind)
+    except _MISFITS:
+        parts: list[tuple[Any, pa.DataType, str]] = []
+        if pa.types.is_struct(kind) and isinstance(value, Mapping):
+            parts = [(value.get(one.name), one.type, f"{path}.{one.name}") for one in kind]
+        elif pa.types.is_list(kind) and isinstance(value, list):
+            parts = [(one, kind.value_type, f"{path}[{place}]") for place, one in enumerate(value)]
+        inner = (_misfit(*part) for part in parts)
+        return next((one for one in inner if one), f"the value does not fit {kind} - at `{path}`")
+    return None

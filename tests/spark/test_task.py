@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,6 +70,8 @@ def test_large_results_are_held_a_part_at_a_time(
     task = ShardTask(settings, 1, 0, 1, 0, None)
     task.run(batch_of(bodies, sessions))
     staged = task.finish()
+    assert settings.results is not None
+    cast(ParquetResults, settings.results).publish(1, [task.stage])
     done = staged.completed_keys()
     # Message 51 fails, and the rest of its session is left.
     left = {51, *range(51, 82, 3)} if sessions else {51}

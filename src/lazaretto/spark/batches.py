@@ -9,9 +9,11 @@ from pyspark.sql import DataFrame
 
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidMessage, InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.policy import Outcome
+from lazaretto.spark.bodies import PROBLEM
 from lazaretto.spark.source_options import parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED
@@ -30,9 +32,9 @@ def settle(
     """Settle a micro-batch at the end of foreachBatch; return its messages by outcome.
 
     `batch`: as foreachBatch got it. `store`, `queue`, `consumer`: as the stream was loaded with. `failed`:
-    what went wrong, by sequence number: those are failures, for the queue's policy to decide on; all
-    others are completed. A batch that is settled already stays as it is. Raises ClaimFenced: another
-    query has the consumer.
+    what went wrong, by sequence number: those are failures, for the queue's policy to decide on. An
+    InvalidMessage, as every message with a `problem` has, can never succeed. All others are completed. A
+    batch that is settled already stays as it is. Raises ClaimFenced: another query has the consumer.
     """
     for name in ("claim", "epoch"):
         if name not in batch.columns:
@@ -41,6 +43,11 @@ def settle(
             )
     options = parse({"store": store, "queue": queue, "consumer": consumer})
     failures = {number: _failure(number, error) for number, error in (failed or {}).items()}
+    if PROBLEM in batch.columns:
+        for number, problem in (
+            batch.where(f"{PROBLEM} IS NOT NULL").select("sequence_number", PROBLEM).collect()
+        ):
+            failures.setdefault(number, _failure(number, InvalidMessage(problem)))
     row = batch.select("claim", "epoch").first()
     if row is None:
         return {}
@@ -59,11 +66,11 @@ def settle(
     return dict(summary.outcomes)
 
 
-def _failure(number: object, error: object) -> Failure:
+def _failure(number: object, error: object) -> tuple[Outcome, Failure]:
     if not isinstance(number, int) or not isinstance(error, BaseException):
         raise InvalidOption(
             f"expected failed to be exceptions by sequence number, got {shown(error)} for {shown(number)}"
         )
     failure = failure_of(error)
     assert failure is not None
-    return failure
+    return Outcome.INVALID if isinstance(error, InvalidMessage) else Outcome.FAILED, failure

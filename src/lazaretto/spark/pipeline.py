@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -17,18 +19,22 @@ from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityPath
+from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, value_type
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.results import ParquetResults, ResultOwner, ResultSink, owned
+from lazaretto.spark.property_columns import property_columns
+from lazaretto.spark.results import ParquetResults, ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TOLD, TaskSettings
 from lazaretto.spark.sink import SettlingSink
-from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions, parse
+from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
+from lazaretto.store.contract.claim_contract import SETTLED
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
@@ -37,14 +43,14 @@ ISOLATIONS = ("process", "inline", "vectorised")
 
 def process(
     source: SparkSession | DataFrame,
-    handler: HandlerFunction | Handler,
+    handler: HandlerFunction | Handler | Mapping[str, HandlerFunction | Handler],
     *,
     store: str,
-    queue: str,
+    queue: str | Sequence[str] | None = None,
     checkpoint: str,
     consumer: str = "spark",
     isolation: str = "process",
-    results: str | ResultSink | None = None,
+    results: str | Sink | None = None,
     schema: StructType | str | None = None,
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -56,14 +62,18 @@ def process(
     `source` is a session or a stream. With a session, the tasks read the messages themselves. A stream of
     `format("lazaretto")` lets Spark process the messages first; it must have the same store, queue and
     consumer. `handler` is a function of a message, or of a message and its context, as for the service
-    host. It returns a row of `results` as a dict, or None. `checkpoint` is a folder that no other query
-    uses. `isolation` is "process", "inline" for trusted code, or "vectorised". A vectorised handler is a
-    function of a RecordBatch of messages. It returns a RecordBatch of results with a row for each, or
-    None. A batch that fails is run again in parts, so the handler must have no effects of its own.
-    `results` is a folder or URI of Parquet files by claim, or a ResultSink; `schema` describes its rows.
+    host. It returns a row of `results` as a dict, or None. With a session, `queue` may be several queues, or
+    `handler` a mapping of handlers by queue: results then are in a folder `queue=NAME` for each. `checkpoint`
+    is a folder that no other query uses. `isolation` is "process", "inline" for trusted code, or
+    "vectorised". A vectorised handler is a function of a RecordBatch of messages. It returns a RecordBatch of
+    results with a row for each, or None. A batch that fails is run again in parts, so the handler must have
+    no effects of its own. `results` is a folder or URI of Parquet files by claim, or a sink such as
+    DeltaResults; `schema` describes its rows.
     `trigger` is the query's; the default is {"availableNow": True}. `breaker` says when failures are an
     outage; an outage ends the query. `options` are those of HandlerOptions (deadline, memory, validator,
-    middleware, refork_every) and, with a session, those of the stream (max_rows, max_bytes, shards, lease).
+    middleware, refork_every) and, with a session, those of the stream (max_rows, max_bytes, shards, lease,
+    body, body_schema, properties). A message whose body does not fit its schema is invalid: the handler does
+    not get it.
     """
     if isolation not in ISOLATIONS:
         raise InvalidOption(
@@ -71,57 +81,114 @@ def process(
         )
     if (results is None) != (schema is None):
         raise InvalidOption("expected both results and schema, got only one of them")
-    said = {
-        "store": store if store.startswith("env:") else absolute(store),
-        "queue": queue,
-        "consumer": consumer,
-    }
-    stream = _stream(source, said, options)
-    function = handler.function if isinstance(handler, Handler) else handler
-    made = (
-        Handler.with_options(queue, function, handler.options)
-        if isinstance(handler, Handler) and not options
-        else Handler(queue, function, **options)
-    )
-    sink = ParquetResults(results) if isinstance(results, str) else results
-    given = parse(said)
-    if isolation == "vectorised":
-        _refuse_what_vectors_lack(made, given)
-    refuse_remote(stream.sparkSession.sparkContext.master, given.url())
-    if sink is not None:
-        sink = owned(sink, _owner(given))
-    carried = Carried(
-        TaskSettings(
+    handlers = _handlers(handler, queue)
+    several = len(handlers) > 1
+    if several and isinstance(source, DataFrame):
+        raise InvalidOption("a stream is of one queue: pass the session for several")
+    _refuse_triggers(trigger or {})
+    bodies = {name: str(options.pop(name)) for name in BODY_OPTIONS if name in options}
+    if bodies and isinstance(source, DataFrame):
+        raise InvalidOption(
+            f"{next(iter(bodies))} is an option of the stream: set it where the stream is loaded"
+        )
+    streams: list[DataFrame] = []
+    settings: dict[str, TaskSettings] = {}
+    own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
+    for path, function in handlers.items():
+        said = {
+            "store": store if store.startswith("env:") else absolute(store),
+            "queue": path,
+            "consumer": consumer,
+        }
+        stream = _stream(source, said, own)
+        made = (
+            Handler.with_options(path, function.function, function.options)
+            if isinstance(function, Handler) and not options
+            else Handler(path, function.function if isinstance(function, Handler) else function, **options)
+        )
+        sink = (
+            ParquetResults(_place(results, path if several else None))
+            if isinstance(results, str)
+            else results
+        )
+        given = parse({**said, **bodies})
+        if isolation == "vectorised":
+            _refuse_what_vectors_lack(made, given)
+        refuse_remote(stream.sparkSession.sparkContext.master, given.url())
+        encoded = _schema(schema)
+        if sink is not None and encoded is not None:
+            sink = prepared(owned(sink, _owner(given)), encoded)
+            _publish_settled(sink, given)
+        streams.append(stream.withColumn("queue", functions.lit(path)))
+        settings[path] = TaskSettings(
             options=given,
             setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
             limits=made.options.limits(),
             inline=isolation == "inline",
             results=sink,
-            schema=_schema(schema),
+            schema=encoded,
             breaker=breaker,
+            extras=_extras(given),
         )
-    )
+    carried = Carried(settings)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(carried.open(), batches)
 
-    told = stream.mapInArrow(run, from_arrow_schema(TOLD))
+    whole = reduce(DataFrame.union, streams)
+    told = whole.mapInArrow(run, from_arrow_schema(TOLD))
     # In the query's progress, for whoever watches it.
     told = told.observe(
         "lazaretto",
         functions.max("claim").alias("claim"),
         *(functions.sum(name).alias(name) for name in METRICS),
     )
-    writer = told.writeStream.foreachBatch(SettlingSink(given, sink)).option("checkpointLocation", checkpoint)
+    sinks = {path: (one.options, one.results) for path, one in settings.items()}
+    writer = told.writeStream.foreachBatch(SettlingSink(sinks)).option("checkpointLocation", checkpoint)
     if name is not None:
         writer = writer.queryName(name)
     writer = writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True}))
     return writer.start()
 
 
-def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: dict[str, Any]) -> DataFrame:
-    """Return the stream to work on; take what is its own out of the options."""
-    own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
+def _handlers(
+    handler: HandlerFunction | Handler | Mapping[str, HandlerFunction | Handler],
+    queue: str | Sequence[str] | None,
+) -> dict[str, HandlerFunction | Handler]:
+    """Return a handler for each queue. Raises InvalidOption."""
+    if isinstance(handler, Mapping):
+        if queue is not None:
+            raise InvalidOption("handlers by queue name the queues: omit queue")
+        found = dict(handler)
+    else:
+        names = [queue] if isinstance(queue, str) else list(queue or ())
+        found = dict.fromkeys(names, handler)
+        if len(found) < len(names):
+            raise InvalidOption(f"expected different queues, got {shown(queue)}")
+    if not found:
+        raise InvalidOption("expected a queue, or handlers by queue, got none")
+    if len({EntityPath.parse(path).key for path in found}) < len(found):
+        raise InvalidOption(f"expected different queues, got {', '.join(found)}")
+    return found
+
+
+def _refuse_triggers(trigger: Mapping[str, Any]) -> None:
+    """Raise InvalidOption for a trigger that has no micro-batches."""
+    for name in ("continuous", "realTime"):
+        if name in trigger:
+            raise InvalidOption(
+                f"the trigger {name!r} has no micro-batches, and a pipeline settles each micro-batch in one "
+                "commit: use processingTime or availableNow"
+            )
+
+
+def _place(results: str, path: str | None) -> str:
+    """Return where a queue's results go: those of several have a folder each, a column to readers."""
+    return results if path is None else f"{results.rstrip('/')}/queue={quote(path, safe='')}"
+
+
+def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], own: Mapping[str, str]) -> DataFrame:
+    """Return the stream to work on."""
     if isinstance(source, DataFrame):
         if own:
             raise InvalidOption(
@@ -139,12 +206,44 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], options: 
     return reader.options(**options_of_stream).load()
 
 
+def _extras(options: SparkOptions) -> Extras | None:
+    """Return what the tasks make of bodies and properties."""
+    fields: list[tuple[str, pa.DataType]] = list(property_columns(options.properties, STREAM.names).items())
+    if options.body == "json" and options.body_schema:
+        value = StructType.fromDDL(options.body_schema)
+        assert isinstance(value, StructType)
+        fields.append((VALUE, pa.struct(list(to_arrow_schema(value, timezone="UTC")))))
+    elif options.body:
+        fields.append((VALUE, value_type(options)))
+    if options.body:
+        fields.append((PROBLEM, pa.string()))
+    return make_extras(options, pa.schema(fields)) if fields else None
+
+
 def _owner(options: SparkOptions) -> ResultOwner:
     """Return whose results a query writes."""
     with broker_at(options.url()) as broker:
         consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
         identity = consumer.identify()
     return ResultOwner(without_password(options.store), str(consumer.path), consumer.name, identity)
+
+
+def _publish_settled(sink: Sink, options: SparkOptions) -> None:
+    """Publish the results of claims that are settled: a driver may have died before it did."""
+    published = publishing(sink)
+    if published is not None:
+        with broker_at(options.url()) as broker:
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+            summaries, last = consumer.summaries(), consumer.last_claim()
+        known = getattr(sink, "published", int)()
+        if known > last:
+            raise InvalidOption(
+                f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
+                f"{last}: the store is older; use other results, or the newer store"
+            )
+        for summary in summaries:
+            if summary.state == SETTLED:
+                published.publish(summary.number, summary.stages)
 
 
 def refuse_remote(master: str | None, store: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +19,8 @@ _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024
 #: Where the folder says whose it is. Readers of Parquet pass over a name like this one.
 _OWNERS = "_lazaretto"
 _CLAIM = "claim="
+#: Files of readers, and of runs whose claim is not settled: readers pass over the latter.
+_PART, _STAGE = "part-", "_stage-"
 
 
 class ResultSchemaError(Exception):
@@ -71,24 +72,61 @@ class ResultSink(Protocol):
         """Remove the results of a revoked claim. Its messages will be delivered in another claim."""
 
 
-def owned(sink: ResultSink, owner: ResultOwner) -> ResultSink:
+class PublishingSink(Protocol):
+    """Where results go that are visible only when their claim is settled. It is sent to tasks.
+
+    Each run of a shard has a stage, whose results stay apart from those of other runs. The driver publishes
+    the stages that a claim was settled with, so that results and outcomes are always of the same run. Methods
+    `owned_by(owner)` and `prepared(schema)` may be there, too; each returns the sink to use.
+    """
+
+    def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
+        """Return where the results of one run of a shard go."""
+
+    def publish(self, claim: int, stages: Sequence[str]) -> None:
+        """Make the results of these stages visible, unless they are. Called in the order of claims."""
+
+    def remove(self, claim: int) -> None:
+        """Remove the results of a revoked claim. Its messages will be delivered in another claim."""
+
+
+Sink = ResultSink | PublishingSink
+
+
+def owned(sink: Sink, owner: ResultOwner) -> Sink:
     """Return the sink for one consumer. Raises the sink's error if it belongs to another."""
     own = getattr(sink, "owned_by", None)
-    found: ResultSink = sink if own is None else own(owner)
+    found: Sink = sink if own is None else own(owner)
+    return found
+
+
+def publishing(sink: Sink | None) -> PublishingSink | None:
+    """Return a sink if it publishes."""
+    return cast(PublishingSink, sink) if hasattr(sink, "publish") else None
+
+
+def _whole(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field("sequence_number", pa.int64()), *schema])
+
+
+def prepared(sink: Sink, schema: bytes) -> Sink:
+    """Return the sink made ready for results of a schema. Raises the sink's error if they do not fit."""
+    prepare = getattr(sink, "prepared", None)
+    found: Sink = sink if prepare is None else prepare(_whole(pa.ipc.read_schema(pa.py_buffer(schema))))
     return found
 
 
 class ParquetResults:
     """A folder, or URI, of Parquet files: one for each shard of each claim. File systems are Arrow's.
 
-    The folder belongs to one consumer, as a file in it says.
+    The folder belongs to one consumer, as a file in it says. Readers see a file when its claim is settled.
     """
 
     def __init__(self, root: str, owner: ResultOwner | None = None) -> None:
         self._root = root
         self._owner = owner
 
-    def owned_by(self, owner: ResultOwner) -> ResultSink:
+    def owned_by(self, owner: ResultOwner) -> PublishingSink:
         """Return the sink for one consumer's results. Raises InvalidOption if the folder is another's."""
         files, root = self._place()
         owners = f"{root}/{_OWNERS}"
@@ -133,20 +171,31 @@ class ParquetResults:
         return files, f"{root}/{_CLAIM}{claim:010}"
 
     @property
-    def _prefix(self) -> str:
-        return "part-" if self._owner is None else f"part-{self._owner.key}-"
+    def _key(self) -> str:
+        return "" if self._owner is None else f"{self._owner.key}-"
 
-    def open(self, schema: pa.Schema, claim: int, shard: int) -> ResultPart:
-        """Return a file that readers see only when it is complete."""
+    def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
+        """Return a file that readers pass over."""
         files, folder = self._at(claim)
         files.create_dir(folder, recursive=True)
-        return _ParquetPart(files, folder, schema, f"{self._prefix}{shard:04}.parquet")
+        return FilePart(files, f"{folder}/{_STAGE}{self._key}{shard:04}-{stage}", schema)
+
+    def publish(self, claim: int, stages: Sequence[str]) -> None:
+        """Give the files of these stages the names that readers look for; delete those of other runs."""
+        files, folder = self._at(claim)
+        for name in _names(files, folder):
+            if name.startswith(f"{_STAGE}{self._key}"):
+                shard, stage = name.removeprefix(f"{_STAGE}{self._key}").split("-")
+                if stage in stages:
+                    files.move(f"{folder}/{name}", f"{folder}/{_PART}{self._key}{shard}.parquet")
+                else:
+                    files.delete_file(f"{folder}/{name}")
 
     def remove(self, claim: int) -> None:
         """Remove a claim's files."""
         files, folder = self._at(claim)
         for name in _names(files, folder):
-            if name.startswith(self._prefix):
+            if name.startswith((f"{_STAGE}{self._key}", f"{_PART}{self._key}")):
                 files.delete_file(f"{folder}/{name}")
 
 
@@ -155,38 +204,42 @@ def _names(files: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     return [entry.base_name for entry in found]
 
 
-class _ParquetPart:
-    def __init__(self, files: pyarrow.fs.FileSystem, folder: str, schema: pa.Schema, name: str) -> None:
-        self._files = files
-        self._path = f"{folder}/{name}"
-        # Readers pass over names like this one.
-        self._hidden = f"{folder}/_{uuid.uuid4().hex}"
-        self._writer = pq.ParquetWriter(self._hidden, schema, filesystem=files)
+class FilePart:
+    """A Parquet file."""
+
+    def __init__(self, files: pyarrow.fs.FileSystem, path: str, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, filesystem=files)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
     def close(self) -> None:
         self._writer.close()
-        self._files.move(self._hidden, self._path)
 
 
 class Results:
-    """Collects the results of one shard. `sequence_number` is the first column, the schema's follow."""
+    """Collects the results of one run of a shard. `sequence_number` is the first column."""
 
-    def __init__(self, sink: ResultSink, schema: pa.Schema, claim: int, shard: int) -> None:
-        self._schema = pa.schema([pa.field("sequence_number", pa.int64()), *schema])
+    def __init__(self, sink: Sink, schema: pa.Schema, claim: int, shard: int, stage: str) -> None:
+        self._schema = _whole(schema)
         self._struct = pa.struct(list(schema))
-        self._part = sink.open(self._schema, claim, shard % MOST_SHARDS)
+        number = shard % MOST_SHARDS
+        published = publishing(sink)
+        if published is not None:
+            self._part = published.open_stage(self._schema, claim, number, stage)
+        else:
+            self._part = cast(ResultSink, sink).open(self._schema, claim, number)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
     @classmethod
-    def of(cls, sink: ResultSink | None, schema: bytes | None, claim: int, shard: int) -> Results | None:
+    def of(
+        cls, sink: Sink | None, schema: bytes | None, claim: int, shard: int, stage: str
+    ) -> Results | None:
         """Return the collector of a shard's results, or None if there is no sink."""
         if sink is None or schema is None:
             return None
-        return cls(sink, pa.ipc.read_schema(pa.py_buffer(schema)), claim, shard)
+        return cls(sink, pa.ipc.read_schema(pa.py_buffer(schema)), claim, shard, stage)
 
     def add(self, numbers: Sequence[int], results: Sequence[Any]) -> dict[int, Failure]:
         """Add results of messages; return the failures of those that do not fit the schema, by position."""

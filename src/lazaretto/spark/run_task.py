@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,18 +18,27 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.store_contract import Store
 
 
-def run_task(settings: TaskSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run what a task is given, and tell the sink of each shard."""
+def run_task(
+    settings_of: Mapping[str, TaskSettings], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run what a task is given, of any of the queues, and tell the sink of each shard."""
     first = next(batches, None)
     if first is None:
         return
     batches = itertools.chain([first], batches)
     if "body" in first.schema.names:
+        (settings,) = settings_of.values()
         with broker_at(settings.options.url()) as broker:
             told = _run_messages(settings, store_of(broker), batches)
     else:
         rows = (row for batch in batches for row in batch.to_pylist())
-        told = [_run_shard(settings, row["claim"], row["epoch"], row["shard"]) for row in rows]
+        told = [
+            {
+                "queue": row["queue"],
+                **_run_shard(settings_of[row["queue"]], row["claim"], row["epoch"], row["shard"]),
+            }
+            for row in rows
+        ]
     if told:
         yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
@@ -58,6 +67,8 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
         record, shard = found
         task = _task(settings, consumer, claim, shard.token, careful)
         batches = read_shard(url, shard, list(MESSAGE), rows_at_once(record))
+        if settings.extras is not None:
+            batches = settings.extras.added(batches)
         if careful:
             staged = task.work(batches)
             if staged is not None:
@@ -95,7 +106,8 @@ def _run_messages(
         # Not raised: Spark would only try the task again.
         for task in tasks.values():
             task.end_as_outage(outage)
-    return [*(task.report() for task in tasks.values()), *ended]
+    told = [*(task.report() for task in tasks.values()), *ended]
+    return [{"queue": settings.options.queue, **one} for one in told]
 
 
 def _by_shard(

@@ -7,9 +7,10 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lazaretto.errors import TransactionError
+from lazaretto.errors import InvalidMessage, TransactionError
 from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
+from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.traces import within
 
@@ -31,10 +32,13 @@ class HandlerSetup(SandboxSetup):
     advice = ADVICE
 
     def call(self) -> Callable[[Sequence[Any]], tuple[Effects | None, Any]]:
-        """Return the function that runs the handler on the fields of a message."""
+        """Return the function that runs the handler on a message: its fields, and what is wrong with it."""
         call = self.caller()
 
         def run(fields: Sequence[Any]) -> tuple[Effects | None, Any]:
+            *fields, problem = fields
+            if problem is not None:
+                return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
             message = ReceivedMessage(*fields)
             past = Past(0) if message.deliveries > 1 else None
             with within(message):
@@ -51,12 +55,15 @@ class HandlerSetup(SandboxSetup):
 
         def run_bytes(item: bytes) -> bytes | None:
             nonlocal held
-            first, *fields = marshal.loads(item)  # noqa: S302 - from our parent
+            first, in_order, *fields = marshal.loads(item)  # noqa: S302 - from our parent
             if first:
                 held = 0
             elif held >= MOST_HELD:
                 return LATER
             effects, result = run(fields)
+            if in_order and effects is not None and effects.failure is not None:
+                # The rest of its session must wait: who goes on is decided outside.
+                held = MOST_HELD
             if effects is None and result is None:
                 return None
             packed = pack_result(effects, result)
@@ -66,9 +73,9 @@ class HandlerSetup(SandboxSetup):
         return run_bytes
 
 
-def pack_fields(fields: Sequence[tuple[Any, ...]]) -> list[bytes]:
-    """Return the items of one batch, made of the fields of messages."""
-    return [marshal.dumps((index == 0, *one)) for index, one in enumerate(fields)]
+def pack_fields(fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[bytes]:
+    """Return the items of one batch, made of the fields of messages. `in_order`: they have sessions."""
+    return [marshal.dumps((index == 0, in_order, *one)) for index, one in enumerate(fields)]
 
 
 def pack_result(effects: Effects | None, result: Any) -> bytes:

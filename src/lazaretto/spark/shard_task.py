@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 
 from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_rows
 from lazaretto.engine.messages.settle import Settlement
+from lazaretto.errors import InvalidMessage
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
+from lazaretto.spark.bodies import PROBLEM, Extras
 from lazaretto.spark.parents import Parents
-from lazaretto.spark.results import Results, ResultSchemaError, ResultSink
+from lazaretto.spark.results import Results, ResultSchemaError, Sink
 from lazaretto.spark.sandbox_handler import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
@@ -34,6 +36,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 #: What a task tells the settling sink of each shard: where its outcomes stand, and how many there were.
 TOLD = pa.schema(
     [
+        ("queue", pa.string()),
         ("claim", pa.int64()),
         ("epoch", pa.int64()),
         ("shard", pa.int64()),
@@ -62,11 +65,14 @@ class TaskSettings:
     setup: HandlerSetup | VectorSetup
     limits: SandboxOptions
     inline: bool
-    results: ResultSink | None
+    results: Sink | None
     schema: bytes | None
     breaker: BreakerPolicy | None
+    extras: Extras | None = None
 
 
+#: Sandboxes that a worker keeps: a query of several queues has several handlers.
+_MOST_WARM = 4
 #: Sandboxes by what runs in them: a worker that Spark uses again finds its own warm.
 _sandboxes: dict[tuple[object, SandboxOptions], Sandbox] = {}
 
@@ -75,9 +81,8 @@ def _sandbox(setup: HandlerSetup | VectorSetup, options: SandboxOptions) -> Sand
     key = (setup.key, options)
     sandbox = _sandboxes.get(key)
     if sandbox is None:
-        for old in _sandboxes.values():
-            old.close()
-        _sandboxes.clear()
+        while len(_sandboxes) >= _MOST_WARM:
+            _sandboxes.pop(next(iter(_sandboxes))).close()
         sandbox = _sandboxes[key] = Sandbox(setup, options)
     return sandbox
 
@@ -111,7 +116,7 @@ class ShardTask:
         self._failed_sessions: set[str] = set()
         self._spark = Parents()
         self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
-        self._results = Results.of(settings.results, settings.schema, claim, shard)
+        self._results = Results.of(settings.results, settings.schema, claim, shard, self.stage)
         self._seconds = {"read": 0.0, "handler": 0.0, "results": 0.0}
         self.rows = 0
 
@@ -135,6 +140,8 @@ class ShardTask:
         """Run a batch as a whole, and what fails in parts."""
         begun = time.monotonic()
         assert self._sandbox is not None
+        if PROBLEM in batch.schema.names:
+            batch = self._without_invalid(batch)
         numbers = batch.column("sequence_number").to_pylist()
         self.rows += len(numbers)
 
@@ -161,6 +168,19 @@ class ShardTask:
         if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
+
+    def _without_invalid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Note the messages whose bodies do not fit; return the others."""
+        problems = batch.column(PROBLEM)
+        if problems.null_count < batch.num_rows:
+            numbers = batch.column("sequence_number").to_pylist()
+            for number, problem in zip(numbers, problems.to_pylist(), strict=True):
+                if problem is not None:
+                    self.rows += 1
+                    settlement = Settlement(Outcome.INVALID, failure_of(InvalidMessage(problem)))
+                    self._others.append(_staged(self._base + number, Ended(settlement)))
+            batch = batch.filter(problems.is_null())
+        return batch.drop_columns([PROBLEM])
 
     def _run_chunk(
         self, keys: Sequence[int], fields: Sequence[tuple[Any, ...]], sessions: Sequence[str | None]
@@ -194,7 +214,7 @@ class ShardTask:
         if self._inline is not None:
             return self._run_inline(fields, in_order)
         assert self._sandbox is not None
-        verdicts = self._sandbox.run(pack_fields(fields), stop_on_failure=in_order)
+        verdicts = self._sandbox.run(pack_fields(fields, in_order), stop_on_failure=in_order)
         ends = []
         for verdict in verdicts:
             if verdict.status is Status.NOT_RUN or verdict.result == LATER:
@@ -348,7 +368,7 @@ def bounded(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[Any, ...]], list[str | None]]:
-    """Return keys, fields of ReceivedMessage, and sessions of a batch."""
+    """Return keys, fields of ReceivedMessage with what is wrong with its body, and sessions of a batch."""
     column = {name: batch.column(name) for name in batch.schema.names}
 
     def micros(name: str) -> list[int | None]:
@@ -374,6 +394,7 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
             column["enqueued_sequence_number"].to_pylist(),
             nothing,
             nothing,
+            column[PROBLEM].to_pylist() if PROBLEM in column else nothing,
             strict=True,
         )
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import NotAllowed, SystemicFailure
-from lazaretto.spark.results import ResultSink
+from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.shard_task import OUTAGE
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.claim_contract import REVOKED
+from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
 
 
 class SettlingSink:
@@ -20,34 +22,41 @@ class SettlingSink:
     Spark may hand over a micro-batch again: a claim that is settled stays as it is.
     """
 
-    def __init__(self, options: SparkOptions, results: ResultSink | None) -> None:
-        self._options = options
-        self._results = results
+    def __init__(self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]]) -> None:
+        self._sinks = sinks
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
-        """Have the tasks run, whose rows say what they staged; settle that."""
-        shards = told.select("claim", "epoch", "shard", "stage").collect()
-        if not shards:
-            return
-        # All tasks of a batch work for one driver.
-        epoch = shards[0]["epoch"]
-        options = self._options
-        numbers = sorted({row["claim"] for row in shards})
-        stages = [row["stage"] for row in shards if row["stage"] is not None]
-        tokens = [row["shard"] for row in shards if row["shard"] is not None]
-        if len(set(tokens)) < len(tokens):
-            raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
-        with broker_at(options.url()) as broker:
-            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
-            outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
-            if outage is not None:
-                consumer.revoke(why=outage)
-                raise SystemicFailure(
-                    f"most messages of {options.queue!r} fail in the same way "
-                    f"({outage.removeprefix(OUTAGE)}). They were released; "
-                    "restart the query when the cause is fixed"
-                )
-            summaries = consumer.settle(numbers, stages)
-        for summary in summaries:
-            if summary.state == REVOKED and self._results is not None:
-                self._results.remove(summary.number)
+        """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
+        rows = told.select("queue", "claim", "epoch", "shard", "stage").collect()
+        for queue, (options, results) in self._sinks.items():
+            shards = [row for row in rows if row["queue"] == queue]
+            if shards:
+                _settle(options, results, shards)
+
+
+def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:
+    """Settle the claims of one queue with what its tasks staged."""
+    # All tasks of a batch work for one driver.
+    epoch = shards[0]["epoch"]
+    numbers = sorted({row["claim"] for row in shards})
+    stages = [row["stage"] for row in shards if row["stage"] is not None]
+    tokens = [row["shard"] for row in shards if row["shard"] is not None]
+    if len(set(tokens)) < len(tokens):
+        raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
+    with broker_at(options.url()) as broker:
+        consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
+        outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
+        if outage is not None:
+            consumer.revoke(why=outage)
+            raise SystemicFailure(
+                f"most messages of {options.queue!r} fail in the same way "
+                f"({outage.removeprefix(OUTAGE)}). They were released; "
+                "restart the query when the cause is fixed"
+            )
+        summaries = consumer.settle(numbers, stages)
+    published = publishing(results)
+    for summary in summaries:
+        if summary.state == REVOKED and results is not None:
+            results.remove(summary.number)
+        elif summary.state == SETTLED and published is not None:
+            published.publish(summary.number, summary.stages)

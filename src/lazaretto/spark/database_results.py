@@ -1,0 +1,151 @@
+"""Results in a table of a database, by any driver of Python's DB-API: each claim is one transaction, once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import shown
+from lazaretto.spark.results import ResultOwner, ResultPart
+
+#: How a parameter is written, by the driver's paramstyle.
+_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+
+
+class DatabaseResults:
+    """A table of a database, with the columns `sequence_number`, `claim` and the schema's. It must be there.
+
+    `connect`: a function that returns a connection of the DB-API, which is sent to the tasks, such as
+    `functools.partial(psycopg.connect, "service=shop")`. `paramstyle`: of the driver: "qmark" (sqlite3), or
+    "format" or "pyformat" (psycopg). Beside the table are two more, which the sink creates: `TABLE_staged`
+    has the rows of claims that are not settled, `TABLE_claims` one row for each claim that the table has.
+    """
+
+    def __init__(self, connect: Callable[[], Any], table: str, paramstyle: str = "qmark") -> None:
+        if paramstyle not in _MARKS:
+            raise InvalidOption(
+                f"expected paramstyle to be one of {', '.join(_MARKS)}, got {shown(paramstyle)}"
+            )
+        self._connect, self._table, self._mark = connect, table, _MARKS[paramstyle]
+        self._owner = ""
+        self._columns: list[str] = []
+
+    def owned_by(self, owner: ResultOwner) -> Self:
+        """Return the sink for one consumer's results. A table may have those of several."""
+        self._owner = owner.key
+        return self
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Yield a cursor; commit what it did, or roll it back."""
+        with contextlib.closing(self._connect()) as connection:
+            try:
+                with contextlib.closing(connection.cursor()) as cursor:
+                    yield cursor
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    def prepared(self, schema: pa.Schema) -> Self:
+        """Return the sink for results of a schema. Raises InvalidOption: the table has no such columns."""
+        number, *others = schema.names
+        self._columns = [_quoted(name) for name in (number, "claim", *others)]
+        listed, table = ", ".join(self._columns), self._table
+        try:
+            with self._transaction() as cursor:
+                cursor.execute(f"SELECT {listed} FROM {table} WHERE 1 = 0")  # noqa: S608 - the user's table
+        except Exception as error:
+            raise InvalidOption(
+                f"the results need a table {table!r} with the columns {', '.join(schema.names)} and claim: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        with self._transaction() as cursor:
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {table}_staged AS "  # noqa: S608
+                f"SELECT 'x' AS consumer, 'x' AS stage, {listed} FROM {table} WHERE 1 = 0"
+            )
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {table}_claims "
+                "(consumer VARCHAR(16), claim BIGINT, PRIMARY KEY (consumer, claim))"
+            )
+        return self
+
+    def _run(self, cursor: Any, sql: str, *values: object) -> Any:
+        cursor.execute(sql.replace("?", self._mark), values)
+        return cursor
+
+    def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
+        """Return where the results of one run of a shard go: rows that are not in the table yet."""
+        return _DatabasePart(self, claim, stage)
+
+    def stage(self, claim: int, stage: str, batches: Sequence[pa.RecordBatch]) -> None:
+        """Store the rows of one run of a shard."""
+        marks = ", ".join("?" * (len(self._columns) + 2))
+        columns = ", ".join(self._columns)
+        sql = f"INSERT INTO {self._table}_staged (consumer, stage, {columns}) VALUES ({marks})"  # noqa: S608
+        with self._transaction() as cursor:
+            for batch in batches:
+                number, *others = (column.to_pylist() for column in batch.columns)
+                rows = [
+                    (self._owner, stage, key, claim, *more)
+                    for key, *more in zip(number, *others, strict=True)
+                ]
+                cursor.executemany(sql.replace("?", self._mark), rows)
+
+    def publish(self, claim: int, stages: Sequence[str]) -> None:
+        """Move a claim's rows to the table, unless it has them."""
+        table, key = self._table, (self._owner, claim)
+        known = f"SELECT 1 FROM {table}_claims WHERE consumer = ? AND claim = ?"  # noqa: S608
+        columns = ", ".join(self._columns)
+        try:
+            with self._transaction() as cursor:
+                # The key makes the claim one of the table's, once, whoever publishes.
+                if self._run(cursor, known, *key).fetchone():
+                    return
+                self._run(cursor, f"INSERT INTO {table}_claims VALUES (?, ?)", *key)  # noqa: S608
+                for stage in stages:
+                    self._run(
+                        cursor,
+                        f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}_staged "  # noqa: S608
+                        "WHERE consumer = ? AND claim = ? AND stage = ?",
+                        *key,
+                        stage,
+                    )
+                self._forget(cursor, claim)
+        except Exception:
+            with self._transaction() as cursor:
+                if self._run(cursor, known, *key).fetchone():
+                    return
+            raise
+
+    def remove(self, claim: int) -> None:
+        """Remove the rows of a revoked claim: the table has none of them."""
+        with self._transaction() as cursor:
+            self._forget(cursor, claim)
+
+    def _forget(self, cursor: Any, claim: int) -> None:
+        sql = f"DELETE FROM {self._table}_staged WHERE consumer = ? AND claim = ?"  # noqa: S608
+        self._run(cursor, sql, self._owner, claim)
+
+
+class _DatabasePart:
+    """Keeps the rows of one run of a shard until it ends: no transaction is open while a handler runs."""
+
+    def __init__(self, sink: DatabaseResults, claim: int, stage: str) -> None:
+        self._sink, self._claim, self._stage = sink, claim, stage
+        self._batches: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+
+    def close(self) -> None:
+        self._sink.stage(self._claim, self._stage, self._batches)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lazaretto.spark.batches import settle
     from lazaretto.spark.causes import triage
+    from lazaretto.spark.database_results import DatabaseResults
     from lazaretto.spark.datasource import register
     from lazaretto.spark.java import find_java
+    from lazaretto.spark.lake_results import DeltaResults, IcebergResults
+    from lazaretto.spark.outcome_table import lineage
     from lazaretto.spark.pipeline import process
     from lazaretto.spark.session import spark_session
     from lazaretto.spark.tries import dry_run, try_repair
 
 __all__ = [
-    "dry_run", "find_java", "process", "register", "settle", "spark_session", "triage", "try_repair",
+    "DatabaseResults", "DeltaResults", "IcebergResults",
+    "dry_run", "find_java", "lineage", "process", "register", "settle", "spark_session", "triage",
+    "try_repair",
 ]  # fmt: skip
 
 _HOMES = {
+    "DatabaseResults": "database_results",
+    "DeltaResults": "lake_results",
+    "IcebergResults": "lake_results",
     "dry_run": "tries",
     "find_java": "java",
+    "lineage": "outcome_table",
     "process": "pipeline",
     "register": "datasource",
     "settle": "batches",

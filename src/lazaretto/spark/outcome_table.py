@@ -1,0 +1,42 @@
+"""`lineage`: what became of each message: its result, or its dead letter."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lazaretto.errors import InvalidOption
+from lazaretto.spark.datasource import FORMAT
+from lazaretto.spark.source_options import parse
+
+_LETTER = ("reason", "error_type", "error_message", "dead_lettered_time")
+
+
+def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataFrame) -> DataFrame:
+    """Return a table of the messages of a queue that have a result or are a pending dead letter.
+
+    `results`: a folder or URI that `process` writes, or a table with its results, such as one of Delta.
+    Columns: `sequence_number`; `outcome`: "completed" or "dead_lettered"; `claim`, null for dead letters;
+    `result`: a struct of the other columns; `reason`, `error_type`, `error_message` (bytes) and
+    `dead_lettered_time` of the dead letter. A message that was completed without a result has no row.
+    """
+    options = parse({"store": store, "queue": queue})
+    done = spark.read.parquet(results) if isinstance(results, str) else results
+    for name in ("sequence_number", "claim"):
+        if name not in done.columns:
+            raise InvalidOption(f"the results have no column {name!r}: expected those of a pipeline")
+    inner = [functions.col(f"`{name}`") for name in done.columns if name not in ("sequence_number", "claim")]
+    done = done.select(
+        "sequence_number",
+        functions.col("claim").cast("bigint").alias("claim"),
+        (functions.struct(*inner) if inner else functions.lit(None)).alias("result"),
+    )
+    tables = spark.read.format(FORMAT).option("store", options.store).option("queue", options.queue)
+    letters = tables.option("view", "dead_letters").load().select("sequence_number", *_LETTER)
+    dead = functions.col("dead_lettered_time").isNotNull()
+    return done.join(letters, "sequence_number", "full_outer").select(
+        "sequence_number",
+        functions.when(dead, "dead_lettered").otherwise("completed").alias("outcome"),
+        "claim",
+        "result",
+        *_LETTER,
+    )

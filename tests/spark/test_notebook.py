@@ -1,0 +1,82 @@
+"""The notebook of the examples runs, and its cells show what they are there to show."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazaretto import Broker, InvalidOption, Message
+from lazaretto.spark import lineage
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
+)
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "orders.ipynb"
+
+
+def shown(source: str, names: dict[str, Any]) -> str | None:
+    """Run a cell as a notebook does; return what its last line shows."""
+    tree = ast.parse(source)
+    end = tree.body[-1]
+    last = end if isinstance(end, ast.Expr) else None
+    if last is not None:
+        tree.body.pop()
+    exec(compile(tree, "cell", "exec"), names)
+    if last is None:
+        return None
+    value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return value._repr_html_() if hasattr(value, "_repr_html_") else None
+
+
+def test_the_notebook_runs(spark: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    first, _, booked, _, causes, mended, last = [shown("".join(cell["source"]), names) for cell in cells]
+    printed = capfd.readouterr().out
+    assert "Expected `int`, got `str` - at `$.price`" in printed
+    assert "the body is not JSON" in printed
+    right = '<td style="text-align: right">%d</td>'
+    assert first is not None and "orders, active" in first and right % 40 in first
+    assert booked is not None and right % 7 in booked
+    assert "|dead_lettered|InvalidMessage " in printed and "|completed " in printed
+    assert causes is not None and "no tax rate for lamp ✱" in causes and "InvalidMessage" in causes
+    assert mended is not None and ": done, 5 letters" in mended and right % 5 in mended
+    assert last is not None and right % 2 in last
+    names["broker"].close()
+
+
+@pytest.mark.skipif(
+    "LAZARETTO_SOAK" not in os.environ, reason="starts a kernel and a session: LAZARETTO_SOAK=1"
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    assert "text/html" in notebook.cells[-1].outputs[0].data
+
+
+def test_results_and_dead_letters_join(spark: Any, broker: Broker, url: str) -> None:
+    broker.sender("work").send([Message(b"%d" % n) for n in range(3)])
+    with broker.receiver("work") as receiver:
+        one, two, three = receiver.receive(3)
+        receiver.dead_letter(one, reason="Because")
+        receiver.complete(two)
+        receiver.complete(three)
+    done = spark.createDataFrame([(2, 1, 7), (3, 1, 8)], "sequence_number bigint, claim int, n bigint")
+    rows = lineage(spark, store=url, queue="work", results=done).orderBy("sequence_number")
+    found = rows.select("sequence_number", "outcome", "claim", "result.n", "reason").collect()
+    assert [tuple(row) for row in found] == [
+        (1, "dead_lettered", None, None, "Because"), (2, "completed", 1, 7, None),
+        (3, "completed", 1, 8, None),
+    ]  # fmt: skip
+    with pytest.raises(InvalidOption, match="no column 'claim'"):
+        lineage(spark, store=url, queue="work", results=done.drop("claim"))

@@ -28,6 +28,31 @@ def act(message: Any, context: Any) -> Any:
     return {"n": int(message.body), "session": message.session_id}
 
 
+def place(kind: str, store: str) -> Any:
+    """Return where results go: a folder, or a table of a kind."""
+    import functools
+    import sqlite3
+
+    from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults
+
+    match kind:
+        case "delta":
+            return DeltaResults(f"{store}-results")
+        case "iceberg":
+            return IcebergResults("shop.orders", "tests", **catalog_of(store))
+        case "database":
+            return DatabaseResults(functools.partial(sqlite3.connect, f"{store}-results.db", 60), "results")
+        case _:
+            return f"{store}-results"
+
+
+def catalog_of(store: str) -> dict[str, str]:
+    """Return the properties of a catalog beside a store."""
+    return {
+        "type": "sql", "uri": f"sqlite:///{store}-catalog.db", "warehouse": f"file://{store}-warehouse",
+    }  # fmt: skip
+
+
 def main() -> None:
     """Work a queue off: store, rows of a claim, isolation, shards, whether Spark loads the messages."""
     store, rows, isolation, shards, loads = sys.argv[1:]
@@ -46,7 +71,7 @@ def main() -> None:
         store=store,
         queue="work",
         checkpoint=f"{store}-checkpoint",
-        results=f"{store}-results",
+        results=place(os.environ.get("LAZARETTO_RESULTS", ""), store),
         schema="n bigint, session string",
         isolation=isolation,
         deadline=20,

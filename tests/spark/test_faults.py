@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +15,8 @@ import pytest
 
 import lazaretto
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+
+from .program import catalog_of
 
 HERE = Path(__file__).parent
 SOAK = "LAZARETTO_SOAK" in os.environ
@@ -33,7 +37,12 @@ class Job:
     """A pipeline that is started again until it ends well."""
 
     def __init__(
-        self, store: Path, isolation: str = "process", shards: int = 2, source: str = "direct"
+        self,
+        store: Path,
+        isolation: str = "process",
+        shards: int = 2,
+        source: str = "direct",
+        results: str = "",
     ) -> None:
         self.store = store
         self.faults = store.with_name("faults")
@@ -51,6 +60,7 @@ class Job:
         path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
         self._environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
+            "LAZARETTO_RESULTS": results,
         }  # fmt: skip
 
     def run(self) -> int:
@@ -73,6 +83,22 @@ def results(store: Path) -> list[tuple[str, int]]:
     return [(row["session"], row["n"]) for row in rows]
 
 
+def table_results(kind: str, store: Path) -> list[tuple[str, int]]:
+    """Return what readers see in a table of a kind."""
+    if kind == "database":
+        with contextlib.closing(sqlite3.connect(f"{store}-results.db")) as connection:
+            return connection.execute("SELECT session, n FROM results").fetchall()
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        found = DeltaTable(f"{store}-results").to_pyarrow_table()
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        found = load_catalog("tests", **catalog_of(str(store))).load_table("shop.orders").scan().to_arrow()
+    return [(row["session"], row["n"]) for row in found.to_pylist()]
+
+
 def in_order(pairs: list[tuple[str, int]]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for session, n in pairs:
@@ -80,14 +106,14 @@ def in_order(pairs: list[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
-def check(broker: Broker, store: Path, bad: dict[bytes, int]) -> None:
+def check(broker: Broker, store: Path, bad: dict[bytes, int], kind: str = "") -> None:
     """Every good message done once and in its order, every bad one set aside, nothing left."""
     counts = broker.queue("work").counts
     assert (counts.total, counts.dead_letter) == (counts.dead_letter, sum(bad.values()))
     dead = Counter(d.message.body for d in broker.dead_letters("work") if d.message is not None)
     assert dead == bad
     emitted = [(m.subject or "", int(m.body)) for m in broker.peek("out", 10_000)]
-    done = results(store)
+    done = table_results(kind, store) if kind else results(store)
     assert len(done) == len(set(done)) == SESSIONS * EACH - sum(bad.values())
     assert sorted(emitted) == sorted(done)
     for numbers in in_order(emitted).values():
@@ -130,6 +156,31 @@ def test_killed_at_every_step_each_message_is_settled_once(
         in_tasks = [name for name in wanted if name.startswith("self") and "settle" not in name]
         assert runs <= len(wanted) - len(in_tasks) + 1
         check(broker, store, dict(Counter(bad.values())))
+
+
+@pytest.mark.skipif(not SOAK, reason="a dozen sessions of Spark, one after the other: LAZARETTO_SOAK=1")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "database"])
+def test_a_table_has_each_result_once_whatever_is_killed(tmp_path: Path, kind: str) -> None:
+    store = tmp_path / "store.db"
+    if kind == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        Path(f"{store}-warehouse").mkdir()
+        load_catalog("tests", **catalog_of(str(store))).create_namespace("shop")
+    if kind == "database":
+        with contextlib.closing(sqlite3.connect(f"{store}-results.db")) as connection, connection:
+            connection.execute(
+                "CREATE TABLE results (sequence_number BIGINT, claim BIGINT, n BIGINT, session TEXT)"
+            )
+    job = Job(store, results=kind)
+    with make(store, {(1, 3): b"raise"}) as broker:
+        wanted = [*SHORT, "driver-before-settle", "driver-in-settle", "driver-after-settle", "self-in-stage"]
+        for name in wanted:
+            (job.faults / name).touch()
+        job.run_until_done(len(wanted) + 2)
+        assert sorted(file.name for file in (job.faults / "killed").iterdir()) == sorted(wanted)
+        check(broker, store, {b"raise": 1}, kind)
 
 
 @pytest.mark.skipif(not SOAK, reason="six sessions of Spark, one after the other: LAZARETTO_SOAK=1")

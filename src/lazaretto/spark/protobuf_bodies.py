@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lazaretto.errors import HandlerError, InvalidOption
-from lazaretto.tools.loading import load
+from lazaretto.errors import InvalidOption
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -23,10 +22,13 @@ def _library() -> Any:
 
 def _class(reference: str) -> Any:
     _library()
+    module, _, name = reference.partition(":")
     try:
-        found: Any = load(reference)
-    except HandlerError as error:
-        raise InvalidOption(f"expected body_schema to be module:Class of protobuf; {error}") from error
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidOption(
+            f"expected body_schema to be module:Class of protobuf, got {reference!r}: {error}"
+        ) from error
     if not hasattr(found, "DESCRIPTOR") or not hasattr(found, "FromString"):
         raise InvalidOption(f"expected body_schema to be module:Class of protobuf, got {reference!r}")
     return found

@@ -92,6 +92,9 @@ class Client:
                 link.session.settle(numbers[0], numbers[-1], settled=False)
                 if link.credit <= window // 2:
                     link.session.grant(link, window)
+        # What comes later is for later.
+        link.session.grant(link, 0)
+        self.tell()
 
     def transfer(self, link: Link) -> None:
         """Send one message, and wait for nothing."""

@@ -56,10 +56,9 @@ def test_the_notebook_runs(spark: Any, capfd: pytest.CaptureFixture[str]) -> Non
 )
 @pytest.mark.filterwarnings("ignore")
 def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
-    import nbclient
-    import nbformat
-
-    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
     assert "text/html" in notebook.cells[-1].outputs[0].data
 

@@ -72,5 +72,5 @@ def test_so_does_one_on_a_server(postgres: Server) -> None:
     """The same on PostgreSQL, for fewer steps."""
     machine = type("ServedMachine", (BrokerMachine,), {"server": postgres.url})
     profile = settings.get_profile("soak" if soaking() else "gate")
-    examples = 200 if soaking() else 25
+    examples = 200 if soaking() else 10
     run_state_machine_as_test(machine, settings=settings(profile, max_examples=examples))

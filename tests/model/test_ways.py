@@ -282,7 +282,7 @@ def _shown(one: One) -> tuple[int, bytes, int | None]:
 @pytest.mark.parametrize("steps", [40])
 def test_messages_go_where_the_model_says(steps: int) -> None:
     profile = settings.get_profile("soak" if soaking() else "gate")
-    examples = 2_000 if soaking() else 120
+    examples = 2_000 if soaking() else 70
     run_state_machine_as_test(
         WaysMachine, settings=settings(profile, max_examples=examples, stateful_step_count=steps)
     )

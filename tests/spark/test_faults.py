@@ -22,8 +22,9 @@ HERE = Path(__file__).parent
 SOAK = "LAZARETTO_SOAK" in os.environ
 SESSIONS, EACH = 8, 50 if SOAK else 25
 #: What is killed where. A JVM that dies takes all of Spark's processes along.
-SHORT = ["jvm-after-take", "self-before-stage", "jvm-in-settle", "jvm-after-settle"]
+SHORT = ["jvm-after-take", "self-before-stage", "jvm-in-settle"]
 LONG = [
+    "jvm-after-settle",
     "jvm-before-take", "jvm-before-start", "jvm-after-start", "driver-after-start", "self-after-start",
     "jvm-before-stage",
     "jvm-after-stage", "self-after-stage", "driver-before-stage", "self-before-settle",

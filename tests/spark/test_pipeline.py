@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -75,7 +76,7 @@ def pipeline(spark: Any, store: Path, url: str, broker: Broker, request: pytest.
     return Pipeline(spark, store, url, direct=getattr(request, "param", "direct") == "direct")
 
 
-both_stores = pytest.mark.stores("sqlite", "postgres")
+both_stores = pytest.mark.stores("sqlite", *(["postgres"] if "LAZARETTO_SOAK" in os.environ else []))
 both_sources = pytest.mark.parametrize("pipeline", ["direct", "stream"], indirect=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def start(spark: Any, store: Path, function: Any, **options: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="takes over a minute: LAZARETTO_SOAK=1")
 def test_each_message_has_its_result_or_its_reason(spark: Any, broker: Broker, store: Path) -> None:
     bad = {100: b"crash", 700: b"x", 701: b"", 1500: b"hang"}
     broker.sender("work").send([Message(bad.get(n, b"%d" % n)) for n in range(2_000)])

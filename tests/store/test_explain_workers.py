@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -80,6 +81,7 @@ def queue(broker: Broker) -> str:
     return "orders"
 
 
+@pytest.mark.stores("sqlite", *(["postgres"] if "LAZARETTO_SOAK" in os.environ else []))
 def test_one_bad_host_of_three_is_found_and_selects_its_letters(
     broker: Broker, queue: str, on_host: Host, clock: ManualClock
 ) -> None:
@@ -126,6 +128,7 @@ def test_what_is_in_the_messages_is_preferred_and_other_hosts_explain_nothing(
 
 
 @pytest.mark.stores("sqlite")
+@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="takes 16 seconds: LAZARETTO_SOAK=1")
 def test_hosts_that_were_replaced_before_the_letters_came_explain_nothing(
     broker: Broker, queue: str, on_host: Host, clock: ManualClock
 ) -> None:

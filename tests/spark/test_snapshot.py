@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.stores("sqlite", "postgres"),
+    pytest.mark.stores("sqlite", *(["postgres"] if "LAZARETTO_SOAK" in os.environ else [])),
 ]
 
 

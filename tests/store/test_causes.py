@@ -348,7 +348,7 @@ def test_causes_with_one_letter_are_explained_without_an_error(broker: Broker) -
 
 def test_letters_of_an_older_version_get_their_causes(broker: Broker) -> None:
     numbers = _fail(broker, "order 1 is gone", "no port", "order 2 is gone")
-    _forget(broker)
+    forget_causes(broker)
     assert broker.check() == []
     assert {g.error_type: g.count for g in broker.dead_letter_groups("q")} == {"ValueError": 3}
     assert _counts(broker) == {"order ✱ is gone": 2, "no port": 1}
@@ -356,7 +356,7 @@ def test_letters_of_an_older_version_get_their_causes(broker: Broker) -> None:
     _check(broker, "q")
 
 
-def _forget(broker: Broker) -> None:
+def forget_causes(broker: Broker) -> None:
     """Let the store be as an older version has left it."""
     broker._store.run(Execute("UPDATE lazaretto_dead_letters SET fingerprint = NULL"))
     for table in ("fingerprints", "cause_hours", "causes"):

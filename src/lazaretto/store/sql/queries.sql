@@ -80,17 +80,22 @@ m.key, [body], m.message_id, m.enqueued, m.expires, m.headers, m.body_id,
 LEFT JOIN lazaretto_dead_letters d ON d.key = [main_key m.key] AND [place_of m.key] <> 0
 
 -- part: standing
--- How a queue stands, in the order of Standing.
+-- How a queue stands, in the order of Standing. Dead letters are counted by what counts them by fingerprint: those of
+-- an older version have none.
 q.queue_id, expired, dropped, size,
        (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
        (SELECT count(*) FROM lazaretto_sessions s
         WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {DEAD_LETTER}]
-            AND m.key < [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]),
-       (SELECT count(*) FROM lazaretto_messages m
-        WHERE m.key > [subqueue_bound q.queue_id, {TRANSFER_DEAD_LETTER}]
-            AND m.key < [subqueue_bound q.queue_id, {SET_ASIDE}])
+       (SELECT coalesce(CAST(sum(f.waiting) AS BIGINT), 0) FROM lazaretto_fingerprints f
+        WHERE f.place = [place_in q.queue_id, {DEAD_LETTER}])
+       + (SELECT count(*) FROM lazaretto_dead_letters d
+          WHERE d.fingerprint IS NULL AND d.resolution IS NULL AND d.subqueue = {DEAD_LETTER}
+              AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1]),
+       (SELECT coalesce(CAST(sum(f.waiting) AS BIGINT), 0) FROM lazaretto_fingerprints f
+        WHERE f.place = [place_in q.queue_id, {TRANSFER_DEAD_LETTER}])
+       + (SELECT count(*) FROM lazaretto_dead_letters d
+          WHERE d.fingerprint IS NULL AND d.resolution IS NULL AND d.subqueue = {TRANSFER_DEAD_LETTER}
+              AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1])
 
 -- part: misplaced
 -- Messages that lie in a topic and do not wait for their time.

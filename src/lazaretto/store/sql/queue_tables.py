@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lazaretto.errors import StoreError
-from lazaretto.model.entities import EntityKind, QueueOptions
-from lazaretto.model.keys import LAST_QUEUE, SUBQUEUE_BITS, lower_bound, queue_of, queues_of
+from lazaretto.model.entities import EntityKind, QueueOptions, Subqueue
+from lazaretto.model.keys import (
+    LAST_QUEUE,
+    SEQUENCE_BITS,
+    SUBQUEUE_BITS,
+    lower_bound,
+    queue_of,
+    queues_of,
+)
 from lazaretto.model.redaction import RedactionRule, decode_rules, rules_for
 from lazaretto.store.contract.access_contract import REDACTION
 from lazaretto.store.contract.records import QueueRecord, Standing
@@ -174,11 +182,23 @@ class QueueTables(Part):
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
         found: dict[int, Standing] = {}
+        pending = self._pending_letters()
         values = {"ids": self._context.ids(queue_ids)}
-        for queue_id, *known, state, amount in self._context.run("select_standings", values):
-            standing = found.setdefault(queue_id, Standing(*known))
+        for queue_id, *known, dead, transfer, state, amount in self._context.run("select_standings", values):
+            if queue_id not in found:
+                dead += pending[lower_bound(queue_id, Subqueue.DEAD_LETTER) >> SEQUENCE_BITS]
+                transfer += pending[lower_bound(queue_id, Subqueue.TRANSFER_DEAD_LETTER) >> SEQUENCE_BITS]
+                known = [*known, dead, transfer]
+                found[queue_id] = Standing(*known)
             if amount is not None:
-                standing.states[state] = amount
+                found[queue_id].states[state] = amount
+        return found
+
+    def _pending_letters(self) -> Counter[int]:
+        """Return how many more dead letters each place has by this commit, which writes that at its end."""
+        found: Counter[int] = Counter()
+        for (place, _), tally in self._context.counted.items():
+            found[place] += tally.came - tally.resolved
         return found
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:

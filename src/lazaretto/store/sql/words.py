@@ -42,6 +42,7 @@ _KEYS = {
     "dead_key": f"{{0}} | ({{1}} << {SEQUENCE_BITS})",
     "lower_bound": f"({{0}} << {QUEUE_BITS})",
     "partition_bound": f"(({{0}} << {QUEUE_BITS}) + (CAST({{1}} AS BIGINT) << {PARTITION_SEQUENCE_BITS}))",
+    "place_in": f"({{0}} << {SUBQUEUE_BITS} | {{1}})",
     "subqueue_bound": f"(({{0}} << {SUBQUEUE_BITS} | {{1}}) << {SEQUENCE_BITS})",
 }
 

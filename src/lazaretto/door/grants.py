@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterator
 
+from lazaretto.door.keys import Keys, stands
 from lazaretto.door.refusals import Refusals
-from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized, check_login, check_token
+from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized, check_login
 
 
 class Grants:
-    """The rights of one connection. Without policies everybody may do everything."""
+    """The rights of one connection. Without policies of the server everybody may do everything."""
 
-    def __init__(self, policies: Mapping[str, AccessPolicy], refusals: Refusals) -> None:
-        self._policies = policies
+    def __init__(self, keys: Keys, refusals: Refusals) -> None:
+        self._keys = keys
         self._refusals = refusals
         #: Where the client is.
         self.address = ""
@@ -21,26 +23,37 @@ class Grants:
 
     def log_in(self, response: bytes) -> None:
         """Take a name and a key, as SASL PLAIN has them. Raises Unauthorized."""
-        if self._policies:
-            self._take(lambda: check_login(response, self._policies))
+        if self._keys.wanted:
+            with self._counting():
+                self._held.append(check_login(response, self._keys.policies))
 
-    def take_token(self, token: str, audience: str) -> None:
+    async def take_token(self, token: str, audience: str) -> None:
         """Take a token for an audience. Raises Unauthorized."""
-        if self._policies:
-            self._take(lambda: check_token(token, audience, self._policies, time.time()))
+        if self._keys.wanted:
+            with self._counting():
+                self._held.append(await self._keys.check(token, audience))
 
-    def _take(self, check: Callable[[], Grant]) -> None:
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
         if self._refusals.too_many(self.address, time.monotonic()):
             raise Unauthorized("expected no more wrong keys from this address: wait a minute")
         try:
-            self._held.append(check())
+            yield
         except Unauthorized:
             self._refusals.note(self.address, time.monotonic())
             raise
 
+    def policies(self) -> Iterator[AccessPolicy]:
+        """Yield the policies of entities that tokens were signed with."""
+        return (one.policy for one in self._held if one.policy is not None and one.policy.scope)
+
+    def keep(self, current: Collection[AccessPolicy]) -> None:
+        """Withdraw what was given by policies of entities that are not there any more, or have other keys."""
+        self._held = [one for one in self._held if stands(one, self._keys.policies, current)]
+
     def require(self, path: str, right: Right) -> None:
         """Raise Unauthorized unless a grant that has not expired gives a right on a path."""
-        if not self._policies:
+        if not self._keys.wanted:
             return
         now = time.time()
         self._held = [grant for grant in self._held if grant.until > now]

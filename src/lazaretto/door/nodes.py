@@ -109,7 +109,7 @@ class Requests:
         body = (sections.body() or [None])[0]
         properties = sections.mapping(Section.APPLICATION_PROPERTIES)
         if self._node == _TOKENS:
-            self._peer.grants.take_token(str(body), str(properties.get("name") or ""))
+            await self._peer.grants.take_token(str(body), str(properties.get("name") or ""))
             return requests.Answer(202, "Accepted")
         path = self._node[: -len(_MANAGEMENT)]
         given = body if isinstance(body, dict) else {}

@@ -73,7 +73,7 @@ class Peer(asyncio.Protocol):
             mechanisms=("MSSBCBS", "PLAIN", "ANONYMOUS"),
         )
         self._transport: asyncio.Transport | None = None
-        self.grants = Grants(door.policies, door.refusals)
+        self.grants = Grants(door.keys, door.refusals)
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
         self._sent = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.door.answers import Settlement, Verb
+from lazaretto.door.keys import Keys
 from lazaretto.door.limits import DoorLimits
 from lazaretto.door.peer import Peer
 from lazaretto.door.reception import Reception
 from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy
-from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed
+from lazaretto.errors import EntityNotFound, InvalidOption, LazarettoError, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
@@ -25,6 +27,7 @@ from lazaretto.model.messages import ReceivedMessage
 if TYPE_CHECKING:
     from lazaretto.door.http import HttpServer
 
+_log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
@@ -44,7 +47,7 @@ class Door:
         self.broker = broker
         #: Whether it serves other machines without keys or TLS.
         self.insecure = insecure
-        self.policies = {policy.name: policy for policy in policies}
+        self.keys = Keys(broker, policies)
         self.limits = limits or DoorLimits()
         self.refusals = Refusals(self.limits)
         self.peers: set[Peer] = set()
@@ -93,13 +96,27 @@ class Door:
             wanted = "a receiver of a session" if requires else "a receiver without a session"
             raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
 
+    async def check_access(self) -> None:
+        """Detach links whose token has expired, or was signed with an entity's key that is gone."""
+        scopes = {policy.scope for peer in self.peers for policy in peer.grants.policies()}
+        try:
+            current = [policy for scope in scopes for policy in await self.keys.of_entity(scope)]
+        except LazarettoError as error:
+            # A store that cannot be reached for a moment takes no rights away.
+            _log.error("keys of entities cannot be read: %s", error)
+            current = None
+        for peer in list(self.peers):
+            if current is not None:
+                peer.grants.keep(current)
+            peer.check_access()
+
     async def keep(self, reception: Reception) -> None:
         """Tell silent clients that the server is there, and hang up on those who are slow or may not stay."""
         while True:
             await asyncio.sleep(_SILENCE)
+            await self.check_access()
             now = time.monotonic()
             for peer in list(self.peers):
-                peer.check_access()
                 peer.check_time(now)
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()

@@ -32,25 +32,39 @@ class Unauthorized(LazarettoError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """A key by a name, and what it allows on all entities below a path; "": on all."""
+    """A key by a name, and what it allows on all entities below a path; "": on all.
+
+    `secondary`: another key that does the same, so that clients can change from one to the other.
+    """
 
     name: str
     key: str = dataclasses.field(repr=False)
     rights: frozenset[Right] = frozenset(Right)
     scope: str = ""
+    secondary: str | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name or not self.key:
             raise InvalidOption("expected an access policy with a name and a key, got an empty one")
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The one or two keys."""
+        return (self.key,) if self.secondary is None else (self.key, self.secondary)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token gives: rights below a path, until a time in seconds since 1970."""
+    """What a token gives: rights below a path, until a time in seconds since 1970.
+
+    `policy`, `key`: what it was signed with; None: it was not signed.
+    """
 
     audience: str
     rights: frozenset[Right]
     until: float
+    policy: AccessPolicy | None = dataclasses.field(default=None, repr=False)
+    key: str = dataclasses.field(default="", repr=False)
 
     def allows(self, path: str, right: Right, now: float) -> bool:
         """Whether it gives a right on a path at a time."""
@@ -80,8 +94,9 @@ def check_login(response: bytes, policies: Mapping[str, AccessPolicy]) -> Grant:
     """
     _, name, key = [*response.split(b"\x00"), b"", b"", b""][:3]
     policy = policies.get(name.decode("utf-8", "replace"))
-    wanted = (policy.key if policy is not None else "no policy has this name").encode()
-    if not hmac.compare_digest(wanted, key) or policy is None:
+    known = policy.keys if policy is not None else ("no policy has this name",)
+    right = [hmac.compare_digest(one.encode(), key) for one in known]
+    if policy is None or not any(right):
         raise Unauthorized("expected the name and the key of a policy, got others")
     return Grant(policy.scope.lower(), policy.rights, math.inf)
 
@@ -94,23 +109,24 @@ def check_token(
     The signature is HMAC-SHA256 of the resource and the expiry, as in Service Bus. It is compared in
     constant time, also for a name that no policy has.
     """
-    named = policies if isinstance(policies, Mapping) else {policy.name: policy for policy in policies}
     kind, _, rest = token.partition(" ")
     if kind != "SharedAccessSignature":
         raise Unauthorized("expected a shared access signature, got another kind of token")
     fields = dict(part.partition("=")[::2] for part in rest.split("&"))
     if not {"sr", "se", "skn", "sig"} <= fields.keys():
         raise Unauthorized("expected sr, se, skn and sig in a shared access signature, got fewer")
-    policy = named.get(urllib.parse.unquote(fields["skn"]))
-    key = policy.key if policy is not None else "no policy has this name"
-    signed = f"{fields['sr']}\n{fields['se']}".encode()
-    wanted = hmac.new(key.encode(), signed, hashlib.sha256).digest()
+    listed = policies.values() if isinstance(policies, Mapping) else policies
+    name = urllib.parse.unquote(fields["skn"])
+    policy = next((one for one in listed if one.name == name), None)
     try:
         given = base64.b64decode(urllib.parse.unquote(fields["sig"]).encode(), validate=True)
         until = float(fields["se"])
     except (binascii.Error, ValueError):
         given, until = b"", 0.0
-    if not hmac.compare_digest(wanted, given) or policy is None:
+    keys = policy.keys if policy is not None else ("no policy has this name",)
+    signed = f"{fields['sr']}\n{fields['se']}".encode()
+    right = [key for key in keys if hmac.compare_digest(_signature(key, signed), given)]
+    if policy is None or not right:
         raise Unauthorized("expected a signature with the key of a policy, got another")
     if until <= now:
         raise Unauthorized("expected a token that has not expired, got an old one")
@@ -119,4 +135,8 @@ def check_token(
     for scope in (policy.scope.lower(), resource):
         if scope and path != scope and not path.startswith(scope + "/"):
             raise Unauthorized(f"expected a token for {path!r}, got one for {scope!r}")
-    return Grant(path, policy.rights, until)
+    return Grant(path, policy.rights, until, policy, right[0])
+
+
+def _signature(key: str, signed: bytes) -> bytes:
+    return hmac.new(key.encode(), signed, hashlib.sha256).digest()

@@ -9,15 +9,16 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.signing import SigningRules
 from lazaretto.api import QueueDescription, SubscriptionDescription, TopicDescription
-from lazaretto.door.atom import rules
+from lazaretto.door.atom import authorization, rules
 from lazaretto.door.atom.descriptions import entry_of_queue, entry_of_subscription, entry_of_topic
 from lazaretto.door.atom.feeds import Entry, description, entry, feed, moment
 from lazaretto.door.atom.markup import element, parse, text_of
 from lazaretto.door.atom.refusals import Refusal
 from lazaretto.door.atom.resources import Kind, Resource
 from lazaretto.door.atom.settings import STATUSES, changes_of, status_name
-from lazaretto.door.atom.values import read_number
+from lazaretto.door.atom.values import read_destination, read_number
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
 from lazaretto.filters.rules import Rule
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
@@ -53,19 +54,19 @@ class Answer:
     body: str = ""
 
 
-async def answer(broker: AsyncBroker, request: Request) -> Answer:
+async def answer(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
     """Do what a request asks for. Raises Refusal, LazarettoError."""
     match request.method, request.resource.kind:
         case "GET", Kind.NAMESPACE:
             return Answer(200, entry(_namespace(request)))
         case "GET", Kind.QUEUES | Kind.TOPICS | Kind.SUBSCRIPTIONS | Kind.RULES:
-            return await _listed(broker, request)
+            return await _listed(broker, signing, request)
         case "GET", Kind.ENTITY | Kind.SUBSCRIPTION | Kind.RULE:
-            found = await _found(broker, request)
+            found = await _found(broker, signing, request)
             # As Service Bus answers: an entity that is not there is an empty feed.
             return Answer(200, feed(_MISSING, request.url, [], _now()) if found is None else entry(found))
         case "PUT", Kind.ENTITY:
-            return await _put_entity(broker, request)
+            return await _put_entity(broker, signing, request)
         case "PUT", Kind.SUBSCRIPTION:
             return await _put_subscription(broker, request)
         case "PUT", Kind.RULE:
@@ -107,11 +108,11 @@ async def _entity(broker: AsyncBroker, path: str) -> QueueDescription | TopicDes
         return await broker.topic(path)
 
 
-async def _found(broker: AsyncBroker, request: Request) -> Entry | None:
+async def _found(broker: AsyncBroker, signing: SigningRules, request: Request) -> Entry | None:
     resource = request.resource
     if resource.kind is Kind.ENTITY:
         found = await _entity(broker, resource.entity)
-        return None if found is None else _entry(found, request.base)
+        return None if found is None else await _entry(signing, found, request.base)
     try:
         subscription = await broker.subscription(resource.entity, resource.subscription)
     except EntityNotFound:
@@ -126,10 +127,22 @@ def _rule(subscription: SubscriptionDescription, name: str) -> Rule | None:
     return next((rule for rule in subscription.rules if rule.name.lower() == name.lower()), None)
 
 
-def _entry(found: QueueDescription | TopicDescription, base: str) -> Entry:
-    if isinstance(found, TopicDescription):
-        return entry_of_topic(found, base)
-    return entry_of_queue(found, base)
+async def _entry(signing: SigningRules, found: QueueDescription | TopicDescription, base: str) -> Entry:
+    return (await _entries(signing, [found], base))[0]
+
+
+async def _entries(
+    signing: SigningRules, found: Sequence[QueueDescription | TopicDescription], base: str
+) -> list[Entry]:
+    known = await signing.at([one.path for one in found])
+    entries = []
+    for one in found:
+        given = known.get(one.path.lower(), ())
+        if isinstance(one, TopicDescription):
+            entries.append(entry_of_topic(one, base, given))
+        else:
+            entries.append(entry_of_queue(one, base, given))
+    return entries
 
 
 def _entry_of_rule(subscription: SubscriptionDescription, rule: Rule, base: str) -> Entry:
@@ -139,7 +152,7 @@ def _entry_of_rule(subscription: SubscriptionDescription, rule: Rule, base: str)
     return Entry(address, rule.name, rules.described(rule, made), queue.created, made)
 
 
-async def _listed(broker: AsyncBroker, request: Request) -> Answer:
+async def _listed(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
     skip = read_number(request.query.get("$skip", "0"))
     top = min(read_number(request.query.get("$top", str(_PAGE))), _PAGE)
     resource, base, entries = request.resource, request.base, list[Entry]()
@@ -149,10 +162,10 @@ async def _listed(broker: AsyncBroker, request: Request) -> Answer:
         # One more than the page has tells whether there is another; one is the system's.
         known = await broker.queues(limit=following + 2)
         queues = [one for one in known if one.path.lower() != SYSTEM_DEAD_LETTER_QUEUE]
-        entries, number = [entry_of_queue(one, base) for one in queues[page]], len(queues)
+        entries, number = await _entries(signing, queues[page], base), len(queues)
     elif resource.kind is Kind.TOPICS:
         topics = await broker.topics()
-        entries, number = [entry_of_topic(one, base) for one in topics[page]], len(topics)
+        entries, number = await _entries(signing, topics[page], base), len(topics)
     elif resource.kind is Kind.SUBSCRIPTIONS:
         of_topic = await broker.subscriptions(resource.entity)
         entries, number = [entry_of_subscription(one, base) for one in of_topic[page]], len(of_topic)
@@ -175,20 +188,24 @@ def _described(request: Request, *kinds: str) -> Element:
     found = None if content is None else next(iter(content), None)
     if found is None or found.tag not in kinds:
         raise Refusal(400, f"expected an entry with {' or '.join(kinds)}, got something else")
-    authorization = found.find("AuthorizationRules")
-    if authorization is not None and len(authorization):
-        raise Refusal(400, "expected no AuthorizationRules: keys of this server are those it is started with")
     return found
+
+
+def destination_of(body: bytes, name: str) -> str | None:
+    """Return where an entity would forward, as an element of its description says. Raises Refusal."""
+    return next((read_destination(text_of(one)) for one in parse(body).iter(name)), None)
 
 
 def _given(described: Element) -> dict[str, str]:
     return {one.tag: text_of(one) for one in described if not len(one)}
 
 
-async def _put_entity(broker: AsyncBroker, request: Request) -> Answer:
+async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
     described = _described(request, "QueueDescription", "TopicDescription")
     kind, given, path = described.tag, _given(described), request.resource.entity
     found = await _entity(broker, path)
+    before = (await signing.at([path])).get(path.lower(), ())
+    access = authorization.rules_of(described.find("AuthorizationRules"), before)
     if not request.updates:
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
@@ -201,10 +218,12 @@ async def _put_entity(broker: AsyncBroker, request: Request) -> Answer:
         if changes:
             await update(path, actor=request.actor, **changes)
     await _set_status(broker, request, given, path, found)
+    if access is not None and (access or before):
+        await signing.set(path, access, request.actor)
     now = await _entity(broker, path)
     if now is None:
         raise EntityNotFound(f"somebody deleted {path!r} meanwhile")
-    return Answer(200 if request.updates else 201, entry(_entry(now, request.base)))
+    return Answer(200 if request.updates else 201, entry(await _entry(signing, now, request.base)))
 
 
 async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str) -> None:

@@ -13,7 +13,7 @@ from lazaretto.door.atom import administration, feeds
 from lazaretto.door.atom.refusals import Refusal, refusal_of
 from lazaretto.door.atom.resources import resource_of
 from lazaretto.door.foreign import check_page
-from lazaretto.door.signatures import Right, Unauthorized, check_token, policy_of
+from lazaretto.door.signatures import Grant, Right, Unauthorized, policy_of
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -29,6 +29,11 @@ _LONGEST_BODY: Final = 20.0
 #: Seconds before a client hears that its key is wrong, so that guessing takes long.
 _REFUSAL_DELAY: Final = 1.0
 _XML: Final = b"application/atom+xml;type=entry;charset=utf-8"
+#: Elements that name another entity, and the headers with tokens for it.
+_FORWARDS: Final = {
+    "ForwardTo": "servicebussupplementaryauthorization",
+    "ForwardDeadLetteredMessagesTo": "servicebusdlqsupplementaryauthorization",
+}
 _HEALTHY: Final = b'{"status":"healthy"}'
 #: Who is noted as the actor where no key is asked for.
 _ANYBODY: Final = "servicebus"
@@ -63,10 +68,10 @@ class Administration:
     ) -> administration.Answer:
         # What is left of a body would be taken for the next request.
         body = await _body(receive)
-        if not self._door.policies:
+        if not self._door.keys.wanted:
             check_page(headers, any_host=self._door.insecure)
         resource = resource_of(scope["path"])
-        actor = self._admit(resource.path, headers.get("authorization", ""))
+        actor, grant = await self._admit(resource.path, headers.get("authorization", ""))
         given = headers.get("if-match")
         if given not in (None, "*"):
             raise Refusal(412, "expected If-Match to be *, got a version")
@@ -83,17 +88,33 @@ class Administration:
             given == "*",
             actor,
         )
-        return await administration.answer(self._door.broker, request)
+        await self._check_destinations(request, grant, headers)
+        return await administration.answer(self._door.broker, self._door.keys.rules, request)
 
-    def _admit(self, path: str, token: str) -> str:
-        """Return who asks. Raises Unauthorized."""
-        policies = self._door.policies
-        if not policies:
-            return _ANYBODY
-        now = time.time()
-        if not check_token(token, path, policies, now).allows(path.lower(), Right.MANAGE, now):
+    async def _admit(self, path: str, token: str) -> tuple[str, Grant | None]:
+        """Return who asks, and what the token gives; None: everything. Raises Unauthorized."""
+        keys = self._door.keys
+        if not keys.wanted:
+            return _ANYBODY, None
+        grant = await keys.check(token, path)
+        if not grant.allows(path.lower(), Right.MANAGE, time.time()):
             raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
-        return policy_of(token)
+        return policy_of(token), grant
+
+    async def _check_destinations(
+        self, wanted: administration.Request, grant: Grant | None, headers: Mapping[str, str]
+    ) -> None:
+        """Raise Unauthorized if an entity would forward to where its administrator may not send."""
+        if grant is None or wanted.method != "PUT":
+            return
+        scope = "" if grant.policy is None else grant.policy.scope
+        for element, header in _FORWARDS.items():
+            to = administration.destination_of(wanted.body, element)
+            if to is None or not scope or f"{to.lower()}/".startswith(f"{scope.lower()}/"):
+                continue
+            given = await self._door.keys.check(headers.get(header, ""), to)
+            if not given.allows(to.lower(), Right.SEND, time.time()):
+                raise Unauthorized(f"expected a key with the right {Right.SEND.value} on {to!r}, got another")
 
 
 async def _body(receive: Receive) -> bytes:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lazaretto.api import QueueDescription, SubscriptionDescription, TopicDescription
+from lazaretto.door.atom import authorization
 from lazaretto.door.atom.feeds import NEVER, Entry, description, moment
 from lazaretto.door.atom.markup import element
 from lazaretto.door.atom.settings import status_name, told
 from lazaretto.model.descriptions import MessageCounts
+from lazaretto.model.signing import SigningRule
 
 _COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 _QUEUE, _TOPIC, _SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
 
 
-def entry_of_queue(found: QueueDescription, base: str) -> Entry:
+def entry_of_queue(found: QueueDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
     """Return a queue as an entry. `base`: the server's address, without a path."""
-    parts = [*_of_queue(_QUEUE, found, base), "<AuthorizationRules/>"]
+    parts = [*_of_queue(_QUEUE, found, base), authorization.described(rules)]
     parts.append(element("IsAnonymousAccessible", "false"))
     content = description(_QUEUE, parts)
     return Entry(f"{base}/{found.path}", found.path, content, found.created, found.updated)
 
 
-def entry_of_topic(found: TopicDescription, base: str) -> Entry:
+def entry_of_topic(found: TopicDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
     """Return a topic as an entry."""
     parts = [element(name, text) for name, text in told(_TOPIC, found.options, base)]
     parts += _common(found)
@@ -31,7 +33,7 @@ def entry_of_topic(found: TopicDescription, base: str) -> Entry:
         element("SizeInBytes", str(found.size or 0)),
         _details(MessageCounts(scheduled=found.scheduled)),
         element("SubscriptionCount", str(found.subscriptions)),
-        "<AuthorizationRules/>",
+        authorization.described(rules),
         element("IsAnonymousAccessible", "false"),
     ]
     content = description(_TOPIC, parts)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY
+from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY, SIGNING
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 
 Row = tuple[Any, ...]
@@ -158,6 +158,7 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
                 )
             done.append(got)
         kept = {name: origin.get(name) for name in _KEPT}
+        kept |= {name: value for name, value in origin.items() if name.startswith(SIGNING)}
         ours.finish({**kept, COPYING: None})
         return done
 

@@ -16,7 +16,7 @@ from lazaretto.model.keys import (
     queues_of,
 )
 from lazaretto.model.redaction import RedactionRule, decode_rules, rules_for
-from lazaretto.store.contract.access_contract import REDACTION
+from lazaretto.store.contract.access_contract import REDACTION, SIGNING
 from lazaretto.store.contract.records import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
@@ -152,6 +152,7 @@ class QueueTables(Part):
             bounds = {"first": lower_bound(record.queue_id), "last": lower_bound(record.queue_id + 1)}
             self.grow(sized, -self.sum_range(**bounds))
         self._context.run("delete_queue", {"queue_id": record.queue_id})
+        self._context.run("delete_setting", (f"{SIGNING}{record.queue_id}",))
         for query in _CONSUMERS:
             self._context.run(query, (record.queue_id,))
         self._context.run("insert_deleted_queue", (record.queue_id,))

@@ -1,0 +1,55 @@
+"""The keys that a server knows: its own, and those of its queues and topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.aio.signing import SigningRules
+from lazaretto.door.signatures import AccessPolicy, Grant, Right, check_token, entity_of, policy_of
+from lazaretto.model.signing import SigningRule
+
+
+class Keys:
+    """Checks tokens. `policies`: the server's own by name; without any, nobody needs a key."""
+
+    def __init__(self, broker: AsyncBroker, policies: Iterable[AccessPolicy]) -> None:
+        self.policies: Mapping[str, AccessPolicy] = {policy.name: policy for policy in policies}
+        self.rules = SigningRules(broker)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether clients need a key."""
+        return bool(self.policies)
+
+    async def check(self, token: str, audience: str) -> Grant:
+        """Return what a shared access signature gives on an audience. Raises Unauthorized.
+
+        A policy of the server comes before an entity's of the same name.
+        """
+        own = self.policies.get(policy_of(token))
+        known = [own] if own is not None else await self.of_entity(entity_of(audience))
+        return check_token(token, audience, known, time.time())
+
+    async def of_entity(self, path: str) -> Sequence[AccessPolicy]:
+        """Return the policies of the queue or topic that a path is in."""
+        scope, rules = await self.rules.above(path)
+        return [_policy(rule, scope) for rule in rules]
+
+
+def _policy(rule: SigningRule, scope: str) -> AccessPolicy:
+    rights = frozenset(Right(one) for one in rule.rights)
+    return AccessPolicy(rule.name, rule.primary, rights, scope, rule.secondary)
+
+
+def stands(grant: Grant, own: Mapping[str, AccessPolicy], current: Collection[AccessPolicy]) -> bool:
+    """Whether what gave a grant is still there: a login, a policy of the server, or one of an entity."""
+    policy = grant.policy
+    if policy is None or own.get(policy.name) is policy:
+        return True
+    return any(
+        (one.name, one.scope, one.rights) == (policy.name, policy.scope, policy.rights)
+        and grant.key in one.keys
+        for one in current
+    )

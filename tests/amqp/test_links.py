@@ -13,15 +13,17 @@ from lazaretto.amqp.events import (
     LinkAttached,
     LinkDetached,
     MessageReceived,
+    MessageRefused,
     SenderUpdated,
 )
-from lazaretto.amqp.frames import frame
+from lazaretto.amqp.frames import frame, transfer_frame
 from lazaretto.amqp.performatives import (
     Accepted,
     Attach,
     Detach,
     Flow,
     Modified,
+    Rejected,
     Released,
     Source,
     Target,
@@ -189,14 +191,33 @@ class TestMessages:
         assert detached.error.condition == "amqp:link:transfer-limit-exceeded"
         assert session.state is SessionState.MAPPED
 
-    def test_a_message_too_large_detaches_the_link(self) -> None:
+    @pytest.mark.parametrize("size", [1001, 100_000])
+    def test_a_message_too_large_is_rejected_and_nothing_of_it_kept(self, size: int) -> None:
+        peers = Peers(server=ConnectionLimits(max_frame_size=512, partial=1_500))
+        session, _ = peers.begin()
+        ours, theirs = peers.link(session, sends=True, credit=5, max_message_size=1000)
+        peers.of(peers.client_events, CreditChanged)
+        session.transfer(ours, b"x" * 1000, b"t")
+        large = session.transfer(ours, b"x" * size, b"u")
+        session.transfer(ours, b"x", b"v")
+        peers.pump()
+        assert peers.of(peers.server_events, MessageRefused).link is theirs
+        came = [event.payload for event in peers.server_events if isinstance(event, MessageReceived)]
+        assert came == [b"x" * 1000, b"x"]
+        updated = peers.of(peers.client_events, DeliveriesUpdated)
+        assert (updated.deliveries, updated.settled) == ([large], True)
+        assert isinstance(updated.state, Rejected)
+        assert updated.state.error is not None
+        assert updated.state.error.condition == "amqp:link:message-size-exceeded"
+        assert ours.attached
+        assert ours.credit == theirs.credit == 2
+        assert peers.server.partial_size == 0
+
+    def test_a_settled_message_too_large_detaches_the_link(self) -> None:
         peers = Peers(server=ConnectionLimits(max_frame_size=512))
         session, _ = peers.begin()
         ours, _ = peers.link(session, sends=True, credit=5, max_message_size=1000)
-        session.transfer(ours, b"x" * 1000, b"t")
-        peers.pump()
-        peers.of(peers.server_events, MessageReceived)
-        session.transfer(ours, b"x" * 1001, b"u")
+        session.transfer(ours, b"x" * 1001, b"u", settled=True)
         session.transfer(ours, b"x", b"v")
         peers.pump()
         detached = peers.of(peers.client_events, LinkDetached)
@@ -204,6 +225,22 @@ class TestMessages:
         assert detached.error.condition == "amqp:link:message-size-exceeded"
         assert not any(isinstance(event, MessageReceived) for event in peers.server_events)
         assert peers.server.partial_size == 0
+
+    def test_nothing_of_a_message_too_large_is_kept_while_it_comes(self) -> None:
+        server = begun_server()
+        (attached,) = server.receive(frame(0, Attach("l", 0, False)))
+        assert isinstance(attached, LinkAttached)
+        link = attached.link
+        link.session.accept(link, max_message_size=1000)
+        link.session.grant(link, 1)
+        part = transfer_frame(0, 0, 0, b"t", b"x" * 600, settled=False, more=True)
+        for _ in range(100):
+            assert server.receive(part) == []
+            assert server.partial_size == link.pending_size <= 600
+        assert server.receive(frame(0, Transfer(0, aborted=True))) == []
+        assert link.credit == 1
+        (message,) = server.receive(frame(0, Transfer(0, 1, b"u")))
+        assert isinstance(message, MessageReceived)
 
     def test_messages_in_part_are_bounded_over_all_links(self) -> None:
         peers = Peers(server=ConnectionLimits(max_frame_size=512, partial=2_000))

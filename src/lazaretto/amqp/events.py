@@ -85,6 +85,12 @@ class MessageReceived(Event, gc=False):
     state: DeliveryState | None
 
 
+class MessageRefused(Event, gc=False):
+    """A message came that is larger than its link takes. Nothing of it was kept, and the peer was told."""
+
+    link: Link
+
+
 class DeliveriesUpdated(Event, gc=False):
     """The peer says what became of messages that this end sent, and that are not settled yet."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lazaretto.amqp.conditions import (
     DECODE_ERROR,
@@ -27,6 +27,13 @@ class LinkError(AmqpError):
     code = "amqp_link_error"
 
 
+class Oversize(NamedTuple):
+    """A message that was larger than its link takes: its number, and what the sender is told."""
+
+    delivery_id: int
+    text: str
+
+
 class Delivery:
     """A message that this end sent and that is not settled yet. `context`: the user's own."""
 
@@ -49,6 +56,7 @@ class Link:
 
     __slots__ = (
         "_first",
+        "_oversize",
         "_parts",
         "_size",
         "context",
@@ -95,6 +103,8 @@ class Link:
         self._first: Transfer | None = None
         self._parts: list[bytes] = []
         self._size = 0
+        #: Whether the message that comes is too large already: the rest of it is passed over.
+        self._oversize = False
 
     def __repr__(self) -> str:
         return f"<Link {self.name!r} {'sends' if self.sends else 'receives'} {self.state.value}>"
@@ -143,7 +153,7 @@ class Link:
         """Bytes of a message that has come in part."""
         return self._size
 
-    def take_transfer(self, transfer: Transfer, payload: bytes) -> MessageReceived | None:
+    def take_transfer(self, transfer: Transfer, payload: bytes) -> MessageReceived | Oversize | None:
         """Return the message that is whole with this part, if it is. Raises LinkError."""
         first = self._first
         if first is None:
@@ -163,32 +173,38 @@ class Link:
             self.drop_partial()
             return None
         size = self._size + len(payload)
-        if self.max_message_size and size > self.max_message_size:
-            self.drop_partial()
-            raise LinkError(
-                MESSAGE_SIZE_EXCEEDED,
-                f"expected a message of at most {self.max_message_size} bytes, got a larger one",
-            )
-        if transfer.more:
-            self._first, self._size = first, size
+        if self._oversize or (self.max_message_size and size > self.max_message_size):
+            self._oversize, self._parts, self._size = True, [], 0
+        elif transfer.more:
+            self._size = size
             self._parts.append(payload)
+        if transfer.more:
+            self._first = first
             return None
         if self._parts:
             payload = b"".join((*self._parts, payload))
+        oversize = self._oversize
         self.drop_partial()
         self.credit -= 1
         self.delivery_count = add(self.delivery_count, 1)
         assert first.delivery_id is not None
+        settled = bool(first.settled or transfer.settled)
+        if oversize:
+            text = f"expected a message of at most {self.max_message_size} bytes, got a larger one"
+            if settled:
+                # A sender that wants no answer learns of it in no other way.
+                raise LinkError(MESSAGE_SIZE_EXCEEDED, text)
+            return Oversize(first.delivery_id, text)
         return MessageReceived(
             self,
             first.delivery_id,
             first.delivery_tag or b"",
             first.message_format or 0,
-            bool(first.settled or transfer.settled),
+            settled,
             payload,
             transfer.state or first.state,
         )
 
     def drop_partial(self) -> None:
         """Forget what has come of a message."""
-        self._first, self._parts, self._size = None, [], 0
+        self._first, self._parts, self._size, self._oversize = None, [], 0, False

@@ -15,6 +15,7 @@ from lazaretto.amqp.conditions import (
     ERRANT_LINK,
     FRAMING_ERROR,
     HANDLE_IN_USE,
+    MESSAGE_SIZE_EXCEEDED,
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
@@ -26,10 +27,11 @@ from lazaretto.amqp.events import (
     DeliveriesUpdated,
     LinkAttached,
     LinkDetached,
+    MessageRefused,
     SenderUpdated,
 )
 from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, disposition_frame, transfer_frame
-from lazaretto.amqp.link import Delivery, Link, LinkError
+from lazaretto.amqp.link import Delivery, Link, LinkError, Oversize
 from lazaretto.amqp.performatives import (
     Accepted,
     Attach,
@@ -40,6 +42,7 @@ from lazaretto.amqp.performatives import (
     End,
     Error,
     Flow,
+    Rejected,
     Source,
     Target,
     Transfer,
@@ -402,6 +405,10 @@ class Session:
                 RESOURCE_LIMIT_EXCEEDED,
                 f"expected at most {carrier.most_partial_size} bytes of messages in part, got more",
             )
+        elif isinstance(message, Oversize):
+            at, told = message.delivery_id, Error(MESSAGE_SIZE_EXCEEDED, message.text)
+            self.settle(at, at, encode_composite(Rejected(told)))
+            carrier.emit(MessageRefused(link))
         elif message is not None:
             carrier.emit(message)
 

@@ -21,6 +21,7 @@ from lazaretto.amqp.events import (
     LinkAttached,
     LinkDetached,
     MessageReceived,
+    MessageRefused,
     SaslStarted,
     SessionEnded,
 )
@@ -87,6 +88,7 @@ class Peer(asyncio.Protocol):
             LinkDetached: lambda event: self.drop(event.link),
             SessionEnded: self._end_session,
             MessageReceived: self._receive,
+            MessageRefused: self._pass_over,
             CreditChanged: self._look,
             DeliveriesUpdated: self._update,
         }
@@ -368,6 +370,11 @@ class Peer(asyncio.Protocol):
         held = self._links.get(event.link)
         if isinstance(held, Producer | Requests | Coordination):
             held.take(event)
+
+    def _pass_over(self, event: MessageRefused) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer):
+            held.top_up()
 
 
 def _session_of(source: Source) -> str | NextSession | None:

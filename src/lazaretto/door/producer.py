@@ -36,10 +36,14 @@ class Producer:
         """Let the client send."""
         self._link.session.grant(self._link, CREDIT)
 
-    def take(self, event: MessageReceived) -> None:
-        """Store a message. Messages of a link are stored in the order in which they came."""
+    def top_up(self) -> None:
+        """Let the client send more if it has used half of what it may."""
         if self._link.credit < CREDIT // 2:
             self.grant()
+
+    def take(self, event: MessageReceived) -> None:
+        """Store a message. Messages of a link are stored in the order in which they came."""
+        self.top_up()
         if isinstance(event.state, TransactionalState):
             self._enlist(event, event.state.txn_id)
         else:

@@ -289,6 +289,33 @@ def test_a_flood_of_flows_is_read_slowly(tmp_path: Path) -> None:
     run(work)
 
 
+def test_a_flood_lets_others_have_their_turn(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            limited(tmp_path, flows=1 << 30, frames=100) as (_, door),
+            connected(door) as flooder,
+        ):
+            session = flooder.connection.begin()
+            await flooder.until(SessionBegun)
+            (peer,) = door.peers
+            async with connected(door) as other:
+                before = peer.flows
+                session.send_flow()
+                flow = flooder.connection.take()
+                peer.data_received(flow * 20_000)
+                peer.data_received(flow)
+                assert peer.flows - before == 100
+                link = await other.link(sends=True)
+                while not link.credit:
+                    await other.until(CreditChanged)
+                assert peer.flows - before < 20_001
+                # What was not read at once is read in the end, and so is what the client says later.
+                await flooder.link(sends=True)
+                assert peer.flows - before >= 20_001
+
+    run(work)
+
+
 def test_a_wrong_token_is_answered_late_and_then_not_looked_at(tmp_path: Path) -> None:
     async def work() -> None:
         limits = DoorLimits(refusal_seconds=0.0, refusals=2)

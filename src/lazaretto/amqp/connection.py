@@ -131,6 +131,8 @@ class Connection:
         #: Channels on which the peer has ended a session: some peers go on talking there.
         self._ended: set[int] = set()
         self._buffer = b""
+        #: Whether bytes are left that `receive` has not looked at yet.
+        self.unread = False
         self._out: list[bytes] = []
         self._events: list[Event] = []
         if not server:
@@ -144,13 +146,18 @@ class Connection:
         self._out.clear()
         return data
 
-    def receive(self, data: bytes) -> list[Event]:
-        """Return what bytes from the peer mean. After Closed or Failed, nothing more is read."""
+    def receive(self, data: bytes, most: int | None = None) -> list[Event]:
+        """Return what bytes from the peer mean. After Closed or Failed, nothing more is read.
+
+        `most`: frames to look at; `unread` tells whether others are left, for the next call. Default: all.
+        """
         events: list[Event] = []
         self._events = events
         data, place = self._buffer + data if self._buffer else data, 0
+        left = -1 if most is None else most
         try:
-            while self.state is not _S.CLOSED:
+            while self.state is not _S.CLOSED and left:
+                left -= 1
                 if self.state in _AWAITS_HEADER:
                     end = self._take_header(data, place)
                 else:
@@ -164,6 +171,7 @@ class Connection:
         except AmqpError as error:
             self._fail(error)
         self._buffer = b"" if self.state is _S.CLOSED else data[place:]
+        self.unread = left == 0 and bool(self._buffer)
         return events
 
     def send(self, channel: int, body: Composite) -> None:

@@ -24,6 +24,7 @@ class DoorLimits:
         window: Frames of a session that may come before the server says more.
         partial_size: Maximum size of a connection's messages that have come in part, in bytes.
         flows: Frames in a second that carry no message, such as flows; then reading waits for the next one.
+        frames: Frames of a connection that are read before others have their turn.
         opening_seconds: Time within which a client opens its connection.
         opening_size: Bytes that a client may send before that.
         linking_seconds: Time for which a connection may have no links.
@@ -46,6 +47,7 @@ class DoorLimits:
     window: int = 5_000
     partial_size: int = 64 << 20
     flows: int = 10_000
+    frames: int = 1_000
     opening_seconds: float = 20.0
     opening_size: int = 65_536
     linking_seconds: float = 60.0

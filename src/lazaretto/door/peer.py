@@ -78,6 +78,8 @@ class Peer(asyncio.Protocol):
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
         self._sent = 0
+        #: Whether nothing is read for now: others have their turn, or the client floods.
+        self._resting = False
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._opening: asyncio.TimerHandle | None = None
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
@@ -129,30 +131,48 @@ class Peer(asyncio.Protocol):
             self.drop(link)
 
     def data_received(self, data: bytes) -> None:
+        # Some transports go on for a moment after they were told to pause.
+        self._take(data, 0 if self._resting else self.door.limits.frames)
+
+    def _take(self, data: bytes, most: int) -> None:
         try:
-            for event in self._connection.receive(data):
+            for event in self._connection.receive(data, most):
                 act = self._on.get(type(event))
                 if act is not None:
                     act(event)
         except Exception as error:
             self.log_fault(error)
             self._connection.close("amqp:internal-error", "see the server's log")
-        self._note(len(data))
+        pause = self._note(len(data))
         self.flush()
-
-    def _note(self, size: int) -> None:
-        opened = self._connection.state is ConnectionState.OPENED
-        pause = self._watch.take(size, self._connection.flows, time.monotonic(), opened=opened)
-        if self._transport is None:
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._resting:
             return
-        if self._watch.overfull:
-            self._transport.abort()
-        elif pause:
-            self._transport.pause_reading()
+        if pause or self._connection.unread:
+            self._resting = True
+            transport.pause_reading()
             asyncio.get_running_loop().call_later(pause, self._read_on)
 
+    @property
+    def flows(self) -> int:
+        """Frames so far that carried neither a message nor what became of one."""
+        return self._connection.flows
+
+    def _note(self, size: int) -> float:
+        """Return for how long to read nothing."""
+        opened = self._connection.state is ConnectionState.OPENED
+        pause = self._watch.take(size, self.flows, time.monotonic(), opened=opened)
+        if self._watch.overfull and self._transport is not None:
+            self._transport.abort()
+        return pause
+
     def _read_on(self) -> None:
-        if self._transport is not None:
+        self._resting = False
+        if self._transport is None:
+            return
+        if self._connection.unread:
+            self._take(b"", self.door.limits.frames)
+        if not self._resting and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def check_time(self, now: float) -> None:

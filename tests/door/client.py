@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto import aio
-from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode
+from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.events import (
     CreditChanged,
@@ -101,16 +101,12 @@ class Manager:
     async def _exchange(self, properties: dict[str, Any], body: Any) -> tuple[dict[Any, Any], Any]:
         parts = (
             encode_composite(Properties("id", reply_to="me")),
-            _section(Section.APPLICATION_PROPERTIES, properties),
-            _section(Section.VALUE, body),
+            encode_section(Section.APPLICATION_PROPERTIES, properties),
+            encode_section(Section.VALUE, body),
         )
         self._asks.session.transfer(self._asks, b"".join(parts), b"t")
         sections = Sections((await self._client.until(MessageReceived)).payload)
         return sections.mapping(Section.APPLICATION_PROPERTIES), sections.body()[0]
-
-
-def _section(section: Section, value: Any) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(value)
 
 
 @contextlib.asynccontextmanager

@@ -40,6 +40,7 @@ from traced import PARENT, links, traced
 from door import rabbit
 from door.served import Served
 from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
+from lazaretto.cli.amqp_door import AmqpDoor
 
 WAIT = 20
 
@@ -374,6 +375,17 @@ def test_beyond_this_machine_only_with_tls_and_a_key(url: str, broker: Broker, t
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
         assert refused.returncode != 0
         assert said in " ".join(refused.stderr.split()), refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("::1", "[::1]"), ("::", "localhost"), ("127.0.0.1", "localhost"), ("a.b", "a.b")]
+)
+def test_the_connection_string_is_a_url(host: str, shown: str) -> None:
+    door = AmqpDoor(
+        amqp=0, amqp_host=host, key_file=None, certificate=None, private_key=None,
+        insecure=True, plain=False, more_ports=None,
+    )  # fmt: skip
+    assert door.connection_string(5672).startswith(f"Endpoint=sb://{shown}:5672;")
 
 
 def test_what_is_not_there(client: ServiceBusClient) -> None:

@@ -11,7 +11,7 @@ from lazaretto.amqp.connection import Connection, ConnectionLimits
 from lazaretto.amqp.decode import decode
 from lazaretto.amqp.encode import encode
 from lazaretto.amqp.link import Delivery, Link
-from lazaretto.amqp.sections import Header, Properties, Section, Sections
+from lazaretto.amqp.sections import Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.session import Session
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "Session",
     "decode",
     "encode",
+    "encode_section",
 ]

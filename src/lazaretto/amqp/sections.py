@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from lazaretto.amqp.composites import Composite, define, parse
 from lazaretto.amqp.conditions import DecodeError
 from lazaretto.amqp.decode import EXACT, PLAIN, read, skip
+from lazaretto.amqp.encode import encode
 
 C = TypeVar("C", bound=Composite)
 
@@ -24,6 +25,11 @@ class Section(enum.IntEnum):
     SEQUENCE = 0x76
     VALUE = 0x77
     FOOTER = 0x78
+
+
+def encode_section(section: Section, value: Any) -> bytes:
+    """Return a section that is a value with a descriptor."""
+    return b"\x00\x53" + bytes((section,)) + encode(value)
 
 
 _BODY = (Section.DATA, Section.SEQUENCE, Section.VALUE)

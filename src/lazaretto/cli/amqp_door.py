@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
-from lazaretto.cli.http_door import secret_of
+from lazaretto.cli.http_door import EVERY_ADDRESS, in_url, secret_of
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class AmqpDoor:
     def connection_string(self, port: int) -> str:
         """Return how clients of Service Bus connect."""
         key = "any" if self.key_file is None else "KEY"
-        host = "localhost" if self.amqp_host in ("127.0.0.1", "0.0.0.0", "::") else self.amqp_host  # noqa: S104
+        host = "localhost" if self.amqp_host in ("127.0.0.1", *EVERY_ADDRESS) else in_url(self.amqp_host)
         # The word for emulators makes clients leave out TLS.
         plain = "UseDevelopmentEmulator=true;" if self.plain or self.certificate is None else ""
         return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={_POLICY};SharedAccessKey={key};{plain}"
@@ -76,10 +76,6 @@ class AmqpDoor:
 
 def _made(_: typer.Context, given: dict[str, Any]) -> AmqpDoor:
     return AmqpDoor(**given)
-
-
-def _file(name: str, text: str) -> Any:
-    return typer.Option(name, metavar="FILE", help=text, show_default=False)
 
 
 AmqpOptions = Annotated[
@@ -109,8 +105,9 @@ AmqpOptions = Annotated[
             "key_file": (
                 Annotated[
                     Path | None,
-                    _file(
+                    option(
                         "--key-file",
+                        "FILE",
                         "File with the key that AMQP clients sign their tokens with.  [default: none]",
                     ),
                 ],
@@ -119,14 +116,16 @@ AmqpOptions = Annotated[
             "certificate": (
                 Annotated[
                     Path | None,
-                    _file("--certificate", "Certificate for AMQP over TLS, as PEM.  [default: no TLS]"),
+                    option(
+                        "--certificate", "FILE", "Certificate for AMQP over TLS, as PEM.  [default: no TLS]"
+                    ),
                 ],
                 None,
             ),
             "private_key": (
                 Annotated[
                     Path | None,
-                    _file("--private-key", "Its key, as PEM.  [default: in the certificate's file]"),
+                    option("--private-key", "FILE", "Its key, as PEM.  [default: in the certificate's file]"),
                 ],
                 None,
             ),

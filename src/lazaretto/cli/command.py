@@ -15,6 +15,11 @@ from lazaretto.cli.commands import COMMANDS, CommandGroup
 Function = Callable[..., None]
 
 
+def option(name: str, metavar: str, text: str) -> Any:
+    """Return an option whose default its help tells, if anything."""
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
 class Options(NamedTuple):
     """Options, or arguments, that make one parameter of a command.
 

@@ -7,14 +7,14 @@ import contextlib
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor
 from lazaretto.cli.call import JsonOption
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
@@ -30,14 +30,12 @@ _PORT: Final = 5672
 _LARGEST_FILE: Final = 16 << 20
 
 
-def _file(name: str, text: str) -> Any:
-    return typer.Option(name, metavar="FILE", help=text, show_default=False)
-
-
 @commands.command("emulator")
 def emulator(
     logs: LogOptions,
-    config: Annotated[Path | None, _file("--config", "Config.json of Service Bus's emulator.")] = None,
+    config: Annotated[
+        Path | None, option("--config", "FILE", "Config.json of Service Bus's emulator.")
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -64,10 +62,10 @@ def emulator(
         str, typer.Option("--host", metavar="ADDRESS", help="Address where it is served.")
     ] = "127.0.0.1",
     certificate: Annotated[
-        Path | None, _file("--certificate", "Certificate for clients that encrypt, as PEM.")
+        Path | None, option("--certificate", "FILE", "Certificate for clients that encrypt, as PEM.")
     ] = None,
     private_key: Annotated[
-        Path | None, _file("--private-key", "Its key, as PEM.  [default: in the certificate's file]")
+        Path | None, option("--private-key", "FILE", "Its key, as PEM.  [default: in the certificate's file]")
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines too, which need no key.")

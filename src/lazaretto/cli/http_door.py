@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 
 import typer
 
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import number
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 #: Where the HTTP API is, unless told otherwise.
 PORT: Final = 8080
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104
+#: What stands for all addresses of this machine.
+EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
 class AlsoServed(NamedTuple):
@@ -60,7 +61,7 @@ class HttpDoor:
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
-        if self.host in _EVERY_ADDRESS and self.origin is None:
+        if self.host in EVERY_ADDRESS and self.origin is None:
             raise usage(f"--host {self.host} needs --origin: the address under which clients see the server")
         if (self.oidc is None) != (self.oidc_client is None):
             raise usage("give --oidc and --oidc-client, both or neither")
@@ -105,9 +106,9 @@ class HttpDoor:
 
     def shown_host(self) -> str:
         """Return how addresses name the host where it listens."""
-        if self.host in ("127.0.0.1", *_EVERY_ADDRESS):
+        if self.host in ("127.0.0.1", *EVERY_ADDRESS):
             return "localhost"
-        return f"[{self.host}]" if ":" in self.host else self.host
+        return in_url(self.host)
 
     def prefix(self) -> str:
         """Return what comes before every path."""
@@ -116,6 +117,11 @@ class HttpDoor:
     def host_names(self) -> list[str]:
         """Return the names under which the server is seen besides those of this machine."""
         return [] if self.origin is None else [self.origin.netloc, str(self.origin.hostname)]
+
+
+def in_url(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def secret_of(file: Path, what: str) -> str:
@@ -164,10 +170,6 @@ def _made(_: typer.Context, given: dict[str, Any]) -> HttpDoor:
     return HttpDoor(token=None if no_login else made, **given)
 
 
-def _text(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
 HttpOptions = Annotated[
     HttpDoor,
     Options(
@@ -199,7 +201,7 @@ HttpOptions = Annotated[
             "token_file": (
                 Annotated[
                     Path | None,
-                    _text(
+                    option(
                         "--token-file",
                         "FILE",
                         "File with the token that HTTP clients send.  [default: a new one, which is printed]",
@@ -217,7 +219,7 @@ HttpOptions = Annotated[
             "proxies": (
                 Annotated[
                     list[str] | None,
-                    _text(
+                    option(
                         "--proxy",
                         "ADDRESS",
                         "Address or network of a proxy that says who asks; repeatable.  [default: none]",
@@ -241,7 +243,7 @@ HttpOptions = Annotated[
             "origin": (
                 Annotated[
                     str | None,
-                    _text(
+                    option(
                         "--origin",
                         "URL",
                         "Where browsers see the server, if a proxy is in front: https://ops.example.com/queues.",
@@ -252,20 +254,22 @@ HttpOptions = Annotated[
             "oidc": (
                 Annotated[
                     str | None,
-                    _text("--oidc", "ISSUER", "Identity provider where people log in: its issuer's address."),
+                    option(
+                        "--oidc", "ISSUER", "Identity provider where people log in: its issuer's address."
+                    ),
                 ],
                 None,
             ),
             "oidc_client": (
                 Annotated[
-                    str | None, _text("--oidc-client", "ID", "What the provider knows this server as.")
+                    str | None, option("--oidc-client", "ID", "What the provider knows this server as.")
                 ],
                 None,
             ),
             "oidc_secret_file": (
                 Annotated[
                     Path | None,
-                    _text(
+                    option(
                         "--oidc-secret-file",
                         "FILE",
                         "File with the secret that the provider gave.  [default: none]",
@@ -294,7 +298,7 @@ HttpOptions = Annotated[
                 False,
             ),
             "name": (
-                Annotated[str, _text("--name", "NAME", "What the console's pages are marked with: prod.")],
+                Annotated[str, option("--name", "NAME", "What the console's pages are marked with: prod.")],
                 "",
             ),
             "colour": (
@@ -311,7 +315,7 @@ HttpOptions = Annotated[
             "also": (
                 Annotated[
                     list[str] | None,
-                    _text(
+                    option(
                         "--also",
                         "NAME[:COLOUR]=STORE",
                         "Another store, below /NAME/; repeatable.  [default: none]",
@@ -322,7 +326,7 @@ HttpOptions = Annotated[
             "trace_url": (
                 Annotated[
                     str,
-                    _text(
+                    option(
                         "--trace-url",
                         "URL",
                         "Where traces are shown: https://traces.example.com/trace/{trace_id}.",

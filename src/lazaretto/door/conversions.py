@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode
+from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.encode import NULL, described, map_of, string, symbol, uint
 from lazaretto.amqp.values import Int, Symbol
@@ -188,24 +188,20 @@ def _encode_any(
     if token is not None:
         delivery = {**delivery, Symbol(LOCK_TOKEN): token}
     if delivery or deleted:
-        parts.append(_section(Section.DELIVERY_ANNOTATIONS, delivery))
+        parts.append(encode_section(Section.DELIVERY_ANNOTATIONS, delivery))
     annotations = left.annotations | _annotations(message, locked_until, state)
     if PARTITION_KEY in annotations:
         annotations[PARTITION_KEY] = original(left.annotations.get(PARTITION_KEY), message.partition_key)
-    parts.append(_section(Section.MESSAGE_ANNOTATIONS, annotations))
+    parts.append(encode_section(Section.MESSAGE_ANNOTATIONS, annotations))
     parts.append(encode_composite(_properties(message, left.properties)))
     given = left.application | _application(message, left.types)
     if given:
-        parts.append(_section(Section.APPLICATION_PROPERTIES, given))
+        parts.append(encode_section(Section.APPLICATION_PROPERTIES, given))
     if not bare:
         parts.append(encode_body(message.body, left.body))
     if left.footer:
-        parts.append(_section(Section.FOOTER, left.footer))
+        parts.append(encode_section(Section.FOOTER, left.footer))
     return b"".join(parts)
-
-
-def _section(section: Section, values: dict[Any, Any]) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(values)
 
 
 def _header(message: StoredMessage, left: Header) -> Header:
@@ -273,8 +269,8 @@ _NAMES: Final = {
         SCHEDULED_TIME, DEAD_LETTER_SOURCE,
     )
 }  # fmt: skip
-_TOKEN: Final = _section(Section.DELIVERY_ANNOTATIONS, {Symbol(LOCK_TOKEN): uuid.UUID(int=0)})[:-16]
-_NO_DELIVERY: Final = _section(Section.DELIVERY_ANNOTATIONS, {})
+_TOKEN: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {Symbol(LOCK_TOKEN): uuid.UUID(int=0)})[:-16]
+_NO_DELIVERY: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {})
 
 
 def _encode_plain(
@@ -297,7 +293,7 @@ def _encode_plain(
     parts.append(_plain_properties(message))
     given = _application(message, {})
     if given:
-        parts.append(_section(Section.APPLICATION_PROPERTIES, given))
+        parts.append(encode_section(Section.APPLICATION_PROPERTIES, given))
     if not bare:
         parts.append(encode_body(message.body, None))
     return b"".join(parts)

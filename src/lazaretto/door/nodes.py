@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from lazaretto.amqp import Link, Section, Sections, encode
+from lazaretto.amqp import Link, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
 from lazaretto.amqp.events import MessageReceived
@@ -94,8 +94,8 @@ class Requests:
         reply = b"".join(
             (
                 encode_composite(Properties(correlation_id=properties.message_id)),
-                _section(Section.APPLICATION_PROPERTIES, told),
-                _section(Section.VALUE, said.body),
+                encode_section(Section.APPLICATION_PROPERTIES, told),
+                encode_section(Section.VALUE, said.body),
             )
         )
         replies = self._replies_to(properties.reply_to)
@@ -122,7 +122,3 @@ class Requests:
         session = self._link.session
         near = (one for one in links if one.link.session is session and one.node == self._node)
         return next(named, None) or next(near, None)
-
-
-def _section(section: Section, value: Any) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(value)

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.amqp import AmqpError, DecodeError, Header, Properties, Section, Sections
+from lazaretto.amqp import AmqpError, DecodeError, Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.decode import EXACT, read
-from lazaretto.amqp.encode import binary, encode, string
+from lazaretto.amqp.encode import binary, string
 from lazaretto.amqp.values import (
     Byte,
     Char,
@@ -70,12 +70,14 @@ class Residue(msgspec.Struct, frozen=True):
         told = {"types": {name: UByte(code) for name, code in self.types.items()}, "body": self.body}
         parts = (
             b"" if self.header == _NOTHING.header else encode_composite(self.header),
-            _section(Section.DELIVERY_ANNOTATIONS, self.delivery_annotations),
-            _section(Section.MESSAGE_ANNOTATIONS, self.annotations),
+            _unless_empty(Section.DELIVERY_ANNOTATIONS, self.delivery_annotations),
+            _unless_empty(Section.MESSAGE_ANNOTATIONS, self.annotations),
             b"" if self.properties == _NOTHING.properties else encode_composite(self.properties),
-            _section(Section.APPLICATION_PROPERTIES, self.application),
-            _section(Section.VALUE, {name: value for name, value in told.items() if value not in (None, {})}),
-            _section(Section.FOOTER, self.footer),
+            _unless_empty(Section.APPLICATION_PROPERTIES, self.application),
+            _unless_empty(
+                Section.VALUE, {name: value for name, value in told.items() if value not in (None, {})}
+            ),
+            _unless_empty(Section.FOOTER, self.footer),
         )
         return b"".join(parts) or None
 
@@ -83,8 +85,8 @@ class Residue(msgspec.Struct, frozen=True):
 _NOTHING: Final = Residue()
 
 
-def _section(section: Section, values: dict[Any, Any]) -> bytes:
-    return b"\x00\x53" + bytes((section,)) + encode(values) if values else b""
+def _unless_empty(section: Section, values: dict[Any, Any]) -> bytes:
+    return encode_section(section, values) if values else b""
 
 
 def read_residue(encoded: bytes | None) -> Residue:

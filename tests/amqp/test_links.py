@@ -21,6 +21,7 @@ from lazaretto.amqp.performatives import (
     Accepted,
     Attach,
     Detach,
+    Disposition,
     Flow,
     Modified,
     Rejected,
@@ -190,6 +191,28 @@ class TestMessages:
         assert detached.error is not None
         assert detached.error.condition == "amqp:link:transfer-limit-exceeded"
         assert session.state is SessionState.MAPPED
+
+    def test_one_disposition_tells_what_became_of_messages_that_follow_each_other(self) -> None:
+        server = begun_server()
+        (attached,) = server.receive(frame(0, Attach("l", 0, False)))
+        assert isinstance(attached, LinkAttached)
+        session = attached.link.session
+        rejected = encode_composite(Rejected())
+        for number in (1, 2, 3, 5):
+            session.settle(number, number)
+        session.settle(6, 6, rejected)
+        session.settle(7, 9, rejected)
+        session.settle(10, 10, rejected, settled=False)
+        told = [(one.first, one.last) for one in said(server.take()) if isinstance(one, Disposition)]
+        assert [(first, first if last is None else last) for first, last in told] == [
+            (1, 3), (5, 5), (6, 9), (10, 10),
+        ]  # fmt: skip
+        # What was taken is on its way, and cannot be told of again.
+        session.settle(11, 11, rejected, settled=False)
+        session.send_flow()
+        session.settle(12, 12, rejected, settled=False)
+        told = [(one.first, one.last) for one in said(server.take()) if isinstance(one, Disposition)]
+        assert [first for first, _ in told] == [11, 12]
 
     @pytest.mark.parametrize("size", [1001, 100_000])
     def test_a_message_too_large_is_rejected_and_nothing_of_it_kept(self, size: int) -> None:

@@ -24,5 +24,8 @@ class Carrier(Protocol):
     def write(self, data: bytes) -> None:
         """Send a frame that is encoded."""
 
+    def amend(self, frame: bytes, instead: bytes) -> bool:
+        """Send another frame in place of this one, if it is the last and not taken; return whether it was."""
+
     def emit(self, event: Event) -> None:
         """Tell the user."""

@@ -182,6 +182,13 @@ class Connection:
         """Send a frame that is encoded: for sessions."""
         self._out.append(data)
 
+    def amend(self, frame: bytes, instead: bytes) -> bool:
+        """Send another frame in place of this one, if it is the last and not taken: for sessions."""
+        if not self._out or self._out[-1] is not frame:
+            return False
+        self._out[-1] = instead
+        return True
+
     def emit(self, event: Event) -> None:
         """Add an event: for sessions."""
         self._events.append(event)

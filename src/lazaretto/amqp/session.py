@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,16 @@ _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
 ACCEPTED: Final = encode_composite(Accepted())
 
 
+class _Disposed(NamedTuple):
+    """What became of messages. `receiver`: this end has received them; `state`: encoded."""
+
+    first: int
+    last: int
+    state: bytes
+    receiver: bool
+    settled: bool
+
+
 class Session:
     """One session. `channel`: this end's. Numbers of deliveries count within it."""
 
@@ -73,6 +83,8 @@ class Session:
         self._remote_handle_max = 0xFFFFFFFF
         #: Transfer frames that wait for the peer's window, with their links.
         self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
+        #: The last disposition, and its frame.
+        self._said: tuple[bytes, _Disposed | None] = (b"", None)
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.state.value}>"
@@ -418,15 +430,30 @@ class Session:
         Does nothing if the session has ended meanwhile.
         """
         if self.state is SessionState.MAPPED:
-            made = disposition_frame(self.channel, first, last, state, receiver=True, settled=settled)
-            self._carrier.write(made)
+            self._dispose(_Disposed(first, last, state, True, settled))
 
     def settle_sent(self, delivery: Delivery, state: bytes) -> None:
         """Settle a message that this end sent: the answer to the peer's state of it."""
         if self.unsettled.pop(delivery.id, None) is not None:
             delivery.link.unsettled -= 1
-            at = delivery.id
-            self._carrier.write(disposition_frame(self.channel, at, at, state, receiver=False, settled=True))
+            self._dispose(_Disposed(delivery.id, delivery.id, state, False, True))
+
+    def _dispose(self, said: _Disposed) -> None:
+        """Say what became of messages, in one frame with those just before if that became of them too."""
+        frame, before = self._said
+        if before is not None and before[2:] == said[2:] and add(before.last, 1) == said.first:
+            joined = said._replace(first=before.first)
+            made = self._disposition(joined)
+            if self._carrier.amend(frame, made):
+                self._said = made, joined
+                return
+        made = self._disposition(said)
+        self._carrier.write(made)
+        self._said = made, said
+
+    def _disposition(self, said: _Disposed) -> bytes:
+        first, last, state, receiver, settled = said
+        return disposition_frame(self.channel, first, last, state, receiver=receiver, settled=settled)
 
     def _disposed(self, said: Disposition) -> None:
         last = said.first if said.last is None else said.last

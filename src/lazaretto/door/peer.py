@@ -78,6 +78,10 @@ class Peer(asyncio.Protocol):
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
         self._sent = 0
+        #: Messages that are being stored.
+        self.storing = 0
+        #: Whether what there is to say is sent soon.
+        self._flushing = False
         #: Whether nothing is read for now: others have their turn, or the client floods.
         self._resting = False
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
@@ -196,8 +200,20 @@ class Peer(asyncio.Protocol):
         for consumer in self.held(Consumer):
             consumer.look()
 
+    def flush_soon(self) -> None:
+        """Send what the connection has to say when all has been added that one commit answers.
+
+        If nothing else is under way, that is now.
+        """
+        if self.storing == 0:
+            self.flush()
+        elif not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
     def flush(self) -> None:
         """Send what the connection has to say."""
+        self._flushing = False
         data = self._connection.take()
         if self._transport is None:
             return

@@ -62,6 +62,7 @@ class Producer:
 
     async def _store(self, event: MessageReceived) -> None:
         session, number = self._link.session, event.delivery_id
+        self._peer.storing += 1
         try:
             messages = messages_of(event.payload, event.message_format)
             if messages:
@@ -76,4 +77,6 @@ class Producer:
         else:
             if not event.settled:
                 session.settle(number, number)
-        self._peer.flush()
+        finally:
+            self._peer.storing -= 1
+        self._peer.flush_soon()

@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # Tests start processes of their own, and often wait for them; three at a time suit two cores.
 WORKERS ?= 3
+# Thousands of processes of tests import the package: let them keep what they compile.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: run demo test check soak bench drill format clean help

@@ -23,4 +23,8 @@ def safe(text: str) -> str:
 
 def safe_lines(text: str) -> str:
     """Return text with its line breaks and tabs, everything else escaped that a terminal might obey."""
-    return "".join(c if c in "\n\t" else _escaped(c) for c in text.replace("\r\n", "\n"))
+    text = text.replace("\r\n", "\n")
+    # Nearly every text is plain, and a look at each character costs a hundred times as much.
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(c if c in "\n\t" else _escaped(c) for c in text)

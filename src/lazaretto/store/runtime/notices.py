@@ -44,6 +44,8 @@ class NoticeLog:
                 notice = self.new.popleft()
             except IndexError:
                 return
+            if not _log.isEnabledFor(notice.level):
+                continue
             for text, fields in self._lines(notice):
                 with contextlib.suppress(Exception):
                     _log.log(notice.level, "%s", text, extra={"queue": notice.queue, **fields})

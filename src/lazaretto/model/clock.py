@@ -78,4 +78,5 @@ def to_ending(micros: int | None) -> datetime | None:
 
 def iso(moment: datetime) -> str:
     """Return a time as ISO 8601 in UTC, always with microseconds, so that texts sort as times do."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return in_utc.isoformat(timespec="microseconds")[: -len("+00:00")] + "Z"

@@ -51,24 +51,6 @@ MESSAGE_FIELDS = (
     "edit_of",
     "negative_acknowledgement",
 )
-#: What a message has from its headers as it is.
-_OF_HEADERS = frozenset(
-    {
-        "session_id",
-        "subject",
-        "correlation_id",
-        "to",
-        "reply_to",
-        "reply_to_session_id",
-        "content_type",
-        "partition_key",
-        "dead_letter_queue",
-        "dead_letter_source",
-        "edit_of",
-        "negative_acknowledgement",
-    }
-)
-_LETTER_FIELDS = tuple(f.name for f in dataclasses.fields(DeadLetter))
 _AS_IT_IS = frozenset({type(None), bool, int, float, str})
 
 
@@ -84,7 +66,7 @@ def plain(value: Any) -> Any:
         case QueueDescription():
             return queue_record(value)
         case DeadLetter():
-            return _fields(value, _LETTER_FIELDS)
+            return letter_record(value)
         case enum.Enum():
             return value.value
         case datetime():
@@ -134,13 +116,38 @@ def body_record(body: bytes) -> dict[str, str]:
 
 def message_record(message: StoredMessage) -> dict[str, Any]:
     """Return a message as JSON has it."""
+    # Exports make one for each message: names that are spelled out take a quarter of the time of a loop.
     headers = message.headers
-    found = {
-        name: part if type(part := getattr(headers if name in _OF_HEADERS else message, name)) in _AS_IT_IS
-        else plain(part)
-        for name in MESSAGE_FIELDS
-    }  # fmt: skip
-    found["properties"] = {name: property_record(value) for name, value in message.properties.items()}
+    properties = headers.properties
+    found: dict[str, Any] = {
+        "sequence_number": message.sequence_number,
+        "message_id": message.message_id,
+        "enqueued_time": iso(message.enqueued_time),
+        "expires_at": plain(message.expires_at),
+        "session_id": headers.session_id,
+        "subject": headers.subject,
+        "correlation_id": headers.correlation_id,
+        "to": headers.to,
+        "reply_to": headers.reply_to,
+        "reply_to_session_id": headers.reply_to_session_id,
+        "content_type": headers.content_type,
+        "partition_key": headers.partition_key,
+        "time_to_live": plain(message.time_to_live),
+        "scheduled_enqueue_time": plain(message.scheduled_enqueue_time),
+        "properties": {name: property_record(value) for name, value in properties.items()},
+        "dead_letter_queue": headers.dead_letter_queue,
+        "amqp": plain(headers.amqp),
+        "attempt": message.attempt,
+        "delivery_count": message.delivery_count,
+        "cycle": message.cycle,
+        "generation": message.generation,
+        "enqueued_sequence_number": message.enqueued_sequence_number,
+        "dead_letter_reason": message.dead_letter_reason,
+        "dead_letter_error_description": message.dead_letter_error_description,
+        "dead_letter_source": headers.dead_letter_source,
+        "edit_of": headers.edit_of,
+        "negative_acknowledgement": plain(headers.negative_acknowledgement),
+    }
     if isinstance(message, PeekedMessage):
         found["state"] = message.state.value
         found["locked_until"] = plain(message.locked_until)
@@ -148,4 +155,30 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
     elif isinstance(message, ReceivedMessage) and message.lock is not None:
         found["lock_token"] = str(message.lock_token)
         found["locked_until"] = plain(message.locked_until)
-    return found | body_record(message.body)
+    found.update(body_record(message.body))
+    return found
+
+
+def letter_record(letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter as JSON has it."""
+    message = letter.message
+    return {
+        "queue": letter.queue,
+        "sequence_number": letter.sequence_number,
+        "message_id": letter.message_id,
+        "reason": letter.reason,
+        "description": letter.description,
+        "error_type": letter.error_type,
+        "error_message": letter.error_message,
+        "dead_lettered": iso(letter.dead_lettered),
+        "enqueued": iso(letter.enqueued),
+        "counters": letter.counters._asdict(),
+        "generation": letter.generation,
+        "message": None if message is None else message_record(message),
+        "resolution": letter.resolution,
+        "resolved": plain(letter.resolved),
+        "resubmitted_as": letter.resubmitted_as,
+        "attempts": [plain(attempt) for attempt in letter.attempts],
+        "moved_to": letter.moved_to,
+        "fingerprint": letter.fingerprint,
+    }

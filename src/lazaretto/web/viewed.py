@@ -191,8 +191,13 @@ class ViewedBroker:
         given = which or DeadLetterFilter()
         await self.check_filter(path, given)
         if not redaction:
-            async for letter in self._broker.dead_letters(path, which, messages=messages, **how):
-                yield shown_letter(letter, await self._rules.at(path))
+            async for plain in _parts(
+                self._broker.dead_letters(path, which, messages=messages, **how), _LETTERS
+            ):
+                # Rules may have come meanwhile.
+                redaction = await self._rules.at(path)
+                for letter in plain:
+                    yield shown_letter(letter, redaction)
             return
         async for some in _parts(self._broker.dead_letters(path, _without_search(given), **how), _LETTERS):
             redaction = await self._rules.at(path)

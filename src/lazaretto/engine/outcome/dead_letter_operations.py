@@ -46,6 +46,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.contract.transaction_contract import Transaction
 
+_counters = msgspec.json.Decoder(Counters)
 #: How many dead letters are looked up at once when only their numbers are known.
 _PAGE = 10_000
 #: Messages that are read at once for a condition on them, whose bodies are in memory then.
@@ -307,7 +308,7 @@ def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessa
     """Return a dead letter as users see it, without its attempts."""
     return DeadLetter(
         **fields_of(queue, record),
-        counters=msgspec.json.decode(record.counters, type=Counters),
+        counters=_counters.decode(record.counters),
         message=message,
         resolution=record.resolution,
         resolved=None if record.resolved is None else to_datetime(record.resolved),

@@ -11,6 +11,7 @@ from servers import Server
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
+from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.messages.receive import ReceiveAndDelete
 from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled
 from lazaretto.model.entities import EntityPath
@@ -216,3 +217,26 @@ def test_a_copy_has_none(broker: Broker, url: str, tmp_path: Path) -> None:
     with lazaretto.connect(file) as copied:
         found = copied.receiver("work").receive(10)
         assert [m.attempt for m in found] == [2] * 3 + [1] * 7
+
+
+def test_a_claim_beside_them_is_left_alone(broker: Broker, url: str, clock: ManualClock) -> None:
+    """What has ranges written first cannot be planned where a claim locks some, and is run in turn."""
+    consumer = ClaimConsumer(broker._store, "work", "job")
+    consumer.attach()
+    with lazaretto.connect(url, clock=clock) as other:
+        receiver = other.receiver("work")
+        first = receiver.receive(3)
+        consumer.take(0, max_rows=4)
+        second = receiver.receive(3)
+        assert [m.body for m in second] == [b"7", b"8", b"9"]
+        receiver.abandon(second[0])
+        receiver.complete([first[0], *second[1:]])
+        receiver.defer(first[1])
+        assert [m.body for m in receiver.receive(5)] == [b"7"]
+        counts = broker.queue("work").counts
+        assert (counts.locked, counts.deferred, counts.active) == (4 + 2, 1, 0)
+        assert broker.check() == []
+    states = [m.state for m in broker.peek("work", 20)]
+    assert states.count(MessageState.LOCKED) == 6
+    assert consumer.revoke() == 1
+    assert [m.body for m in broker.receiver("work").receive(10)] == [b"3", b"4", b"5", b"6"]

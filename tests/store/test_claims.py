@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import lazaretto
 from lazaretto import (
     Broker,
     ClaimFenced,
@@ -11,6 +12,8 @@ from lazaretto import (
     EntityError,
     ManualClock,
     Message,
+    MessageNotReceivable,
+    MessageState,
     NotAllowed,
     PoisonMessageError,
     PoisonPolicy,
@@ -19,12 +22,19 @@ from lazaretto import (
 )
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.prepare import prepare
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Outcome
+from lazaretto.store.contract.records import FRESH, LOCKED
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.postgres import schema
+from lazaretto.store.postgres import store as served
 
 from .actions import stored
+from .conftest import Connect
 
 FAILED = Failure("ValueError", "no", "a stack")
 
@@ -575,3 +585,120 @@ class TestCrashLoops:
         self.read(consumer, 1)
         assert keys_of(broker, consumer, 1) == [[keys[0], keys[1], keys[3]]]
         assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2
+
+
+class ForgetShards(Operation[None]):
+    """Forget the shards of a claim, as nothing does."""
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, EntityPath.parse("work"))
+        (claim,) = tx.claims.latest(queue.queue_id, 1)
+        tx.context.run("delete_shards", (claim.token,))  # type: ignore[attr-defined]
+
+
+class TestRanges:
+    """Fresh messages of a claim are locked by ranges: rows stay as they are until a lock must be there."""
+
+    def raw(self, broker: Broker) -> tuple[list[int], int]:
+        """Return the states of all messages as they are stored, and how many ranges there are."""
+        states = stored(broker, "SELECT state FROM lazaretto_messages ORDER BY key")
+        ((ranges,),) = stored(broker, "SELECT count(*) FROM lazaretto_claimed_ranges")
+        return [state for (state,) in states], ranges
+
+    def test_taking_touches_no_message(self, broker: Broker, queue: str) -> None:
+        send(broker, 10)
+        consumer = attached(broker)
+        consumer.take(0, max_rows=8, shards=2)
+        assert self.raw(broker) == ([FRESH] * 10, 2)
+        assert broker.queue("work").counts.locked == 8
+        shown = broker.peek("work", 10)
+        assert [m.state for m in shown] == [MessageState.LOCKED] * 8 + [MessageState.ACTIVE] * 2
+        assert broker.check() == []
+        stage_all(broker, consumer, 1)
+        (summary,) = consumer.settle([1], ["a"])
+        assert summary.outcomes == {"completed": 8}
+        assert self.raw(broker) == ([FRESH] * 2, 0)
+        assert [m.sequence_number for m in broker.receiver("work").receive(5)] == [9, 10]
+
+    def test_exceptions_are_written_down(self, broker: Broker, queue: str) -> None:
+        send(broker, 6)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((keys,)) = keys_of(broker, consumer, 1)
+        stage_all(broker, consumer, 1, StagedRow(keys[2], "failed", FAILED), StagedRow(keys[4], "deferred"))
+        (summary,) = consumer.settle([1], ["a"])
+        assert summary.outcomes == {"failed": 1, "deferred": 1, "completed": 4}
+        assert self.raw(broker)[1] == 0
+        (again,) = broker.receiver("work").receive(5)
+        assert (again.sequence_number, again.attempt) == (3, 2)
+        (later,) = broker.receiver("work").receive_deferred(5)
+        assert later.attempt == 2
+
+    def test_what_looks_at_one_writes_that_one_alone(self, broker: Broker, queue: str) -> None:
+        send(broker, 5)
+        consumer = attached(broker)
+        consumer.take(0)
+        with pytest.raises(MessageNotReceivable, match="by a claim"):
+            broker.receiver("work").receive_by_number(2)
+        assert self.raw(broker) == ([FRESH, LOCKED, FRESH, FRESH, FRESH], 1)
+        assert broker.queue("work").counts.locked == 5
+        stage_all(broker, consumer, 1)
+        assert consumer.settle([1], ["a"])[0].outcomes == {"completed": 5}
+
+    def test_a_time_to_live_stops_while_it_is_locked(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        send(broker, 2)
+        broker.sender("work").send([Message(b"short", time_to_live=5), Message(b"long")])
+        consumer = attached(broker)
+        consumer.take(0)
+        assert self.raw(broker) == ([FRESH, FRESH, LOCKED, FRESH], 1)
+        clock.advance(10)
+        assert broker.receiver("work").receive(1) == []
+        stage_all(broker, consumer, 1)
+        assert consumer.settle([1], ["a"])[0].outcomes == {"completed": 4}
+
+    def test_another_process_passes_over_them(self, broker: Broker, queue: str, connect: Connect) -> None:
+        other = connect()
+        send(broker, 3)
+        (first,) = other.receiver("work").receive(1)
+        consumer = attached(broker)
+        consumer.take(0)
+        send(broker, 1)
+        assert [m.sequence_number for m in other.receiver("work").receive(5)] == [4]
+        # A process that begins now has to find its place, too.
+        assert connect().receiver("work").receive(5) == []
+        consumer.revoke(1)
+        assert [m.sequence_number for m in other.receiver("work").receive(5)] == [2, 3]
+        assert first.sequence_number == 1
+
+    def test_a_deleted_queue_leaves_none(self, broker: Broker, queue: str) -> None:
+        send(broker, 3)
+        attached(broker).take(0)
+        broker.delete_queue("work")
+        assert self.raw(broker)[1] == 0
+        assert broker.check() == []
+
+    def test_a_range_of_no_claim_is_a_problem(self, broker: Broker, queue: str) -> None:
+        send(broker, 3)
+        attached(broker).take(0)
+        broker._store.run(ForgetShards())
+        assert broker.check() == ["ranges of no claim: 1"]
+
+
+@pytest.mark.stores("postgres")
+def test_nobody_locks_ranges_while_older_workers_may_be_left(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for taken, since in ((LOCKED, 1_000), (FRESH, schema.CLAIMED_RANGES)):
+        with monkeypatch.context() as patch:
+            patch.setattr(served, "CLAIMED_RANGES", since)
+            with lazaretto.connect(url) as broker:
+                broker.create_queue(f"work{taken}")
+                broker.sender(f"work{taken}").send([Message(b"1"), Message(b"2")])
+                consumer = ClaimConsumer(broker._store, f"work{taken}", "job")
+                consumer.attach()
+                consumer.take(0)
+                states = stored(broker, "SELECT state FROM lazaretto_messages ORDER BY key DESC LIMIT 2")
+                assert states == [(taken,), (taken,)]
+                assert broker.queue(f"work{taken}").counts.locked == 2

@@ -374,6 +374,19 @@ class TestStatements:
         ]
         assert silent == []
 
+    @pytest.mark.parametrize("queries", [QUERIES, queries_in("s")], ids=["sqlite", "postgres"])
+    def test_a_query_of_messages_says_whether_locks_of_claims_are_written_first(
+        self, queries: dict[str, Query]
+    ) -> None:
+        silent = [
+            name
+            for name, query in queries.items()
+            if "lazaretto_messages" in query.sql
+            and "lazaretto_claimed_ranges" not in query.sql
+            and query.claims_first is None
+        ]
+        assert silent == []
+
     @pytest.mark.stores("sqlite")
     def test_each_can_be_prepared(self, broker: Broker, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:

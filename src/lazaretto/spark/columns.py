@@ -12,6 +12,7 @@ from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.spark.reading import BATCH_ROWS, SQL, select
 from lazaretto.store.addresses import is_served
 from lazaretto.store.contract.claim_contract import ClaimRecord, ShardRecord
+from lazaretto.store.contract.records import FRESH
 
 
 class Column(NamedTuple):
@@ -41,7 +42,8 @@ MESSAGE = {
     "session_id": Column(TEXT, "m.session_id"),
     "enqueued_time": Column(TIME, "m.enqueued"),
     "expires_at": Column(TIME, f"CASE WHEN m.expires <= {LAST_MOMENT} THEN m.expires END"),
-    "attempt": Column(INT, "m.deliveries"),
+    # What a range locks was not written when it was delivered.
+    "attempt": Column(INT, f"m.deliveries + CASE m.state WHEN {FRESH} THEN 1 ELSE 0 END"),
     "delivery_count": Column(INT, "m.delivery_count"),
     "cycle": Column(INT, "m.cycle"),
     "generation": Column(INT, "m.generation"),
@@ -74,5 +76,7 @@ def rows_at_once(claim: ClaimRecord) -> int:
 
 def read_shard(url: str, shard: ShardRecord, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield what a shard holds, in order, so many rows at once, with these columns of a message."""
+    ranges = " OR ".join(f"m.key BETWEEN {first} AND {last}" for first, last in shard.ranges)
     sql = SQL["shard_messages"].replace("[columns]", selected(url, MESSAGE, names))
+    sql = sql.replace("[in_ranges]", ranges or "false")
     yield from select(url, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names), rows)

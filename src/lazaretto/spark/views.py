@@ -18,9 +18,14 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
 from lazaretto.store.contract.records import LOCKED, STATES
 
-#: Whether a message is locked by a range, on a server.
+#: Whether a claim locks a message by a range, and whether any range on a server locks it.
+_CLAIMED = (
+    "((m.state = 0 AND m.due IS NULL AND (SELECT c.first FROM lazaretto_claimed_ranges c "
+    "WHERE c.last >= m.key ORDER BY c.last LIMIT 1) <= m.key) IS TRUE)"
+)
 _RANGED = (
-    "(m.state = 0 AND (SELECT r.first <= m.key AND (m.expires IS NULL OR m.expires > r.locked_at) "
+    f"({_CLAIMED} OR m.state = 0 AND ("  # noqa: S608 - made of constants
+    "SELECT r.first <= m.key AND (m.expires IS NULL OR m.expires > r.locked_at) "
     "FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) IS TRUE)"
 )
 _STATE = "CASE m.state " + " ".join(f"WHEN {n} THEN '{s.value}'" for n, s in enumerate(STATES)) + " END"
@@ -43,14 +48,18 @@ def _blob(sql: str, served: str | None = None) -> Column:
     return Column(BYTES, f"CAST({sql} AS BLOB)", served or f"convert_to({sql}, 'UTF8')")
 
 
+def _state(is_locked: str) -> str:
+    return f"CASE WHEN {is_locked} THEN '{STATES[LOCKED].value}' ELSE {_STATE} END"
+
+
 _OF_MESSAGE = {
     "sequence_number": MESSAGE["sequence_number"],
     "message_id": Column(TEXT, "m.message_id"),
     "session_id": MESSAGE["session_id"],
-    "state": Column(TEXT, _STATE, f"CASE WHEN {_RANGED} THEN '{STATES[LOCKED].value}' ELSE {_STATE} END"),
+    "state": Column(TEXT, _state(_CLAIMED), _state(_RANGED)),
     "enqueued_time": MESSAGE["enqueued_time"],
     "expires_at": MESSAGE["expires_at"],
-    "deliveries": Column(LONG, "m.deliveries", f"m.deliveries + {_RANGED}::int"),
+    "deliveries": Column(LONG, f"m.deliveries + {_CLAIMED}", f"m.deliveries + {_RANGED}::int"),
     "delivery_count": Column(LONG, "m.delivery_count"),
     "cycle": Column(LONG, "m.cycle"),
     "generation": Column(LONG, "m.generation"),

@@ -177,14 +177,23 @@ class _Taker:
             part = chosen[start : start + size]
             shards.append(self._shard(number, part))
             token = self._token + number
-            ready_keys = [message.key for message in part if message.key in again]
-            fresh_keys = [message.key for message in part if message.key not in again]
+            ready_keys = [message.key for message in part if message.key in again] if again else []
+            fresh = [message for message in part if message.key not in again] if again else part
             if ready_keys:
                 tx.lock(ready_keys, token, None)
-            for lane, keys in itertools.groupby(fresh_keys, lambda key: lane_of(key, self._queue.partitions)):
-                first, *others = keys
-                tx.claims.lock_fresh_range(lane, first, others[-1] if others else first, token)
+            for lane, messages in self._by_lane(fresh):
+                tx.claims.lock_fresh(lane, messages, token)
         return shards
+
+    def _by_lane(self, messages: list[ClaimableMessage]) -> Iterator[tuple[int, Sequence[ClaimableMessage]]]:
+        """Yield messages, which are in order, by their lanes."""
+        queue = self._queue
+        if queue.partitions == 1:
+            if messages:
+                yield queue.queue_id, messages
+            return
+        for lane, some in itertools.groupby(messages, lambda one: lane_of(one.key, queue.partitions)):
+            yield lane, list(some)
 
     def _next_of_lanes(self) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
         """Return the next messages, in the order of their turn: those that were handed out before, and all.

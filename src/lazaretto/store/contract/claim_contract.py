@@ -60,7 +60,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
 
     `reads`: how often it was read. `read_epoch`: the epoch of the driver whose tasks last processed it; None:
     it was only read. `started`: the key of the message in progress, if messages are processed one at a time.
-    `careful`: process one at a time from the first read on.
+    `careful`: process one at a time from the first read on. `ranges`: the first and last keys of the
+    parts of it that a lock on a range holds, in order.
     """
 
     token: int
@@ -72,13 +73,15 @@ class ShardRecord(msgspec.Struct, frozen=True):
     read_epoch: int | None = None
     started: int | None = None
     careful: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
-class ClaimableMessage(msgspec.Struct, frozen=True):
-    """A message that a claim may take, and its bytes."""
+class ClaimableMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that a claim may take, and its bytes. `timed`: it has a time to come, which a lock stops."""
 
     key: int
     size: int
+    timed: bool = False
 
 
 class StoredClaims(Protocol):
@@ -152,8 +155,8 @@ class StoredClaims(Protocol):
         """Return the first receivable messages of a session below a key."""
         ...
 
-    def lock_fresh_range(self, lane: int, first: int, last: int, token: int) -> None:
-        """Lock all fresh messages between two keys for a claim; earlier ones are already taken."""
+    def lock_fresh(self, lane: int, messages: Sequence[ClaimableMessage], token: int) -> None:
+        """Lock the next fresh messages of a lane, in order, for a claim; earlier ones are already taken."""
         ...
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:

@@ -37,19 +37,20 @@ class Commits:
         self.number = zlib.crc32(schema.encode()) - (1 << 31)
         self._where = where
 
-    def begin(self, connection: PgConnection, durable: bool, opening: str = "") -> tuple[int, int]:
-        """Begin as the one writer, in one round trip; return the store's version and the time.
+    def begin(self, connection: PgConnection, durable: bool, opening: str = "") -> tuple[int, int, bool]:
+        """Begin as the one writer, in one round trip.
 
-        `opening`: statements to run before it waits for the lock.
+        Return the store's version, the time, and whether claims lock messages by ranges. `opening`:
+        statements to run before it waits for the lock.
         """
-        ((version, now),) = connection.script(
+        ((version, now, claimed),) = connection.script(
             # What the server is set to may be more than "on".
             f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}{opening}"
-            f"SELECT pg_advisory_xact_lock({WRITING}, {self.number}); " + self.dialect.text("select_now")
+            f"SELECT pg_advisory_xact_lock({WRITING}, {self.number}); " + self.dialect.text("select_begun")
         )
         if self.server_clock is not None:
             self.server_clock.set(now)
-        return version, self.clock.now() if self.server_clock is None else now
+        return version, self.clock.now() if self.server_clock is None else now, claimed
 
     def begin_as_expected(self, connection: PgConnection, version: int, durable: bool) -> Cursor:
         """Begin without waiting for a reply, assuming that the store still has this version."""

@@ -55,7 +55,7 @@ def _next_group(queries: dict[str, Query]) -> Query:
     messages = _given(queries["stream_messages"].sql, session_id="l.stream", before="l.before")
     streams = f"({queries['next_stream'].sql}) g CROSS JOIN LATERAL ({stream}) l"
     sql = f"SELECT g.stream, l.*, m.* FROM {streams} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
-    return Query(sql, locks_first=False)
+    return Query(sql, locks_first=False, claims_first=False)
 
 
 def _heads(queries: dict[str, Query]) -> Query:
@@ -63,7 +63,7 @@ def _heads(queries: dict[str, Query]) -> Query:
     head = _given(queries["select_head"].sql, first="l.first", start="l.start", last="l.last")
     lanes = "unnest(:firsts::bigint[], :starts::bigint[], :lasts::bigint[]) WITH ORDINALITY"
     sql = f"SELECT h.min FROM {lanes} AS l (first, start, last, n) CROSS JOIN LATERAL ({head}) h ORDER BY n"  # noqa: S608
-    return Query(sql, locks_first=False)
+    return Query(sql, locks_first=False, claims_first=False)
 
 
 def _given(sql: str, **columns: str) -> str:

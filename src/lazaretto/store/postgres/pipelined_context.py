@@ -65,10 +65,9 @@ class PgContext(CommitContext):
         *,
         reads: bool = False,
     ) -> None:
-        super().__init__(connection.execute, dialect, memory, worker)
+        super().__init__(connection.execute, dialect, memory, worker, reads=reads)
         self.connection = connection
         self.mark = mark
-        self._reads = reads
         self._nothing_due_till = 0
 
     def begin(self, now: int) -> None:
@@ -86,7 +85,7 @@ class PgContext(CommitContext):
             self.mark.lower(due)
 
     def write_range_locks(self) -> None:
-        if self.memory.ranges and not self._reads:
+        if self.memory.ranges and not self.reads:
             self.memory.ranges = False
             self.run("write_range_locks")
 

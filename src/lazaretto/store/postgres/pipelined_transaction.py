@@ -147,6 +147,7 @@ class PgTransaction(SqlTransaction):
                 "look": look,
                 "first": first,
                 "last": upper_bound(lane),
+                # What claims lock is passed over by the query.
                 "start": self.context.first_fresh(lane) or first,
                 "limit": limit,
                 "token": tokens[0],

@@ -39,7 +39,7 @@ DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 -- name: select_standings
 -- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
 -- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
--- Differs because messages that a range locks are counted as locked.
+-- Differs because messages that ranges of two kinds lock are counted as locked.
 SELECT [standing], state, amount
 FROM lazaretto_queues q LEFT JOIN LATERAL (
     SELECT state, sum(n)::bigint AS amount FROM (
@@ -49,6 +49,12 @@ FROM lazaretto_queues q LEFT JOIN LATERAL (
         SELECT unnest(ARRAY[{LOCKED}, {FRESH}]), unnest(ARRAY[r.amount, -r.amount])
         FROM lazaretto_range_locks r
         WHERE last > [lower_bound q.queue_id] AND last < [subqueue_bound q.queue_id, {DEAD_LETTER}]
+        UNION ALL
+        SELECT unnest(ARRAY[{LOCKED}, {FRESH}]), unnest(ARRAY[c.amount, -c.amount])
+        FROM (SELECT count(*) AS amount FROM lazaretto_claimed_ranges r CROSS JOIN LATERAL (
+                  SELECT 1 FROM lazaretto_messages
+                  WHERE key >= r.first AND key <= r.last AND [is_ranged]) AS ranged
+              WHERE r.last > [lower_bound q.queue_id] AND r.last < [subqueue_bound q.queue_id, {DEAD_LETTER}]) AS c
     ) AS counted GROUP BY state HAVING sum(n) > 0
 ) AS counts ON true
 WHERE q.queue_id [among ids]
@@ -59,6 +65,7 @@ WHERE q.queue_id [among ids]
 -- Many new messages.
 -- Differs because only the server has COPY.
 -- locks: not looked at
+-- claims: not looked at
 COPY lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 FROM STDIN (FORMAT BINARY)
@@ -158,6 +165,7 @@ SELECT clear.clear, NULL::bigint, taken.* FROM clear LEFT JOIN (TABLE again UNIO
 -- held any more.
 -- Differs because the answer is not waited for: a failure must be an error.
 -- locks: not looked at
+-- claims: not looked at
 WITH gone AS (
     DELETE FROM lazaretto_messages
     WHERE key [among keys] AND state = {LOCKED} AND (due IS NULL OR due > :now) AND lock_token = CASE
@@ -170,6 +178,7 @@ SELECT 1 / (count(*) = :amount)::int FROM gone
 -- name: delete_all_ranged
 -- The same for messages that may be locked as a range.
 -- Differs because only the server knows ranges.
+-- claims: not looked at
 WITH range AS (
     SELECT first, last FROM lazaretto_range_locks
     WHERE last >= :last AND first <= :last AND token = :token AND until > :now ORDER BY last LIMIT 1
@@ -193,6 +202,7 @@ SELECT 1 / (amount = :amount)::int FROM done
 -- name: select_locked
 -- Which of these messages are held under this lock, their own or one of their range.
 -- Differs because a lock may be one on a range.
+-- claims: written first
 SELECT key FROM lazaretto_messages m
 WHERE key [among keys] AND (
     [held]
@@ -204,6 +214,7 @@ WHERE key [among keys] AND (
 -- name: write_range_locks
 -- Write the locks on ranges into their messages.
 -- Differs because only the server knows ranges.
+-- claims: not looked at
 WITH ranges AS (DELETE FROM lazaretto_range_locks RETURNING *)
 UPDATE lazaretto_messages m
 SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
@@ -212,9 +223,10 @@ FROM ranges r
 WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
 
 -- name: write_ranges_of
--- Write the locks on ranges of some queues into their messages.
+-- Write the locks on ranges of some queues into their messages. Fails if a claim has locked some by ranges meanwhile.
 -- Differs because only the server knows ranges.
 -- locks: not looked at
+-- claims: not looked at
 WITH ranges AS (
     DELETE FROM lazaretto_range_locks
     WHERE last = ANY(ARRAY(
@@ -222,17 +234,20 @@ WITH ranges AS (
             SELECT last FROM lazaretto_range_locks
             WHERE last > [lower_bound q.queue_id] AND last < [lower_bound q.queue_id + 1]) AS r))
     RETURNING *
+), written AS (
+    UPDATE lazaretto_messages m
+    SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
+        deliveries = deliveries + 1
+    FROM ranges r
+    WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
 )
-UPDATE lazaretto_messages m
-SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
-    deliveries = deliveries + 1
-FROM ranges r
-WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+SELECT 1 / (count(*) = 0)::int FROM lazaretto_claimed_ranges WHERE [queue_of last] = ANY(:queues)
 
 -- name: select_lock_holders
 -- Who holds which messages, but for sessions.
 -- Differs because only the server knows ranges.
 -- locks: not looked at
+-- claims: not looked at
 SELECT locked_by, key FROM ([dues]) AS held
 UNION ALL
 SELECT * FROM (
@@ -245,10 +260,13 @@ SELECT * FROM (
     LIMIT :limit) AS ranged
 
 -- name: select_ranged
--- Which of these queues have messages that are locked by ranges; of all queues if none is given.
+-- Which of these queues have messages that are locked by ranges, and whether a claim has locked them; of all queues if
+-- none is given.
 -- Differs because only the server knows ranges.
--- locks: not looked at
-SELECT DISTINCT [queue_of last] FROM lazaretto_range_locks
+SELECT DISTINCT [queue_of last], false FROM lazaretto_range_locks
+WHERE cardinality(:queues::bigint[]) = 0 OR [queue_of last] = ANY(:queues)
+UNION ALL
+SELECT DISTINCT [queue_of last], true FROM lazaretto_claimed_ranges
 WHERE cardinality(:queues::bigint[]) = 0 OR [queue_of last] = ANY(:queues)
 
 -- name: count_down_uses
@@ -261,13 +279,16 @@ WHERE s.body_id = ANY(ARRAY(SELECT g.body_id FROM gone g))
 -- part: fresh_start
 -- Behind which key the next fresh messages stand.
 -- Differs because what a range locks is passed over.
-coalesce((
+greatest(:start, (
     SELECT r.last FROM lazaretto_range_locks r WHERE r.last > :start AND r.last <= :last
-    ORDER BY r.last DESC LIMIT 1), :start)
+    ORDER BY r.last DESC LIMIT 1), (
+    SELECT c.last FROM lazaretto_claimed_ranges c WHERE c.last > :start AND c.last <= :last
+    ORDER BY c.last DESC LIMIT 1))
 
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
 -- Differs because ranges have times, and the index keeps times that are gone: the search starts behind them.
+-- claims: not looked at
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
     OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE [is_due until])
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until])
@@ -277,6 +298,7 @@ SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
 -- name: next_due
 -- When the store must look at a message again.
 -- Differs because ranges have times, and the index keeps times that are gone.
+-- claims: not looked at
 SELECT least((SELECT min(due) FROM lazaretto_messages WHERE [comes_due due]),
              (SELECT min(until) FROM lazaretto_range_locks WHERE [comes_due until]))
 
@@ -284,9 +306,10 @@ SELECT least((SELECT min(due) FROM lazaretto_messages WHERE [comes_due due]),
 -- Messages as they stand.
 -- Differs because a range may lock a message.
 SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries + (r.until IS NOT NULL)::int,
+       m.message_id, m.enqueued, expires, headers, body_id,
+       deliveries + (r.until IS NOT NULL)::int + ([is_claimed])::int,
        delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
-       CASE WHEN r.until IS NULL THEN state ELSE {LOCKED} END, CASE WHEN state = {LOCKED} THEN due ELSE r.until END
+       CASE WHEN r.until IS NULL AND NOT ([is_claimed]) THEN state ELSE {LOCKED} END, CASE WHEN state = {LOCKED} THEN due ELSE r.until END
 FROM lazaretto_messages m
 LEFT JOIN LATERAL (
     SELECT first, until, locked_at FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
@@ -320,6 +343,7 @@ LIMIT nullif(:limit::bigint, -1)
 -- are gone may stand there. The answer is the number before their first.
 -- Differs because the server finds the numbers, whoever has sent meanwhile.
 -- locks: not looked at
+-- claims: not looked at
 WITH last AS (
     SELECT greatest(
         :floor::bigint,
@@ -358,6 +382,7 @@ SELECT 1 / count(*) FROM grown
 -- Remember the ids of the messages that stand last in a lane, and how many stand behind each.
 -- Differs because the server finds the numbers.
 -- locks: not looked at
+-- claims: not looked at
 INSERT INTO lazaretto_message_ids (queue_id, message_id, partition_key, forget_after, sequence_number)
 SELECT [queue_of_lane :queue_id::bigint], message_id, partition_key, :forget_after::bigint,
        last.key - :base::bigint - behind
@@ -377,6 +402,7 @@ SELECT b.body_id, b.body FROM unnest(:body_ids::bigint[], :bodies::bytea[]) AS b
 -- Keep a queue's highest sequence number if a message that goes has it. The answer is the highest number above it.
 -- Differs because the server finds out whether it is the highest.
 -- locks: not looked at
+-- claims: not looked at
 WITH above AS (
     SELECT greatest(
         (SELECT sequence_number FROM lazaretto_high_water
@@ -404,6 +430,7 @@ SELECT number FROM above
 -- Prolong the lock on a message. Fails if it is not held any more.
 -- Differs because the answer is not waited for: a failure must be an error.
 -- locks: not looked at
+-- claims: not looked at
 WITH held AS (
     UPDATE lazaretto_messages SET due = :until
     WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
@@ -490,12 +517,21 @@ SELECT what, count FROM (
     [misplaced]
     UNION ALL
     [miscounted]
+    UNION ALL
+    [misclaimed]
 ) AS problems WHERE count > 0
 
 -- name: select_now
 -- The version of what is stored, and the server's time.
 -- Differs because the file has PRAGMA data_version.
 SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM lazaretto_version
+
+-- name: select_begun
+-- The same, and whether a claim locks messages by ranges.
+-- Differs because the file has PRAGMA data_version.
+SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       EXISTS (SELECT 1 FROM lazaretto_claimed_ranges)
+FROM lazaretto_version
 
 -- name: begin_as_expected
 -- Wait to be the only writer. Fails if others have written since; else the server's time.

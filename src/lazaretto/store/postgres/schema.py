@@ -23,6 +23,8 @@ _COMMENT = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)
 _STATEMENT = re.compile(r"\s*\S(?:\$\$.*?\$\$|.)*?;[ ]*(?=\n|\Z)", re.DOTALL)
 #: The schema from which on every worker knows of range locks.
 RANGE_LOCKS = 4
+#: The schema from which on every worker knows of claims that lock ranges.
+CLAIMED_RANGES = 17
 #: The lock under which a store is made or migrated, by one process at a time.
 _MIGRATING = 0x4C5A0001
 
@@ -104,7 +106,7 @@ def migrate(
 ) -> list[Migration]:
     """Run the pending migrations in one commit, and return them.
 
-    `after`: also those that workers of older versions cannot work with.
+    `after`: also those that workers of older versions cannot work with: none of these is left.
     """
     connection.script(f"BEGIN; SELECT pg_advisory_xact_lock({_MIGRATING})")
     try:
@@ -129,6 +131,8 @@ def migrate(
             if found is None:
                 oldest = due[-1].number
             known |= {"schema": str(due[-1].number), "oldest": str(oldest)}
+        if after:
+            known["oldest"] = str(steps[-1].number)
         for name, value in known.items():
             connection.execute(
                 "INSERT INTO lazaretto_meta (name, value) VALUES ($1, $2) "

@@ -30,7 +30,7 @@ from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
-from lazaretto.store.postgres.schema import RANGE_LOCKS, check_name, prepare, shown_place
+from lazaretto.store.postgres.schema import CLAIMED_RANGES, RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.upkeep import Upkeep
@@ -102,6 +102,8 @@ class PostgresStore(SqlStore):
         self._bell = Bell()
         #: Whether messages are locked by ranges: no worker is left that knows none.
         self._ranges = found.oldest >= RANGE_LOCKS
+        #: The same of claims.
+        self._claims_ranges = found.oldest >= CLAIMED_RANGES
         super().__init__(
             where,
             connection,
@@ -129,6 +131,7 @@ class PostgresStore(SqlStore):
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own = cast(PgConnection, connection)
         context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)
+        context.claims_ranges = self._claims_ranges
         return PgTransaction(context, self._new_message_id, ranges=self._ranges)
 
     def _whole_transaction(self) -> WholeTransaction:
@@ -279,17 +282,20 @@ class PostgresStore(SqlStore):
         # While several processes write, none waits for its disk with the lock in its hands.
         self._opening = None
         self._flushes = durable and not self._alone
-        version, now = self._patience.begin(lambda: self._begin_writing(durable and not self._flushes))
+        version, now, claimed = self._patience.begin(
+            lambda: self._begin_writing(durable and not self._flushes)
+        )
         self._begun_at = self._connection.total_changes
         others = version != self._version
         self._lone_commits = 0 if others else self._lone_commits + 1
         self._others += others
         self._begun(version, now)
+        self._memory.claimed = claimed
 
     def _roll_back(self) -> None:
         self._connection.roll_back()
 
-    def _begin_writing(self, durable: bool) -> tuple[int, int]:
+    def _begin_writing(self, durable: bool) -> tuple[int, int, bool]:
         if self._connection.broken:
             self._connection.reopen()
             # It may be another server now, which a standby was, and know less than the former one did.
@@ -369,7 +375,7 @@ class PostgresStore(SqlStore):
         # A user's own queries are planned as the server is set.
         settings = {**dict.fromkeys(PLANNING, "DEFAULT"), **({} if pauses else SILENT_WRITERS)}
         opening = "".join(f"SET LOCAL {name} TO {value}; " for name, value in settings.items())
-        _version, now = self._commits.begin(connection, durable=True, opening=opening)
+        _version, now, _ = self._commits.begin(connection, durable=True, opening=opening)
         # The broker's tables can be read, behind whatever the user's own path says.
         connection.execute(
             "SELECT set_config('search_path', current_setting('search_path') || ', ' || $1, true)",

@@ -14,7 +14,7 @@ from lazaretto.store.postgres.queue_locks import CommitLocks
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.sql.commit_context import Tally
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.statements import Dialect, Statement
 
 #: Whoever writes events holds the end of this: followers must miss none. No queue has its number.
 LOG = 0
@@ -39,6 +39,7 @@ class Progress(NamedTuple):
     counted: dict[tuple[int, int], Tally]
     rates: int
     registers: bool
+    writes_ranges: bool
 
 
 class WholeContext(PgContext):
@@ -98,6 +99,7 @@ class WholeContext(PgContext):
             dict(self.counted),
             len(self.rates.entries),
             self.registers,
+            self._writes_ranges,
         )
 
     def go_back(self, to: Progress) -> None:
@@ -108,6 +110,7 @@ class WholeContext(PgContext):
         del self.notices[to.notices :]
         self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
         del self.rates.entries[to.rates :]
+        self._writes_ranges = to.writes_ranges
 
     def finish(self) -> None:
         """Plan the last statements of a commit."""
@@ -177,6 +180,13 @@ class WholeContext(PgContext):
     def write_range_locks(self) -> None:
         self._writes_ranges = True
 
+    def fresh_start(self, queue_id: int) -> int | None:
+        # The queries pass over what claims lock, or claims are refused.
+        return self.first_fresh(queue_id)
+
+    def write_claimed(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Do nothing: a commit that has the locks on ranges written first fails where claims lock some."""
+
     def ask_first(self, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, read now; the commit does not ask again."""
         statement, connection = self._statements[query], self._reader
@@ -202,9 +212,12 @@ class WholeContext(PgContext):
             statement = self._statements["select_ranged"]
             ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
         connection.settle()
-        found = {queue for (queue,) in ranged} if ranged is not None else set()
+        found = ranged.fetchall() if ranged is not None else []
+        if any(claimed for _, claimed in found):
+            # Only who holds the store's lock can write a part of those.
+            raise Unforeseen
         if found:
-            raise RangesFirst(found)
+            raise RangesFirst({queue for queue, _ in found})
         for planned, answer in zip(some, sent, strict=True):
             rows = answer.fetchall()
             planned.has_read(rows[0][0], [row[2:] for row in rows if row[1]])

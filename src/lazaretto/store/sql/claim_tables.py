@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,11 +60,20 @@ class ClaimTables(MessagePart):
         self._context.run("delete_claims", (queue_id, consumer, last))
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
-        return [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
+        found = [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
+        return self._with_ranges(found, claim_token, claim_token + MOST_SHARDS)
 
     def shard(self, token: int) -> ShardRecord | None:
         row = self._context.run("select_shard", (token,)).fetchone()
-        return _shard(row) if row else None
+        return self._with_ranges([_shard(row)], token, token + 1)[0] if row else None
+
+    def _with_ranges(self, shards: list[ShardRecord], first_token: int, end_token: int) -> list[ShardRecord]:
+        if not self._context.any_claimed():
+            return shards
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for token, first, last in self._context.run("select_claimed", (first_token, end_token)):
+            ranges.setdefault(token, []).append((first, last))
+        return [msgspec.structs.replace(shard, ranges=tuple(ranges.get(shard.token, ()))) for shard in shards]
 
     def save_shard(self, record: ShardRecord) -> None:
         self._context.run("save_shard", msgspec.structs.asdict(record))
@@ -78,6 +87,9 @@ class ClaimTables(MessagePart):
     def forget_shards(self, claim_token: int) -> None:
         self._context.run("delete_shards", (claim_token,))
         self._context.run("delete_staged", (claim_token,))
+        if self._context.any_claimed():
+            self._context.run("delete_claimed", (claim_token, claim_token + MOST_SHARDS))
+            self._context.memory.claimed = None
 
     def claimable(
         self, lane: int, last: int, limit: int
@@ -86,7 +98,7 @@ class ClaimTables(MessagePart):
         ready = _claimable(
             self._context.run("select_claimable_ready", (first, last, self._context.now, limit))
         )
-        start = self._context.first_fresh(lane) or first
+        start = self._context.fresh_start(lane) or first
         left = limit - len(ready)
         fresh = self._context.run("select_claimable_fresh", (start, last, self._context.now, left))
         return ready, _claimable(fresh)
@@ -97,9 +109,18 @@ class ClaimTables(MessagePart):
         values = (queue_id, session_id, self._context.now, before, limit)
         return _claimable(self._context.run("select_claimable_session", values))
 
-    def lock_fresh_range(self, lane: int, first: int, last: int, token: int) -> None:
-        self._context.lock_range(first, last, token, None)
-        self._context.cursors[lane] = last
+    def lock_fresh(self, lane: int, messages: Sequence[ClaimableMessage], token: int) -> None:
+        context = self._context
+        timed = [message.key for message in messages if message.timed]
+        context.cursors[lane] = messages[-1].key
+        if not context.claims_ranges or len(timed) == len(messages):
+            context.lock_range(messages[0].key, messages[-1].key, token, None)
+            return
+        if timed:
+            context.run("lock_keys", (None, token, context.now, context.worker, context.ids(timed)))
+        ends = {"first": messages[0].key, "last": messages[-1].key}
+        context.run("insert_claimed", {**ends, "token": token, "now": context.now, "worker": context.worker})
+        context.memory.claimed = True
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
         self._context.run("insert_outbox", (stage, messages, self._context.now))
@@ -122,22 +143,33 @@ class ClaimTables(MessagePart):
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
-        return [key for (key,) in self._context.run("select_shard_keys", {**_held(shard), "limit": limit})]
+        keys: list[int] = []
+        for part in _parts(shard):
+            found = self._context.run("select_shard_keys", {**part, "limit": limit - len(keys)})
+            keys += [key for (key,) in found]
+            if len(keys) == limit:
+                break
+        return keys
 
     def delete_shard(self, shard: ShardRecord) -> int:
-        values = _held(shard)
-        bodies = [body_id for (body_id,) in self._context.run("select_shard_bodies", values)]
-        self._context.run("delete_shard_attempts", values)
         self._sequences.keep_highest([shard.last])
         sized = self._queues.sized(queue_of(shard.first))
+        return sum(self._delete_part(part, sized) for part in _parts(shard))
+
+    def _delete_part(self, part: Mapping[str, Any], sized: int | None) -> int:
+        remains = self._context.run("select_shard_remains", part).fetchall()
+        tried = [key for key, _, was_tried in remains if was_tried]
+        if tried:
+            self._context.run("delete_attempts", (self._context.ids(tried),))
         if sized is not None:
-            self._queues.grow(sized, -self._queues.sum_range(shard.first, shard.last, shard.token))
-        deleted = self._context.run("delete_shard", values).rowcount
-        self._bodies.delete(bodies)
+            (size,) = self._context.run("sum_shard", part).fetchone()
+            self._queues.grow(sized, -int(size))
+        deleted = self._context.run("delete_shard", part).rowcount
+        self._bodies.delete([body_id for _, body_id, _ in remains if body_id is not None])
         return deleted
 
     def release_shard(self, shard: ShardRecord) -> int:
-        released = self._context.run("release_shard", _held(shard)).rowcount
+        released = sum(self._context.run("release_shard", part).rowcount for part in _parts(shard))
         if released:
             self._context.wake(shard.first)
         return released
@@ -152,5 +184,13 @@ class ClaimTables(MessagePart):
         return sessions
 
 
-def _held(shard: ShardRecord) -> dict[str, Any]:
-    return {"first": shard.first, "last": shard.last, "token": shard.token}
+def _parts(shard: ShardRecord) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a shard, in order, that one range locks, or none, as the parameters of queries."""
+    first = shard.first
+    for start, end in shard.ranges:
+        if start > first:
+            yield {"first": first, "last": start - 1, "token": shard.token, "ranged": False}
+        yield {"first": start, "last": end, "token": shard.token, "ranged": True}
+        first = end + 1
+    if first <= shard.last:
+        yield {"first": first, "last": shard.last, "token": shard.token, "ranged": False}

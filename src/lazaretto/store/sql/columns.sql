@@ -3,7 +3,9 @@
 -- name: shard_messages
 -- What a shard of a claim holds, in order.
 SELECT [columns] FROM lazaretto_messages m
-WHERE m.key >= ? AND m.key <= ? AND m.state = {LOCKED} AND m.lock_token = ? ORDER BY m.key
+WHERE m.key >= ? AND m.key <= ?
+    AND (m.state = {LOCKED} AND m.lock_token = ? OR m.state = {FRESH} AND m.due IS NULL AND ([in_ranges]))
+ORDER BY m.key
 
 -- name: messages_view
 -- Messages of a queue or its dead-letter subqueue as they stand.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lazaretto.model.fingerprint import Fingerprint
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import FRESH, Notice
 from lazaretto.store.sql.rate_log import RateLog
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.statements import Dialect, Statements
+from lazaretto.store.sql.statements import Dialect, Statement, Statements
 
 #: How many notices of one commit are kept: a log of more helps nobody.
 _MOST_NOTICES = 1_000
@@ -31,10 +32,22 @@ class Tally(NamedTuple):
 class CommitContext(Statements):
     """One connection's commits, one after the other."""
 
-    def __init__(self, execute: Callable[..., Cursor], dialect: Dialect, memory: Memory, worker: str) -> None:
+    def __init__(
+        self,
+        execute: Callable[..., Cursor],
+        dialect: Dialect,
+        memory: Memory,
+        worker: str,
+        *,
+        reads: bool = False,
+    ) -> None:
         super().__init__(execute, dialect)
         self.memory = memory
         self.worker = worker
+        #: Whether it only reads.
+        self.reads = reads
+        #: Whether claims lock fresh messages by ranges: no worker is left that knows of none.
+        self.claims_ranges = True
         self.now = 0
         #: Where there may be something to receive, and for how many receivers.
         self.woken: dict[int, int] = {}
@@ -99,6 +112,33 @@ class CommitContext(Statements):
     def first_fresh(self, queue_id: int) -> int | None:
         """Return the key behind which a queue's fresh messages start, if it is known."""
         return self.cursors.get(queue_id) or self.memory.cursors.get(queue_id)
+
+    def fresh_start(self, queue_id: int) -> int | None:
+        """Return the same, behind what claims lock by ranges."""
+        start = self.first_fresh(queue_id)
+        if self.any_claimed():
+            place = {"first": start or lower_bound(queue_id), "last": upper_bound(queue_id)}
+            (last,) = self.run("last_claimed", place).fetchone()
+            start = start if last is None else last
+        return start
+
+    def any_claimed(self) -> bool:
+        """Return whether claims may lock messages by ranges."""
+        memory = self.memory
+        if memory.claimed is None:
+            memory.claimed = bool(self.run("any_claimed").fetchone()[0])
+        return memory.claimed
+
+    def write_claimed(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> None:
+        if self.reads or not self.any_claimed():
+            return
+        named = statement.by_name(values)
+        if "keys" in named:
+            self.run("write_claimed_of", {"keys": named["keys"]})
+        elif "key" in named:
+            self.run("write_claimed_of", {"keys": self.ids([named["key"]])})
+        else:
+            self.run("write_claimed_between", {"first": named["first"], "last": named["last"]})
 
     def lock_range(self, first: int, last: int, token: int, until: int | None) -> None:
         """Lock the fresh messages between two keys."""

@@ -81,6 +81,7 @@ SELECT EXISTS (
 -- name: select_levels
 -- The priorities of which messages are in a queue: one step from each to the next.
 -- locks: not looked at
+-- claims: not looked at
 SELECT substr(stream, 1, 1) FROM (
     WITH RECURSIVE firsts (stream) AS (
         SELECT (SELECT session_id FROM lazaretto_messages
@@ -122,6 +123,7 @@ SELECT coalesce(min(k), 9223372036854775807) FROM (
 -- The next stream with a message that nothing holds back, of a group that nobody else has locked: stream by stream, each
 -- looked at once, however many messages wait in it.
 -- locks: not looked at
+-- claims: not looked at
 SELECT found.stream, c.handle, c.group_id, c.service, c.contract
 FROM (
     WITH RECURSIVE streams (stream) AS (
@@ -149,6 +151,7 @@ JOIN lazaretto_conversations c ON c.handle = substr(found.stream, 2, 34)
 -- the first message that can be received, and the first one that holds back what is behind it. The LIMIT within makes
 -- SQLite look at each stream once; NOT EXISTS would make PostgreSQL read all sessions of the queue.
 -- locks: not looked at
+-- claims: not looked at
 SELECT stream, handle, group_id, service, contract, first, before FROM (
     SELECT l.stream, l.handle, l.group_id, l.service, l.contract, l.kind, l.priority,
            ([first_of_stream]) AS first, ([first_held_of_stream]) AS before
@@ -169,6 +172,7 @@ ORDER BY kind, priority DESC, first LIMIT 1
 -- name: stream_messages
 -- A stream's next messages, as they are handed over, and the first one that must be handed over alone.
 -- locks: not looked at
+-- claims: not looked at
 SELECT m.key, [body] AS body,
        message_id, enqueued, expires, headers, body_id, deliveries + 1, delivery_count, cycle, generation,
        enqueued_sequence_number, NULL, NULL, cycle_attempts, state

@@ -32,21 +32,25 @@ WHERE d.fingerprint = :fingerprint AND d.key > :after AND d.key < :before AND d.
 -- name: select_letters_up
 -- The first ones by number.
 -- locks: not looked at
+-- claims: not looked at
 [in_order] ORDER BY m.key LIMIT :limit
 
 -- name: select_letters_down
 -- The last ones by number.
 -- locks: not looked at
+-- claims: not looked at
 [in_order] ORDER BY m.key DESC LIMIT :limit
 
 -- name: select_times_up
 -- The first ones by time.
 -- locks: not looked at
+-- claims: not looked at
 [in_time] ORDER BY d.dead_lettered, d.key LIMIT :limit
 
 -- name: select_times_down
 -- The last ones by time.
 -- locks: not looked at
+-- claims: not looked at
 [in_time] ORDER BY d.dead_lettered DESC, d.key DESC LIMIT :limit
 
 -- name: select_like_up
@@ -60,6 +64,7 @@ WHERE d.fingerprint = :fingerprint AND d.key > :after AND d.key < :before AND d.
 -- name: select_letter_ends
 -- The keys of the first and the last message of a dead-letter subqueue.
 -- locks: not looked at
+-- claims: not looked at
 SELECT (SELECT min(key) FROM lazaretto_messages WHERE key > :after AND key < :before),
        (SELECT max(key) FROM lazaretto_messages WHERE key > :after AND key < :before)
 
@@ -79,5 +84,6 @@ WHERE d.message_id = :message_id AND d.resolution IS NULL AND d.subqueue = :subq
 -- name: select_previews
 -- How messages begin, and their size in bytes.
 -- locks: not looked at
+-- claims: not looked at
 SELECT m.key, coalesce(length([body]), 0), substr([body], 1, :longest)
 FROM lazaretto_messages m WHERE m.key [among keys]

@@ -27,6 +27,7 @@ WHERE kind <> 'topic' AND path_key LIKE :part ESCAPE '!' ORDER BY path_key LIMIT
 -- name: select_waiting
 -- The ends of queues, how many messages stand there if these are few, and when the first was sent.
 -- locks: not looked at
+-- claims: not looked at
 SELECT q.queue_id,
     (SELECT min(m.key) FROM lazaretto_messages m
      WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]),
@@ -44,6 +45,7 @@ FROM lazaretto_queues q WHERE q.queue_id [among ids]
 -- name: select_waiting_in_partitions
 -- The same of the partitions of queues, of which each has at most so many.
 -- locks: not looked at
+-- claims: not looked at
 WITH RECURSIVE partitions (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM partitions WHERE n + 1 < :partitions)
 SELECT q.queue_id,
     (SELECT min(m.key) FROM lazaretto_messages m

@@ -84,5 +84,5 @@ class PartitionTables(Part):
 
     def _places(self, lane: int) -> dict[str, int]:
         first = lower_bound(lane)
-        start = self._context.first_fresh(lane) or first
+        start = self._context.fresh_start(lane) or first
         return {"first": first, "last": upper_bound(lane), "start": start, "now": self._context.now}

@@ -6,6 +6,9 @@
 -- [rows] after VALUES stands for as many copies of the row as there are rows.
 -- `locks: written first`: the locks on ranges of messages are written into the messages before the query runs.
 -- `locks: not looked at`: the query looks at nobody's lock, or only at messages that no range locks.
+-- `claims: written first`: the locks that claims have on ranges are written into the messages that the query names,
+-- by :key, by :keys, or as all behind :first up to :last, before it runs.
+-- `claims: not looked at`: the query looks at nobody's lock, or only at messages that no claim locks by a range.
 
 -- == parts of several queries ==
 
@@ -60,9 +63,27 @@ state = {LOCKED} AND lock_token = :token AND (due IS NULL OR due > :now)
 -- Whether a message is active.
 state IN ({FRESH}, {READY}, {SUSPECT})
 
+-- part: is_ranged
+-- Whether a message between the ends of a claim's range is locked by it.
+state = {FRESH} AND due IS NULL
+
+-- part: is_claimed
+-- Whether a claim locks a message by a range.
+(m.state = {FRESH} AND m.due IS NULL AND (
+    SELECT c.first FROM lazaretto_claimed_ranges c WHERE c.last >= m.key ORDER BY c.last LIMIT 1) <= m.key) IS TRUE
+
+-- part: write_claimed
+-- Write the locks that claims have on ranges into some of their messages.
+UPDATE lazaretto_messages AS m
+SET state = {LOCKED}, deliveries = deliveries + 1,
+    lock_token = (SELECT c.token FROM lazaretto_claimed_ranges c WHERE c.last >= m.key ORDER BY c.last LIMIT 1),
+    locked_at = (SELECT c.locked_at FROM lazaretto_claimed_ranges c WHERE c.last >= m.key ORDER BY c.last LIMIT 1),
+    locked_by = (SELECT c.locked_by FROM lazaretto_claimed_ranges c WHERE c.last >= m.key ORDER BY c.last LIMIT 1)
+
 -- part: in_shard
--- Whether a message is held by a shard.
-key >= :first AND key <= :last AND state = {LOCKED} AND lock_token = :token
+-- Whether a message is held by a shard, in a part of it that one range locks, or none.
+key >= :first AND key <= :last
+    AND (state = {LOCKED} AND lock_token = :token OR CAST(:ranged AS BOOLEAN) AND [is_ranged])
 
 -- part: lock
 -- Lock messages.
@@ -96,6 +117,16 @@ q.queue_id, expired, dropped, size,
        + (SELECT count(*) FROM lazaretto_dead_letters d
           WHERE d.fingerprint IS NULL AND d.resolution IS NULL AND d.subqueue = {TRANSFER_DEAD_LETTER}
               AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1])
+
+-- part: misclaimed
+-- Ranges that no shard of an open claim locks, or that reach into each other.
+SELECT 'ranges of no claim', count(*) FROM lazaretto_claimed_ranges r
+WHERE NOT EXISTS (SELECT 1 FROM lazaretto_shards s WHERE s.token = r.token AND s.first <= r.first AND s.last >= r.last)
+GROUP BY 1
+UNION ALL
+SELECT 'ranges of claims that overlap', count(*) FROM lazaretto_claimed_ranges r
+WHERE EXISTS (SELECT 1 FROM lazaretto_claimed_ranges o WHERE o.last > r.last AND o.first <= r.last)
+GROUP BY 1
 
 -- part: misplaced
 -- Messages that lie in a topic and do not wait for their time.
@@ -171,6 +202,7 @@ UPDATE lazaretto_queues SET size = size + :size WHERE queue_id = :queue_id
 -- name: set_size
 -- The bytes of all messages of an entity, counted one by one.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_queues SET size = (
     SELECT coalesce(sum([bytes]), 0)
     FROM lazaretto_messages m JOIN lazaretto_queues q ON q.queue_id = :queue_id OR q.topic_id = :queue_id
@@ -180,17 +212,25 @@ WHERE queue_id = :queue_id
 -- name: grow_by
 -- Add the bytes of some messages to those that an entity holds, or take them away.
 -- locks: not looked at
+-- claims: not looked at
 UPDATE lazaretto_queues SET size = size + :sign * (
     SELECT coalesce(sum([bytes]), 0) FROM lazaretto_messages m
     WHERE key [among keys] AND [place_of key] <> {SET_ASIDE})
 WHERE queue_id = :queue_id
 
 -- name: sum_range
--- The bytes of all messages between two keys, or of those of them that are held under a lock.
+-- The bytes of all messages between two keys.
 -- locks: written first
+-- claims: not looked at
 SELECT coalesce(sum([bytes]), 0)
 FROM lazaretto_messages m
-WHERE key >= :first AND key <= :last AND (CAST(:token AS BIGINT) IS NULL OR state = {LOCKED} AND lock_token = :token)
+WHERE key >= :first AND key <= :last
+
+-- name: sum_shard
+-- The bytes of all that a shard holds.
+-- locks: written first
+-- claims: not looked at
+SELECT coalesce(sum([bytes]), 0) FROM lazaretto_messages m WHERE [in_shard]
 
 -- name: set_idle_at
 -- When an entity is deleted, unless it is used before.
@@ -207,6 +247,7 @@ SELECT min(idle_at) FROM lazaretto_queues WHERE idle_at IS NOT NULL
 -- name: make_due
 -- Let the first active message of a queue be looked at now.
 -- locks: written first
+-- claims: written first
 UPDATE lazaretto_messages SET due = :now WHERE key = (
     SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last AND [is_active]
     ORDER BY key LIMIT 1)
@@ -227,6 +268,7 @@ UPDATE lazaretto_queues SET rollbacks = :rollbacks WHERE queue_id = :queue_id
 -- name: select_last_key
 -- The highest key within a subqueue.
 -- locks: not looked at
+-- claims: not looked at
 SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last ORDER BY key DESC LIMIT 1
 
 -- name: insert_deleted_queue
@@ -244,6 +286,7 @@ DELETE FROM lazaretto_deleted_queues WHERE queue_id = :queue_id
 -- name: select_some_keys
 -- Some messages of a range, to remove them.
 -- locks: written first
+-- claims: not looked at
 SELECT key, body_id FROM lazaretto_messages WHERE key > :first AND key <= :last LIMIT :limit
 
 -- name: delete_attempts_range
@@ -267,6 +310,7 @@ DELETE FROM lazaretto_message_ids WHERE queue_id = :queue_id
 -- name: insert_messages
 -- New messages.
 -- locks: not looked at
+-- claims: not looked at
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body)
@@ -274,6 +318,7 @@ VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id
 -- name: insert_routed
 -- Messages that come to rest in a queue, from a topic or another queue.
 -- locks: not looked at
+-- claims: not looked at
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
      enqueued_sequence_number, generation, resubmitted_from)
@@ -283,6 +328,7 @@ VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id
 -- name: repeat_routed
 -- The messages that one subscription has just got, for another one.
 -- locks: not looked at
+-- claims: not looked at
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
      enqueued_sequence_number, generation, resubmitted_from)
@@ -302,6 +348,7 @@ ON CONFLICT (body_id) DO UPDATE SET uses = lazaretto_shared_bodies.uses + exclud
 -- name: insert_full_message
 -- A message with a past: resubmitted, activated, or returned to its sender.
 -- locks: written first
+-- claims: not looked at
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
      lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, enqueued_sequence_number,
@@ -314,6 +361,7 @@ VALUES
 -- name: insert_full_messages
 -- Several messages with a past: dead letters that were edited, or are as they were again.
 -- locks: written first
+-- claims: not looked at
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
      lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, deferred, suspect,
@@ -326,6 +374,7 @@ VALUES [rows]
 -- name: select_fresh
 -- The next messages of a subqueue that were never handed out.
 -- locks: written first
+-- claims: not looked at
 SELECT [received], NULL, NULL, cycle_attempts
 FROM lazaretto_messages m
 WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives]
@@ -334,6 +383,7 @@ ORDER BY key LIMIT :limit
 -- name: select_ready
 -- The first messages of a subqueue that were handed out before and are receivable again.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [received], d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m [index lazaretto_messages_ready]
 [dead_letter]
@@ -343,6 +393,7 @@ ORDER BY m.key LIMIT :limit
 -- name: select_head
 -- When the first message of a lane came that can be handed out.
 -- locks: not looked at
+-- claims: not looked at
 SELECT min(enqueued) FROM (
     SELECT * FROM (
         SELECT enqueued FROM lazaretto_messages
@@ -363,6 +414,7 @@ SELECT min(enqueued) FROM (
 -- name: select_session_messages
 -- The first receivable messages of a session, those handed out before first.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [received], NULL, NULL, cycle_attempts
 FROM lazaretto_messages m
 WHERE [queue_of m.key] = :queue_id AND session_id = :session_id AND state = CAST(:state AS INTEGER)
@@ -371,6 +423,7 @@ ORDER BY m.key LIMIT :limit
 
 -- name: select_sizes
 -- The bytes of the next messages of a subqueue in the order in which they are handed out: those that were before first.
+-- claims: not looked at
 SELECT size FROM (
     SELECT * FROM (
         SELECT 0 AS part, key, [bytes] AS size
@@ -388,6 +441,7 @@ SELECT size FROM (
 -- name: select_session_sizes
 -- The same of a session.
 -- locks: not looked at
+-- claims: not looked at
 SELECT size FROM (
     SELECT * FROM (
         SELECT 0 AS part, key, [bytes] AS size
@@ -407,6 +461,7 @@ SELECT size FROM (
 -- name: select_messages
 -- Messages by key, in a given state, whatever their order.
 -- locks: written first
+-- claims: written first
 SELECT [received], d.reason, d.description, cycle_attempts
 FROM lazaretto_messages m
 [dead_letter]
@@ -416,42 +471,49 @@ ORDER BY m.key
 -- name: lock_range
 -- Lock all receivable messages of one state between two keys.
 -- locks: written first
+-- claims: not looked at
 [lock]
 WHERE key >= :first AND key <= :last AND state = CAST(:state AS INTEGER) AND [lives]
 
 -- name: lock_one
 -- Lock one message. SQLite needs no list of the rows it is to change then, which is most of the cost.
 -- locks: not looked at
+-- claims: not looked at
 [lock]
 WHERE key = :key
 
 -- name: lock_keys
 -- Lock messages by key.
 -- locks: not looked at
+-- claims: not looked at
 [lock]
 WHERE key [among keys]
 
 -- name: delete_locked
 -- Remove messages that are held under a lock, if it is still held.
 -- locks: written first
+-- claims: not looked at
 DELETE FROM lazaretto_messages
 WHERE key [among keys] AND [held]
 
 -- name: delete_one_locked
 -- Remove a message that is held under a lock, if it is still held.
 -- locks: written first
+-- claims: not looked at
 DELETE FROM lazaretto_messages
 WHERE key = :key AND [held]
 
 -- name: select_held
 -- The messages of these that are held under this lock.
 -- locks: written first
+-- claims: written first
 SELECT [row_columns] FROM lazaretto_messages
 WHERE key [among keys] AND [held]
 
 -- name: delete_messages
 -- Remove messages by key.
 -- locks: written first
+-- claims: not looked at
 DELETE FROM lazaretto_messages WHERE key [among keys]
 
 -- name: delete_bodies
@@ -470,33 +532,39 @@ DELETE FROM lazaretto_shared_bodies WHERE body_id [among body_ids] AND uses < 1
 -- name: select_row
 -- All that the engine decides by of one message; not its body.
 -- locks: written first
+-- claims: written first
 SELECT [row_columns] FROM lazaretto_messages WHERE key = :key
 
 -- name: select_rows
 -- The same of several messages.
 -- locks: written first
+-- claims: written first
 SELECT [row_columns] FROM lazaretto_messages WHERE key [among keys]
 
 -- name: select_active
 -- The first active messages of a queue, as the engine decides by them.
 -- locks: written first
+-- claims: written first
 SELECT [row_columns] FROM lazaretto_messages
 WHERE key > :first AND key <= :last AND [is_active] ORDER BY key LIMIT :limit
 
 -- name: select_due
 -- The messages whose time has come, the longest due first.
 -- locks: written first
+-- claims: not looked at
 SELECT [row_columns] FROM lazaretto_messages [index lazaretto_messages_due] WHERE [is_due due] ORDER BY due LIMIT :limit
 
 -- name: select_session_locked
 -- The messages a session's receiver holds.
 -- locks: written first
+-- claims: not looked at
 SELECT [row_columns] FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {LOCKED}
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_messages
 SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :enqueued,
     session_id = :session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
@@ -510,6 +578,7 @@ WHERE key = :key
 -- name: update_rows
 -- The new standing of several messages, their locks gone.
 -- locks: written first
+-- claims: not looked at
 WITH new (
     key, new_key, state, due, expires, enqueued, session_id, deliveries, failures, worker_deaths, lock_expiries,
     delivery_count, cycle_attempts, cycle, moves, generation, deferred, enqueued_sequence_number,
@@ -535,6 +604,7 @@ FROM new n WHERE m.key = n.key [listed m.key, new]
 -- name: update_counters
 -- The counters of one message, its lock kept.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_messages
 SET deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
     lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
@@ -544,18 +614,21 @@ WHERE key = :key
 -- name: renew_lock
 -- Prolong the lock on a message.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_messages SET due = :until
 WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
 
 -- name: renew_locks
 -- Prolong the locks on messages.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_messages SET due = :until
 WHERE key [among keys] AND state = {LOCKED} AND lock_token = :token AND due > :now
 
 -- name: select_body
 -- The body of one message.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [body]
 FROM lazaretto_messages m WHERE key = :key
 
@@ -566,6 +639,7 @@ SELECT body FROM lazaretto_bodies WHERE body_id = :body_id
 -- name: keep_samples
 -- Keep messages that are about to go as examples of good ones, unless their body is long.
 -- locks: not looked at
+-- claims: written first
 INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body, worker)
 SELECT x.key, :now, x.message_id, x.enqueued, x.headers, x.body, coalesce(x.locked_by, :worker)
 FROM (SELECT m.key, m.message_id, m.enqueued, m.headers, [body] AS body, m.locked_by
@@ -610,6 +684,7 @@ WHERE m.key [among keys]
 -- name: select_peeked_keys
 -- Messages of a session from a sequence number on, in any state or in one.
 -- locks: not looked at
+-- claims: not looked at
 SELECT key FROM lazaretto_messages m [index lazaretto_messages_session]
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND key > :first AND key <= :last
     AND (CAST(:state AS BIGINT) IS NULL OR state = :state)
@@ -618,6 +693,7 @@ ORDER BY key LIMIT :limit
 -- name: peek_delayed
 -- The same of the messages that wait for a retry.
 -- locks: not looked at
+-- claims: not looked at
 SELECT m.key, [body],
        m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
        enqueued_sequence_number, NULL, NULL, state, NULL
@@ -627,6 +703,7 @@ WHERE m.key > :first AND m.key <= :last AND state = {DELAYED} ORDER BY m.key LIM
 -- name: select_suspect
 -- The first message of a subqueue that must be handed out alone.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [received], d.reason, d.description, NULL
 FROM lazaretto_messages m [index lazaretto_messages_suspect]
 [dead_letter]
@@ -672,6 +749,7 @@ DELETE FROM lazaretto_workers WHERE died < :before
 -- name: select_locked_by
 -- The messages that a process holds, among those whose lock runs out until then.
 -- locks: written first
+-- claims: not looked at
 SELECT [row_columns] FROM lazaretto_messages [index lazaretto_messages_due]
 WHERE due <= :until AND state = {LOCKED} AND locked_by = :worker AND key > :first AND key < :end ORDER BY key
 
@@ -684,6 +762,7 @@ FROM (SELECT state, locked_by, key FROM lazaretto_messages [index lazaretto_mess
 -- name: select_session_holders
 -- Who holds sessions, with the messages that were handed out of each; no key: none was.
 -- locks: not looked at
+-- claims: not looked at
 SELECT s.locked_by, m.key, s.queue_id, s.session_id
 FROM (SELECT * FROM lazaretto_sessions WHERE locked_until > :now ORDER BY locked_until LIMIT :limit) AS s
 LEFT JOIN lazaretto_messages m
@@ -714,6 +793,7 @@ DELETE FROM lazaretto_leases WHERE token = :token
 -- name: next_session_id
 -- The next session after this one that has messages in the queue and is not held back.
 -- locks: not looked at
+-- claims: not looked at
 SELECT session_id FROM lazaretto_messages m
 WHERE [queue_of key] = :queue_id AND session_id > :after AND session_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM lazaretto_sessions s
@@ -723,12 +803,14 @@ ORDER BY session_id LIMIT 1
 -- name: first_receivable_key
 -- The first receivable message of a session.
 -- locks: not looked at
+-- claims: not looked at
 SELECT min(key) FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND [is_active] AND [lives]
 
 -- name: first_delayed_key
 -- The first message of a session that waits for a retry: later ones wait behind it.
 -- locks: not looked at
+-- claims: not looked at
 SELECT min(key) FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAYED}
 
@@ -786,6 +868,7 @@ WHERE held_key > :first AND held_key <= :last ORDER BY held_key LIMIT :limit
 -- name: select_session_keys
 -- Every message of a session.
 -- locks: written first
+-- claims: not looked at
 SELECT key, state FROM lazaretto_messages WHERE [queue_of key] = :queue_id AND session_id = :session_id ORDER BY key
 
 -- name: set_session_state
@@ -805,6 +888,7 @@ SELECT min(locked_until) FROM lazaretto_sessions WHERE [comes_due locked_until]
 -- name: select_sessions
 -- The sessions of a queue that have messages, a lock or a state.
 -- locks: written first
+-- claims: not looked at
 SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id
 UNION SELECT DISTINCT session_id FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
@@ -812,6 +896,7 @@ WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
 -- name: select_active_sessions
 -- The sessions of a queue that have active messages or a state.
 -- locks: written first
+-- claims: not looked at
 SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id AND state IS NOT NULL
 UNION SELECT DISTINCT session_id FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL AND state NOT IN ({DEFERRED}, {SCHEDULED}) ORDER BY 1
@@ -928,31 +1013,37 @@ FROM lazaretto_dead_letters WHERE key [among keys]
 -- name: select_dead_letters
 -- What is known of such dead letters.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE [that_wait]
 
 -- name: select_letter_keys
 -- Which these are.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key FROM lazaretto_dead_letters d WHERE [that_wait]
 
 -- name: select_dead_letters_alike
 -- What is known of such dead letters with some fingerprints.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
 -- name: select_letter_keys_alike
 -- Which these are.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key FROM lazaretto_dead_letters d WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
 -- name: select_dead_letters_named
 -- What is known of such dead letters among some keys.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [letter_columns] FROM lazaretto_dead_letters d WHERE d.key [among keys] AND [among_alike] AND [that_wait]
 
 -- name: select_letter_keys_named
 -- Which these are.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key FROM lazaretto_dead_letters d WHERE d.key [among keys] AND [among_alike] AND [that_wait]
 
 -- name: select_resolved
@@ -963,6 +1054,7 @@ WHERE resolved < :before AND resolution <> 'purged' ORDER BY resolved LIMIT :lim
 -- name: select_purged
 -- Dead letters of a subqueue that are set aside.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key FROM lazaretto_dead_letters d
 WHERE resolution = 'purged' AND d.key > :first AND d.key <= :last AND d.subqueue = :subqueue
     AND (SELECT m.key FROM lazaretto_messages m WHERE m.key = [dead_key d.key, CAST({SET_ASIDE} AS BIGINT)]) IS NOT NULL
@@ -1119,6 +1211,48 @@ DELETE FROM lazaretto_claims WHERE queue_id = :queue_id
 -- The consumers of a queue that is deleted.
 DELETE FROM lazaretto_consumers WHERE queue_id = :queue_id
 
+-- name: delete_consumers_ranges
+-- The locks of claims on ranges of a queue that is deleted.
+DELETE FROM lazaretto_claimed_ranges WHERE [queue_of last] = :queue_id
+
+-- name: any_claimed
+-- Whether a claim locks messages by ranges.
+SELECT EXISTS (SELECT 1 FROM lazaretto_claimed_ranges)
+
+-- name: insert_claimed
+-- A lock of a claim on a range of fresh messages.
+INSERT INTO lazaretto_claimed_ranges (last, first, token, locked_at, locked_by)
+VALUES (:last, :first, :token, :now, :worker)
+
+-- name: select_claimed
+-- The ranges that shards of a claim lock, in order.
+SELECT token, first, last FROM lazaretto_claimed_ranges
+WHERE token >= :first_token AND token < :end_token ORDER BY last
+
+-- name: last_claimed
+-- The last key of a lane that a claim locks by a range.
+SELECT max(last) FROM lazaretto_claimed_ranges WHERE last > :first AND last <= :last
+
+-- name: select_claim_on
+-- The range around a message, if it is in one.
+SELECT first, token, locked_at, locked_by FROM lazaretto_claimed_ranges WHERE last >= :key ORDER BY last LIMIT 1
+
+-- name: delete_claimed
+-- The ranges of a claim that has ended.
+DELETE FROM lazaretto_claimed_ranges WHERE token >= :first_token AND token < :end_token
+
+-- name: write_claimed_of
+-- Write the locks that claims have on ranges into these messages.
+-- locks: not looked at
+[write_claimed]
+WHERE m.key [among keys] AND [is_claimed]
+
+-- name: write_claimed_between
+-- Write the locks that claims have on ranges into all messages between two keys.
+-- locks: not looked at
+[write_claimed]
+WHERE m.key > :first AND m.key <= :last AND [is_claimed]
+
 -- name: insert_staged
 -- What a task has done.
 INSERT INTO lazaretto_staged (claim_token, stage, outcomes) VALUES (:claim_token, :stage, :outcomes)
@@ -1132,15 +1266,17 @@ SELECT outcomes FROM lazaretto_staged WHERE claim_token = :claim_token AND stage
 DELETE FROM lazaretto_staged WHERE claim_token = :claim_token
 
 -- name: select_claimable_fresh
--- The next messages that were never handed out: key and size, no bodies.
+-- The next messages that were never handed out: key, size, and whether they have a time to come; no bodies.
 -- locks: written first
-SELECT key, [bytes]
+-- claims: not looked at
+SELECT key, [bytes], due IS NOT NULL
 FROM lazaretto_messages m
 WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives] ORDER BY key LIMIT :limit
 
 -- name: select_claimable_ready
 -- The first messages that were handed out before and are receivable again: key and size, no bodies.
 -- locks: not looked at
+-- claims: not looked at
 SELECT key, [bytes]
 FROM lazaretto_messages m [index lazaretto_messages_ready]
 WHERE key > :first AND key <= :last AND state = {READY} AND [lives] ORDER BY key LIMIT :limit
@@ -1148,6 +1284,7 @@ WHERE key > :first AND key <= :last AND state = {READY} AND [lives] ORDER BY key
 -- name: select_claimable_session
 -- The first receivable messages of a session: key and size, no bodies.
 -- locks: written first
+-- claims: not looked at
 SELECT key, [bytes]
 FROM lazaretto_messages m [index lazaretto_messages_session]
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state IN ({FRESH}, {READY})
@@ -1157,32 +1294,30 @@ ORDER BY key LIMIT :limit
 -- name: select_shard_keys
 -- The messages that a shard still holds.
 -- locks: written first
+-- claims: not looked at
 SELECT key FROM lazaretto_messages
 WHERE [in_shard] ORDER BY key LIMIT :limit
 
--- name: select_shard_bodies
--- The large bodies of what a shard holds.
+-- name: select_shard_remains
+-- What else there is of messages that a shard holds: their large bodies, and whether they were tried before.
 -- locks: written first
-SELECT body_id FROM lazaretto_messages
-WHERE [in_shard] AND body_id IS NOT NULL
-
--- name: delete_shard_attempts
--- The history of what a shard holds, of those messages that were tried before.
--- locks: written first
-DELETE FROM lazaretto_attempts WHERE key IN (
-    SELECT key FROM lazaretto_messages
-    WHERE [in_shard] AND deliveries > 1)
+-- claims: not looked at
+SELECT key, body_id, deliveries > 1 FROM lazaretto_messages
+WHERE [in_shard] AND (body_id IS NOT NULL OR deliveries > 1)
 
 -- name: delete_shard
 -- All that a shard holds.
 -- locks: written first
+-- claims: not looked at
 DELETE FROM lazaretto_messages WHERE [in_shard]
 
 -- name: release_shard
 -- Give back all that a shard holds, as if it had never been handed out; suspects need a closer look.
 -- locks: written first
+-- claims: not looked at
 UPDATE lazaretto_messages
-SET state = {READY}, due = expires, deliveries = deliveries - 1, lock_token = NULL, locked_at = NULL, locked_by = NULL
+SET state = {READY}, due = expires, deliveries = deliveries - CASE state WHEN {LOCKED} THEN 1 ELSE 0 END,
+    lock_token = NULL, locked_at = NULL, locked_by = NULL
 WHERE [in_shard] AND suspect = 0 AND deferred = 0
 
 -- name: unlock_claimed_sessions

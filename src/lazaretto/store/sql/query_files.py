@@ -8,7 +8,7 @@ from importlib import resources
 from typing import NamedTuple
 
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
-_LOCKS = re.compile(r"^-- locks: (.*)$", re.MULTILINE)
+_SAID = {word: re.compile(rf"^-- {word}: (.*)$", re.MULTILINE) for word in ("locks", "claims")}
 _MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
 _WORD = re.compile(r"\[(\w+)(?: ([^\[\]]+))?\]")
 _CONSTANT = re.compile(r"\{([A-Z_]+)\}")
@@ -16,7 +16,7 @@ _ROWS = re.compile(r"\[rows\]\s+(\((?:[^()]|\([^()]*\))*\))")
 #: A parameter; two colons are a cast.
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
-#: What a query may say of the locks on ranges of messages, and whether they are written first.
+#: What a query may say of locks on ranges, and of those of claims: whether they are written first.
 _SAYS = {"written first": True, "not looked at": False}
 
 
@@ -35,12 +35,13 @@ class Migration(NamedTuple):
 class Query(NamedTuple):
     """A named query, its parameters written `:name`.
 
-    `locks_first`: whether the locks on ranges are written into the messages before it; None if it does not
-    say.
+    `locks_first`: whether the locks on ranges are written into the messages before it; `claims_first`:
+    whether those of claims are written into the messages that it names; None if it does not say.
     """
 
     sql: str
     locks_first: bool | None = None
+    claims_first: bool | None = None
 
 
 class Words(NamedTuple):
@@ -87,17 +88,21 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
         return str(words.constants[named[1]])
 
     return {
-        name: Query(_CONSTANT.sub(constant, expand(sql)), _says_of_locks(name, header))
+        name: Query(
+            _CONSTANT.sub(constant, expand(sql)),
+            _says_of("locks", name, header),
+            _says_of("claims", name, header),
+        )
         for name, (header, sql) in found["name"].items()
     }
 
 
-def _says_of_locks(name: str, header: str) -> bool | None:
-    said = _LOCKS.search(header)
+def _says_of(what: str, name: str, header: str) -> bool | None:
+    said = _SAID[what].search(header)
     if said is None:
         return None
     if said[1] not in _SAYS:
-        raise ValueError(f"query {name!r} says {said[1]!r} of locks; expected one of {', '.join(_SAYS)}")
+        raise ValueError(f"query {name!r} says {said[1]!r} of {what}; expected one of {', '.join(_SAYS)}")
     return _SAYS[said[1]]
 
 

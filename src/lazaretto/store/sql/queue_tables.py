@@ -28,6 +28,7 @@ _COLUMNS = ("path", "path_key", "options", "created", "updated", "kind", "topic_
 _CONSUMERS = (
     "delete_consumers_staged",
     "delete_consumers_shards",
+    "delete_consumers_ranges",
     "delete_consumers_claims",
     "delete_consumers",
 )
@@ -233,9 +234,9 @@ class QueueTables(Part):
                 theirs = self._context.ids(key for key in keys if queue_of(key) == queue_id)
                 self._context.run("grow_by", {"queue_id": sized, "sign": sign, "keys": theirs})
 
-    def sum_range(self, first: int, last: int, token: int | None = None) -> int:
-        """Return the bytes of the messages between two keys, or of those that a lock holds."""
-        found = self._context.run("sum_range", {"first": first, "last": last, "token": token}).fetchone()
+    def sum_range(self, first: int, last: int) -> int:
+        """Return the bytes of the messages between two keys."""
+        found = self._context.run("sum_range", {"first": first, "last": last}).fetchone()
         return int(found[0])
 
     def size(self, queue_id: int) -> int:

@@ -73,6 +73,7 @@ WHERE i.repair = :repair AND i.key > :after AND i.why IS NOT NULL ORDER BY i.key
 -- name: select_items_of
 -- What became of all letters, in the order of their numbers, with how the message stands.
 -- locks: not looked at
+-- claims: not looked at
 SELECT [item_columns], [died_again], (SELECT m.state FROM lazaretto_messages m WHERE m.key = i.new_key)
 FROM lazaretto_repair_items i
 WHERE i.repair = :repair AND i.key > :after ORDER BY i.key LIMIT :limit
@@ -85,6 +86,7 @@ WHERE i.repair = :repair AND i.outcome IS NULL
 -- name: select_finished_items
 -- Letters that are watched and finished: whether they died again.
 -- locks: not looked at
+-- claims: not looked at
 SELECT i.key, [died_again] FROM lazaretto_repair_items i [index lazaretto_repair_items_open]
 WHERE i.repair = :repair AND i.outcome IS NULL
     AND ([died_again] OR (SELECT m.key FROM lazaretto_messages m WHERE m.key = i.new_key) IS NULL)
@@ -97,6 +99,7 @@ UPDATE lazaretto_repair_items SET outcome = :outcome WHERE repair = :repair AND 
 -- name: count_item_outcomes
 -- How many letters stand how: what is known of them, whether they died again, and the state of their message.
 -- locks: not looked at
+-- claims: not looked at
 SELECT x.outcome, x.died, x.state, count(*) FROM (
     SELECT i.outcome, [died_again] AS died,
            (SELECT m.state FROM lazaretto_messages m WHERE m.key = i.new_key) AS state
@@ -115,23 +118,27 @@ SELECT key, message_id, body FROM lazaretto_repair_originals WHERE repair = :rep
 -- name: select_frozen
 -- Which dead letters a repair is about.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d WHERE [that_wait]
 
 -- name: select_frozen_alike
 -- The same of some fingerprints.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d
 WHERE d.fingerprint [among fingerprints] AND [that_wait]
 
 -- name: select_frozen_named
 -- The same among some keys.
 -- locks: not looked at
+-- claims: not looked at
 SELECT d.key, d.fingerprint, d.dead_lettered FROM lazaretto_dead_letters d
 WHERE d.key [among keys] AND [among_alike] AND [that_wait]
 
 -- name: select_headers
 -- The headers of messages.
 -- locks: not looked at
+-- claims: not looked at
 SELECT key, headers FROM lazaretto_messages WHERE key [among keys]
 
 -- name: reopen_dead_letters

@@ -102,6 +102,8 @@ class Memory:
         self.levels: dict[int, set[int]] = {}
         #: Whether messages may be locked by ranges.
         self.ranges = True
+        #: Whether claims lock messages by ranges; None: it was not asked.
+        self.claimed: bool | None = None
         #: Fingerprints of dead letters that are in the store, by place and number.
         self.fingerprints: set[tuple[int, int]] = set()
         #: How many a place has, and a family of them.
@@ -125,3 +127,4 @@ class Memory:
         self.conversations.clear()
         self.fingerprint_amounts.clear()
         self.ranges = True
+        self.claimed = None

@@ -122,8 +122,8 @@ class SqlStore(ABC):
         self.notifier = Notifier(self._first_waits)
         self._notices = NoticeLog()
 
-    def _transaction(self, connection: Connection, memory: Memory) -> SqlTransaction:
-        context = CommitContext(connection.execute, self.dialect, memory, self.worker)
+    def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
+        context = CommitContext(connection.execute, self.dialect, memory, self.worker, reads=reads)
         return SqlTransaction(context, self._new_message_id)
 
     def _take_slot(self) -> int:

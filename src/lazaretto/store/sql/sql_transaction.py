@@ -19,6 +19,7 @@ from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
     DELAYED,
     FRESH,
+    LOCKED,
     READY,
     SCHEDULED,
     STATES,
@@ -234,7 +235,7 @@ class SqlTransaction:
 
     def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         last, now = upper_bound(lane), self.context.now
-        start = self.context.first_fresh(lane) or lower_bound(lane)
+        start = self.context.fresh_start(lane) or lower_bound(lane)
         rows = self.context.run("select_fresh", (start, last, now, limit))
         messages = [ReceivedMessage(*row) for row in rows]
         if messages:
@@ -252,7 +253,7 @@ class SqlTransaction:
 
     def count_fitting(self, lane: int, subqueue: Subqueue, limit: int, most: int) -> int:
         first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
-        start = (self.context.first_fresh(lane) or first) if in_main(last) else last
+        start = (self.context.fresh_start(lane) or first) if in_main(last) else last
         values = {"first": first, "last": last, "start": start, "now": self.context.now, "limit": limit}
         return _count_fitting(self.context.run("select_sizes", values), most)
 
@@ -290,11 +291,17 @@ class SqlTransaction:
     def _delete_held(self, keys: Sequence[int], token: int) -> bool:
         self.sequences.keep_highest(keys)
         self.queues.count_bytes(keys, -1)
+        deleted = self._delete_locked(keys, token)
+        if deleted < len(keys) and self.context.any_claimed():
+            # Looked for where it is not found alone: hardly anybody knows the token of a claim.
+            self.context.run("write_claimed_of", {"keys": self.context.ids(keys)})
+            deleted += self._delete_locked(keys, token)
+        return deleted == len(keys)
+
+    def _delete_locked(self, keys: Sequence[int], token: int) -> int:
         if len(keys) == 1:
-            cursor = self.context.run("delete_one_locked", (keys[0], token, self.context.now))
-        else:
-            cursor = self.context.run("delete_locked", (self.context.ids(keys), token, self.context.now))
-        return cursor.rowcount == len(keys)
+            return self.context.run("delete_one_locked", (keys[0], token, self.context.now)).rowcount
+        return self.context.run("delete_locked", (self.context.ids(keys), token, self.context.now)).rowcount
 
     def delete_messages(self, keys: Sequence[int]) -> None:
         self.sequences.keep_highest(keys)
@@ -303,12 +310,27 @@ class SqlTransaction:
 
     def row(self, key: int) -> MessageRow | None:
         row = self.context.run("select_row", (key,)).fetchone()
-        return MessageRow(*row) if row else None
+        return self._as_claimed(MessageRow(*row)) if row else None
 
     def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
         return {
-            row[0]: MessageRow(*row) for row in self.context.run("select_rows", (self.context.ids(keys),))
+            row[0]: self._as_claimed(MessageRow(*row))
+            for row in self.context.run("select_rows", (self.context.ids(keys),))
         }
+
+    def _as_claimed(self, row: MessageRow) -> MessageRow:
+        """Return a message with the lock that a claim has on its range, where nothing can be written."""
+        context = self.context
+        if not context.reads or row.state != FRESH or row.due is not None or not context.any_claimed():
+            return row
+        found = context.run("select_claim_on", (row.key,)).fetchone()
+        if found is None or found[0] > row.key:
+            return row
+        _, token, locked_at, locked_by = found
+        return msgspec.structs.replace(
+            row, state=LOCKED, deliveries=row.deliveries + 1, lock_token=token, locked_at=locked_at,
+            locked_by=locked_by,
+        )  # fmt: skip
 
     def body(self, key: int) -> bytes:
         (body,) = self.context.run("select_body", (key,)).fetchone()

@@ -20,14 +20,20 @@ Place = Callable[[str], tuple[str, Sequence[str]]]
 class Statement:
     """A query as a database takes it: its parameters are values in order."""
 
-    __slots__ = ("locks_first", "names", "pick", "sql")
+    __slots__ = ("_names", "claims_first", "locks_first", "names", "pick", "sql")
 
     def __init__(self, query: Query, place: Place) -> None:
         self.sql, names = place(query.sql)
         #: Of its parameters, in their order.
         self.names = names
         self.locks_first = bool(query.locks_first)
+        self.claims_first = bool(query.claims_first)
         self.pick: Callable[[Mapping[str, Any]], Sequence[Any]] = _picker(names)
+        self._names = tuple(dict.fromkeys(names))
+
+    def by_name(self, values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+        """Return its values by name, which may be given in order."""
+        return values if isinstance(values, Mapping) else dict(zip(self._names, values, strict=True))
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
@@ -104,6 +110,8 @@ class Statements:
         statement = self._statements[name]
         if statement.locks_first:
             self.write_range_locks()
+        if statement.claims_first:
+            self.write_claimed(statement, values)
         return self._execute(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
@@ -115,3 +123,6 @@ class Statements:
 
     def write_range_locks(self) -> None:
         """Write the locks on ranges into their messages, where there are such locks."""
+
+    def write_claimed(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Write the locks that claims have on ranges into the messages that a query names, where they are."""

@@ -34,7 +34,7 @@ def place(sql: str) -> tuple[str, Sequence[str]]:
 
 
 QUERIES = {
-    # No lock is on a range here.
+    # Only claims lock ranges here.
     name: query._replace(locks_first=None)
     for name, query in load_queries(
         ("lazaretto.store.sqlite", "queries.sql"),

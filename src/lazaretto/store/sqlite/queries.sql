@@ -24,15 +24,25 @@ DELETE FROM lazaretto_queues WHERE queue_id = :queue_id
 [misplaced]
 UNION ALL
 [miscounted]
+UNION ALL
+[misclaimed]
 
 -- name: select_standings
 -- How queues stand: what was discarded, the size, subscriptions, sessions held back, the numbers of messages in
 -- both dead-letter subqueues; and a row for each state that messages of the queue itself are in.
--- Differs because SQLite has no lateral joins, and no ranges.
+-- Differs because SQLite has no lateral joins, and its only ranges are those of claims.
 SELECT [standing], state, amount
 FROM lazaretto_queues q LEFT JOIN (
-    SELECT i.value AS queue_id, state, count(*) AS amount FROM json_each(:ids) i CROSS JOIN lazaretto_messages m
-    WHERE m.key > [lower_bound i.value] AND m.key < [subqueue_bound i.value, {DEAD_LETTER}] GROUP BY 1, 2
+    WITH ranged (queue_id, amount) AS (
+        SELECT [queue_of r.last], count(*) FROM lazaretto_claimed_ranges r CROSS JOIN lazaretto_messages m
+        WHERE m.key >= r.first AND m.key <= r.last AND [is_ranged] GROUP BY 1
+    )
+    SELECT queue_id, state, sum(amount) AS amount FROM (
+        SELECT i.value AS queue_id, state, count(*) AS amount FROM json_each(:ids) i CROSS JOIN lazaretto_messages m
+        WHERE m.key > [lower_bound i.value] AND m.key < [subqueue_bound i.value, {DEAD_LETTER}] GROUP BY 1, 2
+        UNION ALL SELECT queue_id, {LOCKED}, amount FROM ranged
+        UNION ALL SELECT queue_id, {FRESH}, -amount FROM ranged
+    ) GROUP BY 1, 2 HAVING sum(amount) > 0
 ) AS counts ON counts.queue_id = q.queue_id
 WHERE q.queue_id [among ids]
 
@@ -41,6 +51,7 @@ WHERE q.queue_id [among ids]
 -- name: select_lock_holders
 -- Who holds which messages, but for sessions.
 -- Differs because a file has no ranges.
+-- claims: not looked at
 SELECT locked_by, key FROM ([dues]) AS held
 
 -- name: select_last_body
@@ -50,7 +61,8 @@ SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
 
 -- name: select_locked
 -- Which of these messages are held under this lock.
--- Differs because the file knows no ranges.
+-- Differs because the file knows no ranges but those of claims.
+-- claims: written first
 SELECT key FROM lazaretto_messages
 WHERE key [among keys] AND [held]
 
@@ -69,6 +81,7 @@ WHERE lazaretto_shared_bodies.body_id = gone.body_id
 -- name: anything_due
 -- Whether the time of any message, session or claim has come.
 -- Differs because the file knows no ranges, and its index keeps nothing that is gone.
+-- claims: not looked at
 SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
@@ -77,14 +90,16 @@ SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_du
 -- name: next_due
 -- When the store must look at a message again.
 -- Differs because the file knows no ranges, and its index keeps nothing that is gone.
+-- claims: not looked at
 SELECT min(due) FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due IS NOT NULL
 
 -- part: as_it_stands
 -- Messages as they stand.
--- Differs because the file knows no ranges.
+-- Differs because the file knows no ranges but those of claims.
 SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
-       enqueued_sequence_number, d.reason, d.description, state, CASE WHEN state = {LOCKED} THEN due END
+       m.message_id, m.enqueued, expires, headers, body_id, deliveries + ([is_claimed]), delivery_count, cycle,
+       m.generation, enqueued_sequence_number, d.reason, d.description,
+       CASE WHEN [is_claimed] THEN {LOCKED} ELSE state END, CASE WHEN state = {LOCKED} THEN due END
 FROM lazaretto_messages m
 [dead_letter]
 

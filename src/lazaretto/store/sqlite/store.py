@@ -205,7 +205,7 @@ class SqliteStore(SqlStore):
                 connection = self._connect(read_only=True)
             try:
                 connection.execute("BEGIN")
-                tx = self._transaction(connection, Memory())
+                tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
                 found = query(tx)
                 connection.execute("COMMIT")

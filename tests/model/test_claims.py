@@ -1,0 +1,44 @@
+"""Whether claims lock ranges or each message, nobody can tell, whatever is done in whatever order."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import Server, new_store
+
+from .claimants import run
+
+_SOAK = os.environ.get("LAZARETTO_SOAK") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    log = logging.getLogger("lazaretto.messages")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
+
+
+def test_on_files(tmp_path: Path) -> None:
+    ranges = 0
+    for seed in range(2_000 if _SOAK else 16):
+        home = tmp_path / f"{seed}"
+        home.mkdir()
+        done = run(seed, 60, str(home / "locked.db"), str(home / "ranged.db"))
+        ranges += done.ranges
+        for file in home.iterdir():
+            file.unlink()
+    assert ranges > 20
+
+
+def test_on_a_server(postgres: Server) -> None:
+    ranges = 0
+    for seed in range(1_000, 1_200 if _SOAK else 1_002):
+        with new_store(postgres.url) as locked, new_store(postgres.url) as ranged:
+            ranges += run(seed, 60, locked, ranged).ranges
+    assert ranges > 0

@@ -306,6 +306,20 @@ class JavaNotFound(LazarettoError):
     code = "java_not_found"
 
 
+class ExecutorNotReady(LazarettoError):
+    """An executor of a Spark cluster cannot do the pipeline's work.
+
+    `cause`: "no_executor", "no_python", "other_python", "no_package", "other_version", "no_handler",
+    "no_store", "other_store", "other_schema" or "unknown".
+    """
+
+    code = "executor_not_ready"
+
+    def __init__(self, message: str | None = None, cause: str = "unknown") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 class SystemicFailure(LazarettoError):
     """Most messages of a micro-batch failed in the same way: an outage, not poison. They were released."""
 

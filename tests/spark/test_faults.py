@@ -66,7 +66,7 @@ class Job:
 
     def run(self) -> int:
         """Run it to its end; return how it ended."""
-        done = subprocess.run(self._words, env=self._environment, capture_output=True, timeout=150)
+        done = subprocess.run(self._words, env=self._environment, capture_output=True, timeout=600)
         self.output = done.stderr.decode("utf-8", "replace")
         return done.returncode
 

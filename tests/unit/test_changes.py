@@ -20,7 +20,7 @@ rule list, rule test, triage list, triage show, breaker show, session list, sess
 dead-letter list, dead-letter show, dead-letter groups, dead-letter export, dead-letter try,
 repair list, repair show, repair letters, repair try, repair run,
 dialog list, dialog show, dialog timeline, dialog definitions, dialog run, claim list,
-spark prepare, spark run, command list, redaction list,
+spark pack, spark prepare, spark run, command list, redaction list,
 access person list, access session list, access token list,
 store check, store copy, store migrate
 """

@@ -32,6 +32,7 @@ CODES = {
     "EntityError": "entity_error",
     "EntityExists": "entity_exists",
     "EntityNotFound": "entity_not_found",
+    "ExecutorNotReady": "executor_not_ready",
     "FilterError": "filter_error",
     "FilterSyntaxError": "filter_syntax",
     "HandlerError": "handler_error",

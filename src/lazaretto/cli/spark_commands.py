@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +24,20 @@ def run(
             metavar="MODULE:FUNCTION", help="Function that takes the session and returns its queries."
         ),
     ],
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="spark://…, yarn or k8s://…; default: this machine.")
+    ] = None,
+    archive: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Packages for executors, from `spark pack`.")
+    ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option("--py-files", metavar="FILE", help="Modules for executors: .py or .zip; repeatable."),
+    ] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME", help="Variable that tasks get too; repeatable."),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
@@ -29,12 +45,14 @@ def run(
 ) -> None:
     """Run the queries of a pipeline until they end.
 
-    It builds a Spark session with all that the pipeline needs.
+    It builds a Spark session with all that the pipeline needs. On a cluster, executors get this package
+    and the pipeline's module.
     """
     try:
         from lazaretto.spark import spark_session
+        from lazaretto.spark.executors import is_cluster
     except ImportError as error:
-        raise CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE) from error
+        raise _missing(error) from error
     from lazaretto.host import load_function
 
     settings = {}
@@ -43,18 +61,66 @@ def run(
         if not equals or not name:
             raise CommandError("usage", f"expected --conf NAME=VALUE, got {text!r}", Exit.USAGE)
         settings[name] = value
+    if master is not None:
+        settings["spark.master"] = master
     function = load_function(pipeline)
-    spark = spark_session(settings)
+    with tempfile.TemporaryDirectory(prefix="lazaretto-") as folder:
+        if is_cluster(settings.get("spark.master")):
+            settings = _for_cluster(settings, Path(folder), pipeline, archive, py_files or [])
+        elif archive or py_files:
+            raise CommandError(
+                "usage", "--archive and --py-files are for a cluster: add --master", Exit.USAGE
+            )
+        spark = spark_session(settings, environment or [])
+        try:
+            started = function(spark)
+            queries = started if isinstance(started, list | tuple) else [started]
+            for query in queries:
+                if query is not None:
+                    query.awaitTermination()
+                    rows = sum(map(_rows, query.recentProgress))
+                    output.line(f"{query.name or query.id}: {rows:,} rows")
+        finally:
+            spark.stop()
+
+
+def _for_cluster(
+    given: dict[str, str], folder: Path, pipeline: str, archive: str | None, py_files: list[str]
+) -> dict[str, str]:
+    """Return Spark's settings with what executors get."""
+    from lazaretto.spark.packed_code import pack_code, settings_for, use_python_on_path
+
+    for file in [*py_files, *([archive] if archive else [])]:
+        if "://" not in file and not Path(file).is_file():
+            raise CommandError("usage", f"{file!r} is no file", Exit.USAGE)
+    code = folder / "code.zip"
+    pack_code(code, pipeline.partition(":")[0])
+    if archive is not None:
+        use_python_on_path()
+    files = [*filter(None, [given.get("spark.submit.pyFiles")]), *py_files]
+    sent = {"spark.submit.pyFiles": ",".join(files)} if files else {}
+    return {**given, **settings_for(code, archive, given), **sent}
+
+
+@pipelines.command("pack")
+def pack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the archive goes, such as env.zip.")],
+) -> None:
+    """Make an archive of the packages that executors need.
+
+    Give it to `lazaretto spark run --archive`. It has Arrow, pandas and the database's drivers of this
+    Python, so executors need a Python of the same version and system, and nothing else.
+    """
     try:
-        started = function(spark)
-        queries = started if isinstance(started, list | tuple) else [started]
-        for query in queries:
-            if query is not None:
-                query.awaitTermination()
-                rows = sum(map(_rows, query.recentProgress))
-                output.line(f"{query.name or query.id}: {rows:,} rows")
-    finally:
-        spark.stop()
+        from lazaretto.spark.packed_code import pack_environment
+    except ImportError as error:
+        raise _missing(error) from error
+    count = pack_environment(file)
+    output.line(f"{file}: {count} packages, {file.stat().st_size >> 20} MB")
+
+
+def _missing(error: ImportError) -> CommandError:
+    return CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE)
 
 
 @pipelines.command("prepare")
@@ -67,7 +133,7 @@ def prepare() -> None:
     try:
         from lazaretto.spark.class_archive import prepare
     except ImportError as error:
-        raise CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE) from error
+        raise _missing(error) from error
     archive = prepare()
     output.line(f"sessions start from {archive} from now on ({archive.stat().st_size >> 20} MB)")
 

@@ -24,6 +24,7 @@ from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, value_ty
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
+from lazaretto.spark.executors import check_executors, is_cluster
 from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.results import ParquetResults, ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
@@ -131,6 +132,10 @@ def process(
             extras=_extras(given),
         )
     carried = Carried(settings)
+    session = streams[0].sparkSession
+    if is_cluster(session.sparkContext.master):
+        identities = {path: _owner(one.options).identity for path, one in settings.items()}
+        check_executors(session, carried, identities)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(carried.open(), batches)
@@ -248,7 +253,7 @@ def _publish_settled(sink: Sink, options: SparkOptions) -> None:
 
 def refuse_remote(master: str | None, store: str) -> None:
     """Raise InvalidOption for a store in a file when executors may run on other machines."""
-    if master is not None and not master.startswith("local") and not is_served(store):
+    if is_cluster(master) and not is_served(store):
         raise InvalidOption(
             f"a store in a SQLite file ({store!r}) is on one machine, and Spark's master {master!r} may run "
             "executors on others, which cannot open it: use a master of local[…]"

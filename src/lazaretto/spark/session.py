@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import lazaretto
+from lazaretto.errors import InvalidOption
 from lazaretto.spark import daemon
 from lazaretto.spark.class_archive import java_options
+from lazaretto.spark.executors import is_cluster
 from lazaretto.spark.java import find_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -39,30 +41,44 @@ SETTINGS: Mapping[str, str] = {
 }
 
 _JAVA = "spark.driver.extraJavaOptions"
+_OF_ONE_MACHINE = ("spark.driver.host", "spark.driver.bindAddress")
 #: Names the module that starts Python workers. Only where it is found: else no worker would start.
 _DAEMON = "spark.python.daemon.module"
 
 
-def spark_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+def spark_session(settings: Mapping[str, str] | None = None, environment: Iterable[str] = ()) -> SparkSession:
     """Return a session; the one there is, if there is one.
 
-    `settings`: Spark's own, over those of this package. Finds Java, and has workers run this
-    Python. Raises JavaNotFound.
+    `settings`: Spark's own, over those of this package. `environment`: names of variables of this process
+    that tasks get too; their values are in no setting, plan or log. Finds Java, and has workers run this
+    Python. Raises JavaNotFound, InvalidOption.
     """
+    handed = {name: os.environ.get(name) for name in environment}
+    missing = [name for name, value in handed.items() if value is None]
+    if missing:
+        raise InvalidOption(f"expected the environment variable {missing[0]} to be set, but it is not")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     wanted = {**SETTINGS, **(settings or {})}
+    if is_cluster(wanted["spark.master"]):
+        # Executors elsewhere must reach the driver.
+        for name in _OF_ONE_MACHINE:
+            if name not in (settings or {}):
+                del wanted[name]
     if SparkSession.getActiveSession() is None:
         java = find_java()
         os.environ["JAVA_HOME"] = str(java.home)
         if _JAVA not in (settings or {}):
             wanted[_JAVA] += java_options(java)
-        if wanted["spark.master"].startswith("local") and _finds_us(os.environ["PYSPARK_PYTHON"]):
+        if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
             wanted.setdefault(_DAEMON, daemon.__name__)
     builder = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    # Not as settings, which are on the driver's command line, in event logs and on its page.
+    session.sparkContext.environment.update(handed)
+    return session
 
 
 def _finds_us(python: str) -> bool:

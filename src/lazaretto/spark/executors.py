@@ -1,0 +1,187 @@
+"""Checks that a cluster's executors can do a pipeline's work, before its query takes messages."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import lazaretto
+from lazaretto.broker import store_of
+from lazaretto.claims import ClaimConsumer
+from lazaretto.errors import (
+    EntityNotFound,
+    ExecutorNotReady,
+    InvalidOption,
+    LazarettoError,
+    StoreIncomplete,
+    StoreOutdated,
+    StoreTooNew,
+)
+from lazaretto.model.checks import seconds
+from lazaretto.spark.carried import Carried
+from lazaretto.spark.shard_task import TaskSettings
+from lazaretto.spark.store_access import broker_at
+
+#: The setting of Spark for how long to wait for executors, in seconds.
+WAIT = "spark.lazaretto.executorWait"
+_WAIT_SECONDS = "120"
+#: Tasks that look, at most: one for each core otherwise.
+_MOST_TASKS = 64
+#: What a task tells of its executor: its machine, the cause (none: it is ready), and details.
+Answer = tuple[str, str, str]
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+#: What each cause means, and what to do.
+_TEXTS: Mapping[str, str] = {
+    "no_executor": "no executor of {where} ran a task within {detail} s: look at the cluster's page for free "
+    f"cores and memory, or set {WAIT}",
+    "no_python": "an executor cannot start Python ({detail}): name another with PYSPARK_PYTHON",
+    "other_python": f"an executor has another Python than the driver's {_PYTHON} ({{detail}}): name another "
+    "with PYSPARK_PYTHON",
+    "no_package": "the executor on {where} lacks a package ({detail}): send it with --archive "
+    "(`lazaretto spark pack` makes one), or install it there",
+    "other_version": "the executor on {where} has lazaretto {detail}, and the driver "
+    f"{lazaretto.__version__}: install the same version there",
+    "no_handler": "the executor on {where} cannot load the handler ({detail}): "
+    "send its module with --py-files",
+    "no_store": "the executor on {where} does not reach the store ({detail})",
+    "other_store": "the executor on {where} reaches another store than the driver ({detail})",
+    "other_schema": "the executor on {where} cannot work with the store's tables ({detail})",
+    "unknown": "the executors do not answer: {detail}",
+}
+
+
+def is_cluster(master: str | None) -> bool:
+    """Return whether a master may run executors on other machines."""
+    return master is not None and not master.startswith("local")
+
+
+def check_executors(
+    spark: SparkSession,
+    carried: Carried[dict[str, TaskSettings]],
+    identities: Mapping[str, int],
+    wait: float | None = None,
+) -> None:
+    """Have tasks try what a pipeline needs.
+
+    `identities`: of its consumers, by queue, as the driver sees them. `wait`: seconds for the first answer;
+    None: Spark's setting. Raises ExecutorNotReady with one cause. It sees the executors that there are when
+    it looks.
+    """
+    context = spark.sparkContext
+    if wait is None:
+        wait = _wait(context.getConf().get(WAIT, _WAIT_SECONDS))
+    look = _look(lazaretto.__version__, pickle.dumps((carried, dict(identities))))
+    for tasks in (1, min(_MOST_TASKS, context.defaultParallelism)):
+        # The first wakes a cluster that starts executors when there is work.
+        answers = _run(context, look, tasks, wait)
+        if answers is None:
+            raise _error("no_executor", str(context.master), f"{wait:g}")
+        for where, cause, detail in answers:
+            if cause:
+                raise _error(cause, where, detail)
+
+
+def _wait(given: str) -> float:
+    try:
+        return seconds(WAIT, float(given), 1.0, 86_400.0)
+    except ValueError:
+        raise InvalidOption(f"expected {WAIT} to be seconds, got {given!r}") from None
+
+
+def _error(cause: str, where: str, detail: str) -> ExecutorNotReady:
+    return ExecutorNotReady(_TEXTS[cause].format(where=where, detail=detail), cause=cause)
+
+
+def _run(
+    context: Any, look: Callable[[Iterator[int]], Iterator[Answer]], tasks: int, wait: float
+) -> list[Answer] | None:
+    """Return the answers of tasks, None if there are none in time."""
+    group = f"lazaretto-{uuid.uuid4().hex}"
+    answers: list[Answer] = []
+
+    def ask() -> None:
+        context.setJobGroup(group, "checks that executors are ready", True)
+        try:
+            answers.extend(context.parallelize(range(tasks), tasks).mapPartitions(look).collect())
+        except Exception as error:
+            answers.append(_failed(str(error)))
+
+    asking = threading.Thread(target=ask, name="lazaretto-executors", daemon=True)
+    asking.start()
+    asking.join(wait)
+    if asking.is_alive():
+        context.cancelJobGroup(group)
+        return None
+    return answers
+
+
+def _failed(text: str) -> Answer:
+    """Return why a job failed whose tasks could not answer."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if "Cannot run program" in line:
+            return "", "no_python", line.partition("Cannot run program ")[2]
+        if "PYTHON_VERSION_MISMATCH" in line:
+            return "", "other_python", line.partition("PYTHON_VERSION_MISMATCH] ")[2]
+        if "No module named" in line:
+            return "the cluster", "no_package", line.partition("No module named ")[2]
+    said = next((line for line in lines if "Exception" in line or "Error" in line), "no error")
+    return "", "unknown", said
+
+
+def _look(version: str, packed: bytes) -> Callable[[Iterator[int]], Iterator[Answer]]:
+    """Return what a task runs. It is sent whole: where this package is missing, it must say so."""
+
+    def look(numbers: Iterator[int]) -> Iterator[Answer]:
+        import socket
+
+        where = socket.gethostname()
+        try:
+            import lazaretto
+
+            if lazaretto.__version__ != version:
+                yield where, "other_version", lazaretto.__version__
+                return
+            from lazaretto.spark.executors import answer
+        except ImportError as error:
+            yield where, "no_package", error.name or str(error)
+            return
+        yield (where, *answer(packed))
+
+    return look
+
+
+def answer(packed: bytes) -> tuple[str, str]:
+    """Return why this process cannot work on a pipeline, and details; nothing if it can."""
+    carried, identities = pickle.loads(packed)  # noqa: S301 - from our own driver
+    try:
+        settings: Mapping[str, TaskSettings] = carried.open()
+        for one in settings.values():
+            one.setup()
+    except Exception as error:
+        return "no_handler", f"{type(error).__name__}: {error}"
+    try:
+        for queue, one in settings.items():
+            with broker_at(one.options.url()) as broker:
+                found = ClaimConsumer(store_of(broker), queue, one.options.consumer).identify()
+            if found != identities[queue]:
+                return (
+                    "other_store",
+                    f"its consumer {one.options.consumer!r} of {queue!r} is not the driver's",
+                )
+    except EntityNotFound as error:
+        return "other_store", str(error)
+    except (StoreOutdated, StoreTooNew, StoreIncomplete) as error:
+        return "other_schema", str(error)
+    except LazarettoError as error:
+        return "no_store", str(error)
+    except ImportError as error:
+        return "no_package", error.name or str(error)
+    return "", ""

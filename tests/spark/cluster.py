@@ -1,0 +1,95 @@
+"""A standalone cluster of Spark on this machine: a master and workers whose Python has no packages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from bench.servers import free_port
+from lazaretto.spark import find_java
+
+HOME = Path(pyspark.__file__).parent
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a machine without this project: its own Python of our version, by name."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    python = programs / f"python{VERSION}"
+    if not python.exists():
+        # The one that the environment of the tests was made from: it has none of its packages.
+        python.symlink_to(Path(sys.base_prefix) / "bin" / f"python{VERSION}")
+    return {
+        "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME), "LANG": "C.UTF-8",
+    }  # fmt: skip
+
+
+class Process:
+    """A process of the cluster; what it logs is kept."""
+
+    def __init__(self, words: list[str], environment: dict[str, str], folder: Path, ready: str) -> None:
+        self._process = subprocess.Popen(
+            [str(HOME / "bin" / "spark-class"), *words], env=environment, cwd=folder, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.log: list[str] = []
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.log.append(line)
+            if ready in line:
+                break
+        else:
+            raise RuntimeError(f"it did not start: {''.join(self.log)}")
+        self._reading = threading.Thread(target=self.log.extend, args=(self._process.stderr,))
+        self._reading.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it: a worker ends its executors."""
+        self._process.terminate()
+        self._reading.join()
+        self._process.wait(30)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
+    """Run a cluster; yield its master's URL."""
+    environment = clean_environment(folder)
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    listen = ["--host", "127.0.0.1", "--webui-port", "0"]
+    started: list[Process] = []
+    try:
+        master = [*listen, "--port", str(port)]
+        name = "org.apache.spark.deploy.master.Master"
+        started.append(Process([name, *master], environment, folder, "I have been elected leader"))
+        for number in range(workers):
+            work = folder / f"work-{number}"
+            work.mkdir()
+            words = [*listen, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work), url]
+            name = "org.apache.spark.deploy.worker.Worker"
+            started.append(Process([name, *words], environment, folder, "Successfully registered"))
+        yield url
+    finally:
+        for process in reversed(started):
+            process.stop()
+
+
+def submitting(extra: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a driver."""
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **extra}

@@ -1,0 +1,112 @@
+"""Pipelines on a standalone cluster of this machine, with its store on a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from lazaretto import Broker, Message
+
+from .cluster import cluster, submitting
+
+SOAK = "LAZARETTO_SOAK" in os.environ
+PASSWORD = "tongue-twister-8"
+PIPELINE = """\
+import os
+import pathlib
+
+from lazaretto.spark import process
+from shop_handlers import book
+
+def start(spark):
+    query = process(
+        spark, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
+        schema="n bigint", name="booking", max_rows=int(os.environ["ROWS"]), trigger={"availableNow": True},
+    )
+    lines = []
+    for file in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(file.read_bytes().replace(b"\\0", b" ").decode(errors="replace"))
+        except OSError:
+            pass
+    pathlib.Path("command-lines").write_text("\\n".join(lines))
+    return query
+"""
+HANDLERS = """\
+def book(message):
+    if message.body == b"bad":
+        raise ValueError("no")
+    return {"n": int(message.body)}
+"""
+
+pytestmark = pytest.mark.stores("postgres")
+
+
+class Submitted:
+    """A pipeline that `lazaretto spark run` sends to a cluster."""
+
+    def __init__(self, folder: Path, url: str, rows: int = 100_000) -> None:
+        self.folder = folder
+        (folder / "shop.py").write_text(PIPELINE)
+        # Where the driver finds it, and no executor.
+        (folder / "driver").mkdir()
+        (folder / "driver" / "shop_handlers.py").write_text(HANDLERS)
+        (folder / "events").mkdir()
+        self._url = url.replace("lazaretto@", f"lazaretto:{PASSWORD}@")
+        self._rows = rows
+
+    def start(self, master: str, *words: str, **settings: str) -> subprocess.Popen[str]:
+        wanted = {
+            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "600m", "spark.executor.memory": "512m", "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false", "spark.lazaretto.executorWait": "300",
+            "spark.eventLog.dir": f"file://{self.folder}/events",
+        } | settings  # fmt: skip
+        conf = [word for name, value in wanted.items() for word in ("--conf", f"{name}={value}")]
+        environment = submitting({"SHOP": self._url, "ROWS": str(self._rows)})
+        environment["PYTHONPATH"] += f"{os.pathsep}{self.folder / 'driver'}"
+        run = [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", master]
+        return subprocess.Popen(
+            [*run, *conf, *words],
+            cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def results(self) -> list[int]:
+        files = sorted(self.folder.glob("results/claim=*/part-*.parquet"))
+        return sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist())
+
+    def files_with(self, text: str) -> list[Path]:
+        return [
+            file
+            for file in self.folder.rglob("*")
+            if file.is_file() and file.suffix not in (".zip", ".so") and text.encode() in file.read_bytes()
+        ]
+
+
+def test_executors_get_code_and_the_password_and_nobody_else_does(
+    broker: Broker, url: str, tmp_path: Path
+) -> None:
+    broker.sender("work").send([*(Message(b"%d" % n) for n in range(200)), Message(b"bad")])
+    job = Submitted(tmp_path, url)
+    with cluster(tmp_path) as master:
+        handlers = str(tmp_path / "driver" / "shop_handlers.py")
+        running = job.start(master, "--env", "SHOP", "--py-files", handlers)
+        output, errors = running.communicate(timeout=400)
+    assert (running.returncode, output) == (0, "booking: 201 rows\n"), errors
+    assert job.results() == list(range(200))
+    counts = broker.queue("work").counts
+    assert counts.total == counts.dead_letter == 1
+    assert any("CoarseGrainedExecutorBackend" in line for line in _commands(tmp_path))
+    # Its name is known, so these are the files that would have it.
+    assert {"events", "work-0"} <= {file.relative_to(tmp_path).parts[0] for file in job.files_with("booking")}
+    assert not job.files_with(PASSWORD)
+    assert PASSWORD not in output + errors
+
+
+def _commands(folder: Path) -> list[str]:
+    return (folder / "command-lines").read_text().splitlines()

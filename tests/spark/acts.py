@@ -54,6 +54,33 @@ def _message(body: bytes) -> Any:
     return Message(body)
 
 
+def act_first(message: Any, context: Any) -> Any:
+    """Fail on even numbers. A body that is a folder: tell that it has begun, and wait for its gate."""
+    import fcntl
+    from pathlib import Path
+
+    if message.body[:1] == b"/":
+        folder = Path(message.body.decode())
+        with (folder / "gate").open() as gate:
+            (folder / "begun").write_text("x")
+            fcntl.flock(gate, fcntl.LOCK_SH)
+    return _differ(message, context, "first", 2)
+
+
+def act_second(message: Any, context: Any) -> Any:
+    """Fail on every third number."""
+    return _differ(message, context, "second", 3)
+
+
+def _differ(message: Any, context: Any, name: str, fails: int) -> Any:
+    from lazaretto import Message
+
+    if message.sequence_number % fails == 0:
+        raise ValueError(name)
+    context.send("out", Message(b"%d" % message.sequence_number, subject=name))
+    return {"n": message.sequence_number, "text": name}
+
+
 def act_zoo(message: Any) -> Any:
     """Do what a kind of the zoo does, or be good."""
     if message.body == b"good":

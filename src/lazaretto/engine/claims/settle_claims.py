@@ -104,7 +104,8 @@ class SettleClaims(Operation[list[ClaimSummary]]):
     """Settle claims with the outcomes staged under these names; return a summary of each.
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
-    staged outcome are released. Raises ClaimFenced.
+    staged outcome are released, as are those of a task that completed a message which has left the claim.
+    Raises ClaimFenced.
     """
 
     path: EntityPath
@@ -142,15 +143,19 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
 
 def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
     begun = time.perf_counter()
-    found = {stage: tx.claims.staged(claim.token, stage) for stage in stages}
-    staged = [_decode(blob) for blobs in found.values() for blob in blobs]
+    shards = tx.claims.shards(claim.token)
+    used = []
     by_shard: dict[int, list[StagedRows]] = {}
-    for rows in staged:
-        by_shard.setdefault(rows.token, []).append(rows)
+    for stage in stages:
+        staged = [_decode(blob) for blob in tx.claims.staged(claim.token, stage)]
+        if staged and all(_is_held(tx, shards, rows) for rows in staged):
+            used.append(stage)
+            for rows in staged:
+                by_shard.setdefault(rows.token, []).append(rows)
     outcomes: dict[str, int] = {}
     seconds: dict[str, float] = {}
     finals = sent = 0
-    for shard in tx.claims.shards(claim.token):
+    for shard in shards:
         parts = by_shard.get(shard.token, [])
         completed = [key for part in parts for key in part.completed_keys()]
         others = [row for part in parts for row in part.others]
@@ -174,7 +179,6 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
-    used = [stage for stage, blobs in found.items() if blobs]
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
     encoded = msgspec.json.encode(summary).decode()
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
@@ -182,6 +186,20 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     del told["stages"]
     note(tx, "claim_settled", queue, consumer=claim.consumer, **told)
     return summary
+
+
+def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows) -> bool:
+    """Return whether the claim still holds all that a task has completed.
+
+    It does not if another attempt of the task took the first for dead and blamed a message. That message
+    will be delivered again, but its result stands among those of this stage: so none of them may be seen.
+    """
+    shard = next((one for one in shards if one.token == staged.token), None)
+    if shard is None or shard.reads < 2:
+        return True
+    held = set(tx.claims.shard_keys(shard, shard.rows))
+    completed = [row.key for row in staged.others if row.outcome == Outcome.COMPLETED.value]
+    return held.issuperset(staged.completed_keys()) and held.issuperset(completed)
 
 
 def _settle_one(

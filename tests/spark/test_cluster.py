@@ -14,7 +14,6 @@ from lazaretto import Broker, Message
 
 from .cluster import cluster, submitting
 
-SOAK = "LAZARETTO_SOAK" in os.environ
 PASSWORD = "tongue-twister-8"
 PIPELINE = """\
 import os
@@ -24,6 +23,7 @@ from lazaretto.spark import process
 from shop_handlers import book
 
 def start(spark):
+    pathlib.Path(os.environ["DRIVER"]).write_text(str(os.getpid()))
     query = process(
         spark, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
         schema="n bigint", name="booking", max_rows=int(os.environ["ROWS"]), trigger={"availableNow": True},
@@ -38,13 +38,37 @@ def start(spark):
     return query
 """
 HANDLERS = """\
+import os
+import pathlib
+import signal
+
 def book(message):
     if message.body == b"bad":
         raise ValueError("no")
+    if message.body[:1] == b"/":
+        marker = pathlib.Path(message.body.decode())
+        try:
+            marker.open("x").close()
+        except FileExistsError:
+            return None
+        os.kill(target(marker.name), signal.SIGKILL)
     return {"n": int(message.body)}
+
+def target(what):
+    if what == "driver":
+        return int(pathlib.Path(os.environ["DRIVER"]).read_text())
+    pid = os.getpid()
+    while True:
+        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        if {"worker": b"pyspark.daemon", "executor": b"CoarseGrainedExecutorBackend"}[what] in words:
+            return pid
 """
 
-pytestmark = pytest.mark.stores("postgres")
+pytestmark = [
+    pytest.mark.stores("postgres"),
+    pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="a cluster of processes: LAZARETTO_SOAK=1"),
+]
 
 
 class Submitted:
@@ -68,7 +92,9 @@ class Submitted:
             "spark.eventLog.dir": f"file://{self.folder}/events",
         } | settings  # fmt: skip
         conf = [word for name, value in wanted.items() for word in ("--conf", f"{name}={value}")]
-        environment = submitting({"SHOP": self._url, "ROWS": str(self._rows)})
+        environment = submitting(
+            {"SHOP": self._url, "ROWS": str(self._rows), "DRIVER": str(self.folder / "driver.pid")}
+        )
         environment["PYTHONPATH"] += f"{os.pathsep}{self.folder / 'driver'}"
         run = [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", master]
         return subprocess.Popen(
@@ -106,6 +132,32 @@ def test_executors_get_code_and_the_password_and_nobody_else_does(
     assert {"events", "work-0"} <= {file.relative_to(tmp_path).parts[0] for file in job.files_with("booking")}
     assert not job.files_with(PASSWORD)
     assert PASSWORD not in output + errors
+
+
+def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: str, tmp_path: Path) -> None:
+    killers = [tmp_path / "killed" / name for name in ("worker", "executor", "driver")]
+    killers[0].parent.mkdir()
+    bodies = [b"%d" % n for n in range(300)]
+    for place, marker in zip((40, 140, 240), killers, strict=True):
+        bodies[place] = os.fsencode(marker)
+    broker.sender("work").send([Message(body) for body in bodies])
+    job = Submitted(tmp_path, url, rows=50)
+    with cluster(tmp_path, workers=2, cores=1) as master:
+        handlers = str(tmp_path / "driver" / "shop_handlers.py")
+        words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
+        settings = {
+            "spark.speculation": "true", "spark.speculation.minTaskRuntime": "1ms",
+            "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
+        }  # fmt: skip
+        for _ in range(5):
+            running = job.start(master, *words, **settings)
+            _, errors = running.communicate(timeout=580)
+            if running.returncode == 0:
+                break
+        assert running.returncode == 0, errors
+    assert all(marker.exists() for marker in killers)
+    assert job.results() == [n for n, body in enumerate(bodies) if body[:1] != b"/"]
+    assert broker.queue("work").counts.total == 0
 
 
 def _commands(folder: Path) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lazaretto import Broker, JavaNotFound, Message
-from lazaretto.spark import find_java
+from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
+from lazaretto.host import Handler
+from lazaretto.spark import dry_run, find_java, process, spark_session, triage
 from lazaretto.spark.class_archive import archive_of, java_options, prepare
 from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
@@ -78,6 +79,31 @@ class TestJava:
         monkeypatch.setattr("lazaretto.spark.java._packaged", lambda: None)
         with pytest.raises(JavaNotFound, match=r"Java 17 or later: JAVA_HOME is Java 1\. Install"):
             find_java()
+
+
+class TestConnect:
+    def test_a_session_is_not_made_by_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(NotAllowed, match=r"^Spark Connect \(spark.remote\) has no driver") as caught:
+            spark_session({"spark.remote": "sc://somewhere"})
+        assert caught.value.code == "not_allowed"
+        monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+        with pytest.raises(NotAllowed, match="Spark Connect"):
+            spark_session()
+
+    def test_its_sessions_and_streams_are_refused(self) -> None:
+        # Its own modules need packages that nothing else here does: what counts is where a class is from.
+        for module, name in (("session", "SparkSession"), ("dataframe", "DataFrame")):
+            client: Any = type(name, (), {"__module__": f"pyspark.sql.connect.{module}"})()
+            with pytest.raises(NotAllowed, match="Spark Connect"):
+                process(client, len, store="shop.db", queue="work", checkpoint="check")
+            with pytest.raises(NotAllowed, match="Spark Connect"):
+                triage(client, "shop.db", "work")
+            with pytest.raises(NotAllowed, match="Spark Connect"):
+                dry_run(client, "shop.db", "work", DeadLetterFilter(), Handler("work", _nothing))
+
+
+def _nothing(message: Any) -> None:
+    pass
 
 
 def test_the_doctor_knows_what_is_there() -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from lazaretto import Broker, InvalidOption, Message, Rule, SqlFilter
 from lazaretto.spark import process
+from lazaretto.spark.source import ClaimStreamReader
+from lazaretto.spark.source_options import parse
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -86,6 +89,27 @@ def test_a_listener_sees_how_far_a_query_is_behind(
     assert told == [(40, 50), (40, 10), (10, 0)]
     assert all(0 <= age < 600_000 for _, _, age in listener.seen)
     assert listener.seen[0][2] > 0
+
+
+@pytest.mark.parametrize(
+    ("after", "sizes"), [("0", [30, 20]), ("3600", [10, 10, 10, 10, 10])], ids=["behind", "not behind"]
+)
+def test_a_query_that_is_behind_takes_more_at_once(
+    broker: Broker, url: str, after: str, sizes: list[int]
+) -> None:
+    broker.sender("work").send([Message(b"x") for _ in range(50)])
+    told = {"store": url, "queue": "work", "maxRows": "10", "catchUpRows": "30", "catchUpAfter": after}
+    reader = ClaimStreamReader(parse(told), ["body"])
+    limit = reader.getDefaultReadLimit()
+    offset = reader.initialOffset()
+    while (following := reader.latestOffset(offset, limit)) != offset:
+        offset = following
+    assert [claim.rows for claim in reversed(broker.claims("work"))] == sizes
+    assert limit == ReadMaxRows(10)
+    # What the engine limits by itself stays so.
+    broker.sender("work").send([Message(b"x") for _ in range(50)])
+    reader.latestOffset(offset, ReadMaxBytes(7))
+    assert broker.claims("work")[0].rows == 7
 
 
 @pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])

@@ -28,6 +28,7 @@ from lazaretto.spark.letters import (
     run_on,
 )
 from lazaretto.spark.pipeline import refuse_remote
+from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.snapshot import ends
 from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
@@ -70,6 +71,7 @@ def triage(
     function("decode", decode)
     left_out = [text("leave_out", name, 1000) for name in leave_out]
     given = None if good is None else list(good)
+    refuse_connect(spark)
     refuse_remote(spark.sparkContext.master, options.url())
     path = dead_letter_path(EntityPath.parse(options.queue))
     with broker_at(options.url()) as broker:

@@ -29,6 +29,7 @@ from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.results import ParquetResults, ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
+from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.shard_task import TOLD, TaskSettings
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
@@ -76,6 +77,7 @@ def process(
     body, body_schema, properties). A message whose body does not fit its schema is invalid: the handler does
     not get it.
     """
+    refuse_connect(source)
     if isolation not in ISOLATIONS:
         raise InvalidOption(
             f"expected isolation to be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}"

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import lazaretto
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.spark import daemon
 from lazaretto.spark.class_archive import java_options
 from lazaretto.spark.executors import is_cluster
@@ -41,6 +41,10 @@ SETTINGS: Mapping[str, str] = {
 }
 
 _JAVA = "spark.driver.extraJavaOptions"
+_NO_CONNECT = (
+    "Spark Connect (spark.remote) has no driver on this side, and a pipeline settles in its driver: "
+    "use a session with spark.master, or spark-submit"
+)
 _OF_ONE_MACHINE = ("spark.driver.host", "spark.driver.bindAddress")
 #: Names the module that starts Python workers. Only where it is found: else no worker would start.
 _DAEMON = "spark.python.daemon.module"
@@ -51,8 +55,10 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
 
     `settings`: Spark's own, over those of this package. `environment`: names of variables of this process
     that tasks get too; their values are in no setting, plan or log. Finds Java, and has workers run this
-    Python. Raises JavaNotFound, InvalidOption.
+    Python. Raises JavaNotFound, InvalidOption, NotAllowed.
     """
+    if "SPARK_REMOTE" in os.environ or "spark.remote" in (settings or {}):
+        raise NotAllowed(_NO_CONNECT)
     handed = {name: os.environ.get(name) for name in environment}
     missing = [name for name, value in handed.items() if value is None]
     if missing:
@@ -79,6 +85,12 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
     # Not as settings, which are on the driver's command line, in event logs and on its page.
     session.sparkContext.environment.update(handed)
     return session
+
+
+def refuse_connect(source: SparkSession | DataFrame) -> None:
+    """Raise NotAllowed for a session, or a DataFrame of one, that is a client of Spark Connect."""
+    if type(source).__module__.startswith("pyspark.sql.connect"):
+        raise NotAllowed(_NO_CONNECT)
 
 
 def _finds_us(python: str) -> bool:

@@ -123,6 +123,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows, max_bytes = options.max_rows, options.max_bytes
         if isinstance(limit, ReadMaxRows):
             max_rows = limit.max_rows
+            # Spark asks for the default limit once, and a query falls behind later.
+            if max_rows < options.catch_up_rows and self._is_behind():
+                max_rows = options.catch_up_rows
         elif isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
         elif isinstance(limit, ReadAllAvailable):
@@ -133,6 +136,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._taken = self._claim(start) if taken is None else taken
         return self._offset(self._taken)
+
+    def _is_behind(self) -> bool:
+        return self._attached().lag().seconds > self._options.catch_up_after
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Return the last claim with how far the query is behind, for its progress."""

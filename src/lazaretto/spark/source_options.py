@@ -27,7 +27,7 @@ from lazaretto.store.addresses import absolute
 from lazaretto.store.contract.claim_contract import DEFAULT_LEASE, MOST_ROWS, MOST_SHARDS
 
 #: Options of a stream of claims.
-STREAM_OPTIONS = ("max_rows", "max_bytes", "shards", "lease")
+STREAM_OPTIONS = ("max_rows", "max_bytes", "catch_up_rows", "catch_up_after", "shards", "lease")
 #: Options of what is made of bodies and properties.
 BODY_OPTIONS = ("body", "body_schema", "properties")
 #: How bodies may be written.
@@ -78,6 +78,9 @@ class SparkOptions:
         consumer: Name under which claims are taken.
         max_rows: Maximum number of messages of one micro-batch.
         max_bytes: Maximum size of the messages of one micro-batch.
+        catch_up_rows: Maximum number of messages of one micro-batch while the query is behind; 0 for
+            `max_rows`.
+        catch_up_after: Age of the oldest message in the queue from which the query is behind.
         shards: Number of tasks of one micro-batch.
         lease: How long a claim stays open without a heartbeat of its driver.
         view: What a batch read shows; not for streams.
@@ -93,6 +96,8 @@ class SparkOptions:
     consumer: str = option("spark", words(_text, "text"))
     max_rows: int = option(100_000, integer(1, MOST_ROWS))
     max_bytes: int = option(256 * 1024 * 1024, size(1, 1 << 50))
+    catch_up_rows: int = option(0, integer(0, MOST_ROWS))
+    catch_up_after: Duration = option(60.0, duration(0.0, 86_400.0))
     shards: int = option(2, integer(1, MOST_SHARDS))
     lease: Duration = option(DEFAULT_LEASE, duration(1.0, 86_400.0))
     view: str = option("", words(_view, ", ".join(f"`{view}`" for view in VIEWS)))

@@ -16,6 +16,7 @@ from lazaretto.host.dry_run import DryRun, Tried, try_letters
 from lazaretto.host.handlers import Handler
 from lazaretto.spark.letters import run_on
 from lazaretto.spark.pipeline import refuse_remote
+from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.addresses import absolute
@@ -66,6 +67,7 @@ def try_repair(
 
 def _options(spark: SparkSession, store: str, queue: str) -> SparkOptions:
     options = parse({"store": store if store.startswith("env:") else absolute(store), "queue": queue})
+    refuse_connect(spark)
     refuse_remote(spark.sparkContext.master, options.url())
     return options
 

@@ -88,7 +88,8 @@ class Submitted:
         wanted = {
             "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "600m", "spark.executor.memory": "512m", "spark.eventLog.enabled": "true",
-            "spark.eventLog.compress": "false", "spark.python.authenticate.socketTimeout": "300s", "spark.lazaretto.executorWait": "300",
+            "spark.eventLog.compress": "false", "spark.python.authenticate.socketTimeout": "300s",
+            "spark.lazaretto.executorWait": "300",
             "spark.eventLog.dir": f"file://{self.folder}/events",
         } | settings  # fmt: skip
         conf = [word for name, value in wanted.items() for word in ("--conf", f"{name}={value}")]

@@ -92,8 +92,9 @@ def test_of_two_attempts_one_is_settled_and_seen(
     bodies[4] = os.fsencode(tmp_path)
     numbers = broker.sender("work").send([Message(body) for body in bodies])
     driver = Driver(broker, url, folder)
-    claim = driver.take()
-    assert claim is not None
+    taken = driver.take()
+    assert taken is not None
+    claim: int = taken
     ((_, shard),) = driver.consumer.shards(0, claim)
     for _ in range(reads):
         # An attempt that has died: now messages are run one at a time, and noted.
@@ -111,8 +112,8 @@ def test_of_two_attempts_one_is_settled_and_seen(
     slow.join()
     if winner == "first":
         driver.settle(told["first"])
-    while (claim := driver.take()) is not None:
-        driver.settle(driver.attempt(claim, act_second, 91))
+    while (following := driver.take()) is not None:
+        driver.settle(driver.attempt(following, act_second, 91))
     dead = [letter.sequence_number for letter in broker.dead_letters("work")]
     results = seen(folder)
     assert sorted([*dead, *(number for number, _ in results)]) == numbers

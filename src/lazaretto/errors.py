@@ -310,7 +310,7 @@ class ExecutorNotReady(LazarettoError):
     """An executor of a Spark cluster cannot do the pipeline's work.
 
     `cause`: "no_executor", "no_python", "other_python", "no_package", "other_version", "no_handler",
-    "no_store", "other_store", "other_schema" or "unknown".
+    "no_store", "other_store", "other_schema", "no_results" or "unknown".
     """
 
     code = "executor_not_ready"

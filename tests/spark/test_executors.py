@@ -25,6 +25,7 @@ from lazaretto.host import Handler
 from lazaretto.spark import executors, spark_session
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.packed_code import pack_code, pack_environment, settings_for
+from lazaretto.spark.results import ParquetResults, ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.source_options import parse
@@ -54,10 +55,12 @@ def check(spark: Any, context: Any, broker: Broker, url: str, monkeypatch: pytes
     """Check executors for a pipeline on the queue `work`. `there`: the store that tasks find."""
     monkeypatch.setenv("SHOP", url)
 
-    def check(handler: Any = act, there: str | None = url, wait: float = 60) -> None:
+    def check(handler: Any = act, there: str | None = url, wait: float = 60, results: Any = None) -> None:
         options = parse({"store": "env:SHOP", "queue": "work"})
         made = Handler("work", handler)
-        settings = TaskSettings(options, HandlerSetup(made), made.options.limits(), False, None, None, None)
+        settings = TaskSettings(
+            options, HandlerSetup(made), made.options.limits(), False, results, None, None
+        )
         # Workers inherit the environment of the driver's JVM: a variable that is empty is not set.
         context.environment["SHOP"] = there or ""
         identity = ClaimConsumer(store_of(broker), "work", "spark").identify()
@@ -162,9 +165,23 @@ def test_where_the_store_has_other_tables(check: Check, tmp_path: Path) -> None:
     newer = tmp_path / "newer.db"
     lazaretto.connect(newer).close()
     with contextlib.closing(sqlite3.connect(newer)) as connection, connection:
-        connection.execute("PRAGMA user_version = 9999")
+        connection.execute("UPDATE lazaretto_meta SET value = '999' WHERE name = 'schema'")
     cause, _ = cause_of(check, there=str(newer))
     assert cause == "other_schema"
+
+
+def test_where_results_are_in_another_folder(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner = ResultOwner("shop", "work", "spark", 7)
+    results = ParquetResults("results").owned_by(owner)
+    # Workers are in another folder than this process is.
+    check(results=results)
+    (tmp_path / "results").rename(tmp_path / "elsewhere")
+    # What an executor without the driver's folder would find: what it wrote itself.
+    (tmp_path / "results" / "claim=0000000001").mkdir(parents=True)
+    assert cause_of(check, results=results)[0] == "no_results"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ _TEXTS: Mapping[str, str] = {
     "no_store": "the executor on {where} does not reach the store ({detail})",
     "other_store": "the executor on {where} reaches another store than the driver ({detail})",
     "other_schema": "the executor on {where} cannot work with the store's tables ({detail})",
+    "no_results": "the executor on {where} does not see the driver's results ({detail}): name a folder that "
+    "all machines share, or a URI",
     "unknown": "the executors do not answer: {detail}",
 }
 
@@ -184,4 +186,10 @@ def answer(packed: bytes) -> tuple[str, str]:
         return "no_store", str(error)
     except ImportError as error:
         return "no_package", error.name or str(error)
+    try:
+        for queue, one in settings.items():
+            if not getattr(one.results, "is_seen", lambda: True)():
+                return "no_results", f"of {queue!r}"
+    except Exception as error:
+        return "no_results", f"{type(error).__name__}: {error}"
     return "", ""

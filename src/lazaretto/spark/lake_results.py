@@ -13,7 +13,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
-from lazaretto.spark.results import FilePart, ResultOwner, ResultPart
+from lazaretto.spark.results import FilePart, ResultOwner, ResultPart, absolute_root
 
 #: How often a commit is tried again that others were faster than.
 _TRIES = 20
@@ -50,7 +50,7 @@ class _TableFiles:
     """
 
     def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
+        self.root = absolute_root(root).rstrip("/")
         self.owner: ResultOwner | None = None
         self.schema: pa.Schema | None = None
 
@@ -149,6 +149,10 @@ class DeltaResults(_TableFiles):
         if table.metadata().partition_columns:
             raise InvalidOption(f"the table {self.root!r} is partitioned: results need one that is not")
         return self.copied(schema=whole)
+
+    def is_seen(self) -> bool:
+        """Return whether this process sees the table that the driver has made."""
+        return self._table() is not None
 
     def published(self) -> int:
         """Return the last claim that the table has, 0 if it has none."""

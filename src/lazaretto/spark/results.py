@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
@@ -116,6 +117,11 @@ def prepared(sink: Sink, schema: bytes) -> Sink:
     return found
 
 
+def absolute_root(root: str) -> str:
+    """Return where results go, for processes that are in other folders."""
+    return root if "://" in root else str(Path(root).absolute())
+
+
 class ParquetResults:
     """A folder, or URI, of Parquet files: one for each shard of each claim. File systems are Arrow's.
 
@@ -123,7 +129,7 @@ class ParquetResults:
     """
 
     def __init__(self, root: str, owner: ResultOwner | None = None) -> None:
-        self._root = root
+        self._root = absolute_root(root)
         self._owner = owner
 
     def owned_by(self, owner: ResultOwner) -> PublishingSink:
@@ -165,6 +171,12 @@ class ParquetResults:
         else:
             files, path = pyarrow.fs.LocalFileSystem(), self._root
         return files, path.rstrip("/")
+
+    def is_seen(self) -> bool:
+        """Return whether this process sees the folder that the driver has made its consumer's."""
+        files, root = self._place()
+        own = f"{root}/{_OWNERS}/{self._key.rstrip('-')}.json"
+        return self._owner is None or files.get_file_info(own).type is pyarrow.fs.FileType.File
 
     def _at(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str]:
         files, root = self._place()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import random
-import select
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 from servers import Server
 
 import lazaretto
@@ -30,89 +25,8 @@ from lazaretto import (
 )
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
-from lazaretto.store.postgres.store import PostgresStore
 
-#: What the server says last when it waits for a client that has no transaction open, and so no lock.
-_IDLE = b"Z\x00\x00\x00\x05I"
-
-
-class Witness:
-    """Forwards connections to a server, and notes how they take turns."""
-
-    def __init__(self, server: Server) -> None:
-        parts = conninfo_to_dict(server.url)
-        self._target = (str(parts["host"]), int(str(parts["port"])))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        #: What was said in turns, from whom and what, by the connection's port.
-        self.said: dict[int, list[tuple[str, bytes]]] = {}
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def url(self, url: str) -> str:
-        """Return the address of a store behind this."""
-        return url.replace(f":{self._target[1]}/", f":{self.port}/")
-
-    def writing(self, broker: Broker) -> list[tuple[str, bytes]]:
-        """Return what is said on the connection that a host writes on."""
-        with socket.socket(fileno=os.dup(store_of(broker)._connection.raw.fileno())) as own:
-            return self.said[own.getsockname()[1]]
-
-    def _accept(self) -> None:
-        while not self._stopping.is_set():
-            if select.select([self._listener], [], [], 0.05)[0]:
-                client, (_, port) = self._listener.accept()
-                turns = self.said[port] = []
-                self._threads.append(threading.Thread(target=self._forward, args=(client, turns)))
-                self._threads[-1].start()
-
-    def _forward(self, client: socket.socket, turns: list[tuple[str, bytes]]) -> None:
-        with client, socket.create_connection(self._target) as server:
-            names = {client: ("client", server), server: ("server", client)}
-            while not self._stopping.is_set():
-                for one in select.select([client, server], [], [], 0.05)[0]:
-                    who, other = names[one]
-                    with contextlib.suppress(OSError):
-                        piece = one.recv(1 << 20)
-                        if not piece:
-                            return
-                        if turns and turns[-1][0] == who:
-                            turns[-1] = who, turns[-1][1] + piece
-                        else:
-                            turns.append((who, piece))
-                        other.sendall(piece)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-
-
-@pytest.fixture
-def witness(postgres: Server) -> Iterator[Witness]:
-    found = Witness(postgres)
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def hosts(url: str, witness: Witness, clock: ManualClock) -> Iterator[tuple[Broker, Broker]]:
-    """Two processes' brokers on one store; the first one is watched."""
-    with (
-        lazaretto.connect(witness.url(url), clock=clock) as one,
-        lazaretto.connect(url, clock=clock) as other,
-    ):
-        one.create_queue("work", QueueOptions(lock_duration=30))
-        one.create_queue("other")
-        yield one, other
-
+from .witness import IDLE, Witness, store_of, waits_under_a_lock, without_flush
 
 #: How much the hot operations of a queue may be turned: what they need is read before, never under a lock.
 _OPTIONS = {
@@ -124,11 +38,6 @@ _OPTIONS = {
     "unique-parts": QueueOptions(lock_duration=30, partitions=4, requires_duplicate_detection=True),
     "watched": QueueOptions(lock_duration=30, policy=PoisonPolicy(disable_after_rollbacks=50)),
 }
-
-
-def waits_under_a_lock(said: list[tuple[str, bytes]]) -> bool:
-    """Return whether a client was silent while its transaction was open."""
-    return any(who == "server" and not piece.endswith(_IDLE) for who, piece in said)
 
 
 @pytest.mark.parametrize("kind", _OPTIONS)
@@ -211,28 +120,11 @@ def test_sessions_and_timers_wait_for_nothing_under_a_lock(
     assert one.check() == []
 
 
-def store_of(broker: Broker) -> PostgresStore:
-    """Return the store of a broker that is on the server."""
-    assert isinstance(broker._store, PostgresStore)
-    return broker._store
-
-
 def use(broker: Broker) -> None:
     """Send, receive and complete, as another host does between two calls of the one that is watched."""
     broker.sender("work").send(Message(b"theirs"))
     (message,) = broker.receiver("work").receive(1)
     broker.receiver("work").complete(message)
-
-
-def without_flush(said: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Leave out what puts a commit on disk once its locks are gone.
-
-    It goes out right behind the commit, so the server's answer to that may pass it or not.
-    """
-    told = list(said)
-    if len(told) == 4 and b"pg_logical_emit_message" in told[3][1] and told[1][1].endswith(_IDLE):
-        told[2:] = []
-    return told
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
@@ -264,7 +156,7 @@ def test_no_answer_is_waited_for_between_lock_and_commit(
         call()
         told = without_flush(said)
         assert [who for who, _ in told] == ["client", "server"], name
-        assert told[-1][1].endswith(_IDLE), name
+        assert told[-1][1].endswith(IDLE), name
     assert one.check() == []
 
 

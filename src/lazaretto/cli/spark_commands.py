@@ -25,7 +25,7 @@ def run(
         ),
     ],
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="spark://…, yarn or k8s://…; default: this machine.")
+        str | None, typer.Option(metavar="URL", help="A spark:// or k8s:// URL, or yarn; default: this machine.")
     ] = None,
     archive: Annotated[
         str | None, typer.Option(metavar="FILE", help="Packages for executors, from `spark pack`.")

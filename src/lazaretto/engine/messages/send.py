@@ -62,17 +62,22 @@ class Send(Operation[list[int]]):
     def start_all(
         cls, tx: Transaction, operations: Sequence[Any]
     ) -> Sequence[Callable[[], list[int]] | None]:
-        """Start several callers' sends, with one insert per queue."""
+        """Start several callers' sends, those to the same entity together."""
         if not tx.plans:
             return [None] * len(operations)
         started: dict[int, Callable[[], list[int]]] = {}
-        together: dict[int, tuple[QueueRecord, list[int]]] = {}
+        together: dict[tuple[int, str | None], tuple[QueueRecord, list[int]]] = {}
         for index, operation in enumerate(operations):
-            queue = operation._find_plain(tx)
+            queue = operation._find(tx)
             if queue is not None:
-                together.setdefault(queue.queue_id, (queue, []))[1].append(index)
-        for queue, places in together.values():
-            sent = tx.start_sending(queue, [m for place in places for m in operations[place].messages])
+                way = queue.queue_id, operation.destination
+                together.setdefault(way, (queue, []))[1].append(index)
+        for (_, destination), (queue, places) in together.items():
+            messages = [m for place in places for m in operations[place].messages]
+            if destination is None and _keeps(queue):
+                sent = tx.start_sending(queue, messages)
+            else:
+                sent = tx.start_routing(functools.partial(deliver, tx, queue, messages, destination))
             if sent is not None:
                 end = 0
                 for place in places:
@@ -80,15 +85,22 @@ class Send(Operation[list[int]]):
                     started[place] = functools.partial(_numbers, sent, start, end)
         return [started.get(index) for index in range(len(operations))]
 
-    def _find_plain(self, tx: Transaction) -> QueueRecord | None:
-        """Return the queue if the messages are simply stored in it; `run` handles errors."""
-        if self.destination is not None:
-            return None
+    def _find(self, tx: Transaction) -> QueueRecord | None:
+        """Return the queue if the numbers of its messages need not be known before the commit.
+
+        `run` handles all others, and errors.
+        """
         try:
             queue = check_send(tx, self.path, self.messages)
         except LazarettoError:
             return None
-        return None if queue.kind is EntityKind.TOPIC or forwards(queue) else queue
+        if self.destination is None and _keeps(queue):
+            return queue
+        by_number = queue.options.requires_duplicate_detection or any(
+            message.scheduled is not None and message.scheduled > tx.now for message in self.messages
+        )
+        is_topic = queue.kind is EntityKind.TOPIC
+        return None if by_number or (is_topic and self.destination is not None) else queue
 
     @classmethod
     def run_all(cls, tx: Transaction, operations: Sequence[Any]) -> Iterable[list[int]]:
@@ -109,6 +121,11 @@ class Send(Operation[list[int]]):
         return [[next(numbers) for _ in operation.messages] for operation in operations]
 
 
+def _keeps(queue: QueueRecord) -> bool:
+    """Return whether messages that are sent to an entity stay there."""
+    return queue.kind is not EntityKind.TOPIC and not forwards(queue)
+
+
 def _numbers(keys: Callable[[], Sequence[int]], start: int, end: int) -> list[int]:
     return [sequence_of(key) for key in keys()[start:end]]
 
@@ -118,19 +135,19 @@ def _insert(
 ) -> list[int]:
     """Insert messages into a queue, or route them through an entity; return their numbers."""
     if destination is not None:
-        return deliver(tx, queue, messages, destination)
-    if queue.kind is not EntityKind.TOPIC and not forwards(queue):
+        return [sequence_of(key) for key in deliver(tx, queue, messages, destination)]
+    if _keeps(queue):
         return [sequence_of(key) for key in tx.insert_messages(queue, messages)]
     # Scheduled messages wait here until their time.
     waits = [m.scheduled is not None and m.scheduled > tx.now for m in messages]
     if not any(waits):
-        return deliver(tx, queue, messages)
+        return [sequence_of(key) for key in deliver(tx, queue, messages)]
     numbers = []
     for message, later in zip(messages, waits, strict=True):
         if later:
             numbers.append(sequence_of(tx.insert_messages(queue, [message])[0]))
         else:
-            numbers += deliver(tx, queue, [message])
+            numbers += [sequence_of(key) for key in deliver(tx, queue, [message])]
     return numbers
 
 

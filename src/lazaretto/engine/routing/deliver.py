@@ -283,10 +283,10 @@ def revived(tx: Transaction, row: MessageRow) -> RoutedMessage:
 def deliver(
     tx: Transaction, queue: QueueRecord, messages: Sequence[NewMessage], destination: str | None = None
 ) -> list[int]:
-    """Route new messages into a topic or forwarding queue, or via a queue; return their numbers."""
+    """Route new messages into a topic or forwarding queue, or via a queue; return their keys there."""
     router = Router(tx)
     first = tx.sequences.take_key(queue, count=len(messages))
     for key, message in enumerate(messages, first):
         router.accept(queue, key, message, destination)
     finish(tx, router)
-    return [sequence_of(key) for key in range(first, first + len(messages))]
+    return list(range(first, first + len(messages)))

@@ -266,17 +266,11 @@ class Router:
                 self._uses[routed.body_id] = self._uses.get(routed.body_id, 0) + 1
         self._keep_bodies()
         for queues, routed_messages in self._resting.values():
-            keys = tx.topics.insert_routed(queues[0], routed_messages)
-            first = keys[0]
+            keys = tx.topics.insert_routed(queues, routed_messages)
             if routed_messages[0].set_aside:
                 self.rested.update(
                     (one.resubmitted_from, key) for one, key in zip(routed_messages, keys, strict=True)
                 )
-            for queue in queues[1:]:
-                if queue.partitions == queues[0].partitions == 1:
-                    tx.topics.repeat_routed(queue, first, len(routed_messages))
-                else:
-                    tx.topics.insert_routed(queue, routed_messages)
         return self._undelivered
 
     def _keep_bodies(self) -> None:

@@ -15,10 +15,11 @@ class StoredTopics(Protocol):
         """Return a topic's subscriptions by path; the same object until something changes."""
         ...
 
-    def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
-        """Add routed messages at a queue's end; return their keys."""
-        ...
+    def insert_routed(
+        self, queues: Sequence[QueueRecord], routed_messages: Sequence[RoutedMessage]
+    ) -> list[int]:
+        """Add routed messages at the end of each of some queues; return their keys in the first one.
 
-    def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
-        """Repeat, at another queue's end, the messages that `insert_routed` added after a key."""
+        Within a commit, a first queue always comes with the same others.
+        """
         ...

@@ -199,6 +199,13 @@ class Transaction(Protocol):
         """
         ...
 
+    def start_routing(self, route: Callable[[], list[int]]) -> Callable[[], list[int]] | None:
+        """Plan the way of new messages, which `route` puts into queues and returns the keys of.
+
+        Return a function that gives these keys after the commit; None if that is not possible.
+        """
+        ...
+
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         """Add a message with earlier attempts; `body_id` names a separately stored body."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 _HEAD = struct.Struct(">iiIii")
 _LENGTH = struct.Struct(">i")
@@ -30,9 +30,14 @@ def blobs(values: Iterable[bytes | None]) -> Column:
     return Column(17, _sized(values))
 
 
-def texts(values: Iterable[str | None], encode: Callable[[str], bytes]) -> Column:
+def texts(values: Iterable[str | None]) -> Column:
     """Return a column of TEXT."""
-    return Column(25, _sized(None if value is None else encode(value) for value in values))
+    return Column(25, _sized(None if value is None else text(value).encode() for value in values))
+
+
+def text(value: str) -> str:
+    """Return a text that PostgreSQL accepts: without NUL characters."""
+    return value.replace("\0", "\ufffd") if "\0" in value else value
 
 
 def _sized(values: Iterable[bytes | None]) -> list[bytes]:

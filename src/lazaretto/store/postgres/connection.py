@@ -18,7 +18,8 @@ from lazaretto.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from lazaretto.store.postgres.pipeline import Pipeline, Sent, text
+from lazaretto.store.postgres.arrays import text
+from lazaretto.store.postgres.pipeline import Pipeline, Sent
 from lazaretto.store.postgres.watch import Watch, WatchedConnection, is_at_work
 from lazaretto.store.sql.rows import Cursor
 

@@ -13,7 +13,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
-from lazaretto.store.postgres.arrays import Column
+from lazaretto.store.postgres.arrays import Column, text
 from lazaretto.store.postgres.watch import Watch
 
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
@@ -21,11 +21,6 @@ _FAILED = (int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.PIPELINE_ABORTED))
 _BAD = int(pq.ConnStatus.BAD)
 #: How long one wait lasts before it is looked whether the server is still there, in milliseconds.
 _GLANCE = 100
-
-
-def text(value: str) -> str:
-    """Return a text that PostgreSQL accepts: without NUL characters."""
-    return value.replace("\0", "\ufffd") if "\0" in value else value
 
 
 def _number(value: int) -> bytes:

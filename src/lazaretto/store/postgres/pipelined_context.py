@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from lazaretto.store.postgres.arrays import text
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect

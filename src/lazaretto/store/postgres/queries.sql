@@ -338,26 +338,38 @@ LIMIT nullif(:limit::bigint, -1)
 
 -- == commits that go out whole ==
 
+-- part: last_number
+-- The highest sequence number of a place: a lane's keys. What is below `floor` was seen before; many that are gone may
+-- stand there.
+-- Differs because the server finds the numbers, whoever has sent meanwhile.
+greatest(
+    place.floor,
+    (SELECT sequence_number FROM lazaretto_high_water
+     WHERE queue_id = place.lane ORDER BY sequence_number DESC LIMIT 1),
+    (SELECT sequence_number FROM lazaretto_high_water
+     WHERE queue_id = [queue_of_lane place.lane] ORDER BY sequence_number DESC LIMIT 1),
+    (SELECT key FROM lazaretto_messages WHERE key > place.main + place.floor AND key <= place.main + place.most
+     ORDER BY key DESC LIMIT 1) - place.main,
+    (SELECT key FROM lazaretto_messages WHERE key > place.dead + place.floor AND key <= place.dead + place.most
+     ORDER BY key DESC LIMIT 1) - place.dead,
+    (SELECT key FROM lazaretto_messages
+     WHERE key > place.transfer + place.floor AND key <= place.transfer + place.most
+     ORDER BY key DESC LIMIT 1) - place.transfer
+)
+
+-- part: place
+-- A lane, given by its number and keys.
+-- Differs because only the server finds numbers by itself.
+(SELECT :queue_id::bigint AS lane, :floor::bigint AS floor, :main::bigint AS main, :dead::bigint AS dead,
+        :transfer::bigint AS transfer, :most::bigint AS most) AS place
+
 -- name: send_next
--- New messages at a queue's end, wherever that is: their columns. What is below `floor` was seen before; many that
--- are gone may stand there. The answer is the number before their first.
+-- New messages at a queue's end, wherever that is: their columns. The answer is the number before their first.
 -- Differs because the server finds the numbers, whoever has sent meanwhile.
 -- locks: not looked at
 -- claims: not looked at
 WITH last AS (
-    SELECT greatest(
-        :floor::bigint,
-        (SELECT sequence_number FROM lazaretto_high_water
-         WHERE queue_id = :queue_id::bigint ORDER BY sequence_number DESC LIMIT 1),
-        (SELECT sequence_number FROM lazaretto_high_water
-         WHERE queue_id = [queue_of_lane :queue_id] ORDER BY sequence_number DESC LIMIT 1),
-        (SELECT key FROM lazaretto_messages WHERE key > :main::bigint + :floor AND key <= :main + :most::bigint
-         ORDER BY key DESC LIMIT 1) - :main,
-        (SELECT key FROM lazaretto_messages WHERE key > :dead::bigint + :floor AND key <= :dead + :most
-         ORDER BY key DESC LIMIT 1) - :dead,
-        (SELECT key FROM lazaretto_messages WHERE key > :transfer::bigint + :floor AND key <= :transfer + :most
-         ORDER BY key DESC LIMIT 1) - :transfer
-    ) AS number
+    SELECT [last_number] AS number FROM [place]
 ), put AS (
     INSERT INTO lazaretto_messages
         (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
@@ -368,6 +380,48 @@ WITH last AS (
     ) WITH ORDINALITY AS m (state, due, expires, message_id, session_id, headers, body_id, body, n)
 )
 SELECT number / (number + :count::bigint <= :most)::int FROM last
+
+-- name: use_numbers
+-- Use the next sequence numbers of a lane for messages that do not stay in it. The answer is the number before them.
+-- Differs because the server finds the numbers.
+-- locks: not looked at
+-- claims: not looked at
+WITH last AS (
+    SELECT [last_number] AS number FROM [place]
+), lower AS (
+    DELETE FROM lazaretto_high_water
+    WHERE queue_id = :queue_id AND sequence_number = (
+        SELECT sequence_number FROM lazaretto_high_water
+        WHERE queue_id = :queue_id ORDER BY sequence_number DESC LIMIT 1)
+), kept AS (
+    INSERT INTO lazaretto_high_water (queue_id, sequence_number) SELECT :queue_id, number + :count::bigint FROM last
+)
+SELECT number / (number + :count <= :most)::int FROM last
+
+-- name: send_routed
+-- Messages at the end of each of some lanes: their columns. `behind`: how many numbers were used after that of each
+-- where it was sent to, which is the lane `entry`. The answers are the numbers before their first, by lane.
+-- Differs because the server finds the numbers.
+-- locks: not looked at
+-- claims: not looked at
+WITH last AS (
+    SELECT main, most, place.n, [last_number] AS number
+    FROM unnest(
+        :lanes::bigint[], :floors::bigint[], :mains::bigint[], :deads::bigint[], :transfers::bigint[], :mosts::bigint[]
+    ) WITH ORDINALITY AS place (lane, floor, main, dead, transfer, most, n)
+), put AS (
+    INSERT INTO lazaretto_messages
+        (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body, enqueued_sequence_number)
+    SELECT main + number + m.n, {FRESH}, expires, expires, :now::bigint, message_id, session_id, headers, body_id, body,
+           :entered::bigint - behind + (
+               SELECT sequence_number FROM lazaretto_high_water
+               WHERE queue_id = :entry::bigint ORDER BY sequence_number DESC LIMIT 1)
+    FROM last, unnest(
+        :lives::bigint[], :ids::text[], :sessions::text[], :headers::bytea[], :body_ids::bigint[], :bodies::bytea[],
+        :behind::bigint[]
+    ) WITH ORDINALITY AS m (expires, message_id, session_id, headers, body_id, body, behind, n)
+)
+SELECT number / (number + :count::bigint <= most)::int FROM last ORDER BY n
 
 -- name: grow_within
 -- Add to the bytes that an entity holds. Fails if these are too many then.
@@ -455,6 +509,22 @@ SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE path_key = :
 -- Differs because only the server is asked again within a commit.
 SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :queue_id
 
+-- part: mark_of_topic
+-- What tells whether a topic's subscriptions are set otherwise, or are others.
+-- Differs because only the server is asked again within a commit.
+coalesce((SELECT hashtextextended(string_agg(concat(queue_id, ' ', [settings_mark]), ' ' ORDER BY queue_id), 0)
+          FROM lazaretto_queues WHERE topic_id = known.topic_id), 0)
+
+-- name: select_settings_of_topic
+-- A topic's subscriptions by path, each as it is set with what tells whether that has changed since, and the same of
+-- them all.
+-- Differs because only the server is asked again within a commit.
+SELECT [queue_columns], [settings_mark], of_all
+FROM lazaretto_queues q JOIN (
+    SELECT topic_id, [mark_of_topic] AS of_all FROM (SELECT :topic_id::bigint AS topic_id) AS known OFFSET 0
+) AS topic USING (topic_id)
+ORDER BY path_key LIMIT :most::bigint
+
 -- name: take_slot
 -- Take the lowest slot that no other process has, of at most so many.
 -- Differs because a process on a file has a slot in its wake file.
@@ -475,8 +545,8 @@ SELECT pg_advisory_xact_lock_shared(:writing, :store),
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: close_whole
--- Fails if queues are not set as they were known to be; else the next version of what is stored, if anything was
--- changed, told to all who listen if there may be something to receive.
+-- Fails if queues, or the subscriptions of topics, are not set as they were known to be; else the next version of what
+-- is stored, if anything was changed, told to all who listen if there may be something to receive.
 -- Differs because the file has PRAGMA data_version.
 SELECT 1 / (cardinality(:queues::bigint[]) = (
            SELECT count(*) FROM unnest(:queues::bigint[], :marks::bigint[]) AS known (queue_id, mark)
@@ -484,7 +554,11 @@ SELECT 1 / (cardinality(:queues::bigint[]) = (
        )::int,
        CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
             THEN nextval('lazaretto_version'::regclass) END,
-       CASE WHEN :tells AND pg_current_xact_id_if_assigned() IS NOT NULL THEN pg_notify(:channel, '')::text END
+       CASE WHEN :tells AND pg_current_xact_id_if_assigned() IS NOT NULL THEN pg_notify(:channel, '')::text END,
+       1 / (cardinality(:topics::bigint[]) = (
+           SELECT count(*) FROM unnest(:topics::bigint[], :topic_marks::bigint[]) AS known (topic_id, mark)
+           WHERE mark = [mark_of_topic])
+       )::int
 
 -- == events and audit ==
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -95,6 +94,7 @@ class WholeCommits:
         commits = self._commits
         clock = commits.server_clock
         queues, marks = whole.marks()
+        topics, topic_marks = whole.marks_of_topics()
         opening = {
             "writing": WRITING,
             "store": commits.number,
@@ -105,6 +105,8 @@ class WholeCommits:
         closing = {
             "queues": queues,
             "marks": marks,
+            "topics": topics,
+            "topic_marks": topic_marks,
             "tells": bool(whole.woken),
             "channel": commits.channel,
         }
@@ -134,31 +136,15 @@ def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> list[Tick
             ticket.later = later
         some = [ticket for ticket in some if ticket.later is None]
         if len(some) > 1 and kind.mergeable:
-            with _whole_or_nothing(tx) as done:
+            with tx.whole.or_nothing() as done:
                 answers = kind.run_all(tx, [t.operation for t in some])
                 for ticket, answer in zip(some, answers, strict=True):
                     ticket.answer = answer
             if done:
                 continue
         for ticket in some:
-            with _whole_or_nothing(tx) as done:
+            with tx.whole.or_nothing() as done:
                 ticket.answer = ticket.operation.run(tx)
             if not done:
                 left.append(ticket)
     return left
-
-
-@contextlib.contextmanager
-def _whole_or_nothing(tx: WholeTransaction) -> Iterator[list[bool]]:
-    """Undo the plan of the block if it cannot be completed."""
-    before = tx.whole.progress()
-    done: list[bool] = []
-    try:
-        yield done
-        done.append(True)
-    except psycopg.Error:
-        raise
-    except Exception:
-        # What an operation found wrong may be so only by what was remembered, or because it was read at
-        # different moments: a message may be gone in between. If not, it is found again under the lock.
-        tx.whole.go_back(before)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import psycopg
 
 from lazaretto.model.keys import LAST_QUEUE, lane_of, queue_of, queue_of_lane
 from lazaretto.store.postgres.connection import PgConnection
@@ -65,6 +68,8 @@ class WholeContext(PgContext):
         #: What of queues is changed, and the queues whose settings were asked for.
         self.locks = CommitLocks()
         self.asked: set[int] = set()
+        #: The topics whose subscriptions were asked for.
+        self.asked_topics: set[int] = set()
         #: Whether the commit needs the locks on its queues' ranges written into their messages.
         self._writes_ranges = False
         #: The first timer that is set.
@@ -84,7 +89,7 @@ class WholeContext(PgContext):
         if self.plan.guarded:
             self.forget()
         self.plan.begin()
-        self.locks, self.asked, self.first_due = CommitLocks(), set(), None
+        self.locks, self.asked, self.asked_topics, self.first_due = CommitLocks(), set(), set(), None
         self.gone_bodies, self.afterwards = [], []
         self._writes_ranges = False
 
@@ -111,6 +116,21 @@ class WholeContext(PgContext):
         self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
         del self.rates.entries[to.rates :]
         self._writes_ranges = to.writes_ranges
+
+    @contextlib.contextmanager
+    def or_nothing(self) -> Iterator[list[bool]]:
+        """Undo the plan of the block if it cannot be completed."""
+        before = self.progress()
+        done: list[bool] = []
+        try:
+            yield done
+            done.append(True)
+        except psycopg.Error:
+            raise
+        except Exception:
+            # What an operation found wrong may be so only by what was remembered, or because it was read at
+            # different moments: a message may be gone in between. If not, it is found again under the lock.
+            self.go_back(before)
 
     def finish(self) -> None:
         """Plan the last statements of a commit."""
@@ -163,6 +183,11 @@ class WholeContext(PgContext):
         """Return the queues whose settings the plan depends on, and their marks."""
         queue_ids = sorted(self.asked)
         return queue_ids, [self.settings.mark(queue_id) for queue_id in queue_ids]
+
+    def marks_of_topics(self) -> tuple[list[int], list[int]]:
+        """Return the topics on whose subscriptions the plan depends, and their marks."""
+        topics = sorted(self.asked_topics)
+        return topics, [self.settings.mark_of_subscriptions(topic_id) for topic_id in topics]
 
     def note_due(self, due: int | None) -> None:
         super().note_due(due)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
+from lazaretto.model.keys import lower_bound, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
@@ -18,6 +17,7 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     AttemptRecord,
     ErrorRecord,
+    MessageRow,
     NewEvent,
     NewMessage,
     QueueRecord,
@@ -25,18 +25,18 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
-from lazaretto.store.postgres.pipeline import text
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import LOG, WholeContext
+from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
+from lazaretto.store.postgres.whole_topics import WholeTopics
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.history_tables import HistoryTables
-from lazaretto.store.sql.partition_tables import PartitionTables
+from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
-from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
@@ -73,34 +73,6 @@ class WholeQueues(QueueTables):
 
     def mark_redacted(self, queue_id: int, redacted: bool) -> NoReturn:
         raise Unforeseen
-
-
-class WholeSequences(SequenceNumbers):
-    """The part for sequence numbers. The server assigns them."""
-
-    def __init__(self, context: WholeContext, queues: QueueTables, partitions: PartitionTables) -> None:
-        super().__init__(context, queues, partitions)
-        self._whole = context
-
-    def take_keys(self, lane: int, count: int = 1) -> NoReturn:
-        raise Unforeseen
-
-    def keep_highest(self, keys: Sequence[int]) -> None:
-        # In one order in all commits: the rows that are replaced are locked.
-        for lane, number in sorted(self._highest(keys).items()):
-            # Whoever removes a message of a higher number keeps that one.
-            if number >= self._whole.floors.get(lane, 0):
-                self._keep_number(lane, number)
-
-    def _keep_number(self, lane: int, number: int) -> None:
-        whole = self._whole
-        sent = whole.run("keep_high_water", {**_places(lane), "queue_id": lane, "number": number})
-
-        def note() -> None:
-            (above,) = sent.fetchone()
-            whole.raise_floor(lane, number if above is None else above)
-
-        whole.afterwards.append(note)
 
 
 class WholeBodies(BodyTables):
@@ -150,8 +122,21 @@ class WholeHistory(HistoryTables):
         return ErrorRecord(*row) if row else None
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
+        if any(is_placeholder(event.sequence_number) for event in events):
+            raise Unforeseen
         self._whole.locks.hold(LOG, QueueLock.END)
         super().insert_events(kind, events)
+
+
+class WholeMessageIds(MessageIdTables):
+    """The part for message ids."""
+
+    def remember(
+        self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
+    ) -> None:
+        if is_placeholder(sequence_number):
+            raise Unforeseen
+        super().remember(queue_id, message_id, partition_key, forget_after, sequence_number)
 
 
 class WholeSessions(SessionTables):
@@ -177,18 +162,31 @@ class WholeTransaction(PgTransaction):
         self.bodies = WholeBodies(context)
         self.queues = WholeQueues(context, self.bodies)
         self.partitions = WholePartitions(context)
-        self.sequences = WholeSequences(context, self.queues, self.partitions)
+        self.sequences: WholeSequences = WholeSequences(context, self.queues, self.partitions)
+        self.topics = WholeTopics(context, self.queues, self.bodies, self.sequences, self.partitions)
+        self.message_ids = WholeMessageIds(context)
         self.history: WholeHistory = WholeHistory(context, self.causes)
         self.sessions = WholeSessions(context)
 
     def begin(self, now: int) -> None:
         super().begin(now)
         self.history.errors = {}
+        self.sequences.begin()
 
     def start_sending(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         if queue.options.requires_duplicate_detection:
             return self._send_new(queue, messages)
         return self._send_all(queue, messages, {})
+
+    def start_routing(self, route: Callable[[], list[int]]) -> Callable[[], list[int]] | None:
+        with self.whole.or_nothing() as done, self.sequences.finding():
+            keys = route()
+        return self.sequences.found(keys) if done else None
+
+    def insert_row(self, row: MessageRow, body: bytes | None) -> None:
+        if is_placeholder(row.key):
+            raise Unforeseen
+        super().insert_row(row, body)
 
     def _send_new(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages whose ids were not sent before."""
@@ -247,13 +245,13 @@ class WholeTransaction(PgTransaction):
         window = round(queue.options.duplicate_detection_window * 1_000_000)
         values = {
             "queue_id": lane,
-            "ids": texts((message_id for message_id, _ in behind), _encode),
-            "partitions": texts((partition for _, partition in behind), _encode),
+            "ids": texts((message_id for message_id, _ in behind)),
+            "partitions": texts((partition for _, partition in behind)),
             "behind": numbers(behind.values()),
             "forget_after": self.whole.now + window,
             "base": lower_bound(queue.queue_id),
         }
-        self.whole.run("remember_sent", {**_places(lane), **values})
+        self.whole.run("remember_sent", {**key_ranges(lane), **values})
 
     def _send(self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Append messages to a lane."""
@@ -294,15 +292,15 @@ class WholeTransaction(PgTransaction):
         sent = whole.run(
             "send_next",
             {
-                **_places(lane),
+                **key_ranges(lane),
                 "floor": whole.floors.get(lane, 0),
                 "queue_id": lane,
                 "now": now,
                 "states": numbers(states),
                 "dues": numbers(dues),
                 "lives": numbers(lives),
-                "ids": texts((m.message_id or self.new_message_id() for m in messages), _encode),
-                "sessions": texts(sessions, _encode),
+                "ids": texts(m.message_id or self.new_message_id() for m in messages),
+                "sessions": texts(sessions),
                 "headers": blobs(m.headers for m in messages),
                 "body_ids": numbers(body_ids),
                 "bodies": blobs(bodies),
@@ -363,17 +361,3 @@ class WholeTransaction(PgTransaction):
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}
         self.whole.run("prolong_lock", values)
         return True
-
-
-def _places(lane: int) -> dict[str, int]:
-    """Return the key ranges of a lane's messages, as parameters."""
-    return {
-        "main": lower_bound(lane),
-        "dead": lower_bound(lane, Subqueue.DEAD_LETTER),
-        "transfer": lower_bound(lane, Subqueue.TRANSFER_DEAD_LETTER),
-        "most": upper_bound(lane) - lower_bound(lane),
-    }
-
-
-def _encode(value: str) -> bytes:
-    return text(value).encode()

@@ -188,6 +188,9 @@ class SqlTransaction:
     ) -> Callable[[], list[int]] | None:
         return None
 
+    def start_routing(self, route: Callable[[], list[int]]) -> Callable[[], list[int]] | None:
+        return None
+
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         values = msgspec.structs.asdict(row)
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:

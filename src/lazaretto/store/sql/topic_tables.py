@@ -39,7 +39,18 @@ class TopicTables(MessagePart):
         self._partitions = partitions
         self._rates = RateTables(context)
 
-    def insert_routed(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
+    def insert_routed(
+        self, queues: Sequence[QueueRecord], routed_messages: Sequence[RoutedMessage]
+    ) -> list[int]:
+        keys = self._insert_in(queues[0], routed_messages)
+        for queue in queues[1:]:
+            if queue.partitions == queues[0].partitions == 1:
+                self._repeat(queue, keys[0], len(routed_messages))
+            else:
+                self._insert_in(queue, routed_messages)
+        return keys
+
+    def _insert_in(self, queue: QueueRecord, routed_messages: Sequence[RoutedMessage]) -> list[int]:
         if queue.partitions == 1:
             return self._insert_routed(queue, queue.queue_id, routed_messages)
         keys = [0] * len(routed_messages)
@@ -76,7 +87,8 @@ class TopicTables(MessagePart):
         self._rates.count(queue.queue_id, SENT, count)
         return list(range(key, key + count))
 
-    def repeat_routed(self, queue: QueueRecord, first: int, count: int) -> None:
+    def _repeat(self, queue: QueueRecord, first: int, count: int) -> None:
+        """Repeat, at another queue's end, the messages from a key on."""
         key = self._sequences.take_keys(queue.queue_id, count)
         values = {"shift": key - first, "first": first, "last": first + count - 1}
         self._context.run("repeat_routed", values)

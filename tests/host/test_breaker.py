@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import lazaretto
 from lazaretto import (
     BreakerPolicy,
     BreakerStatus,
@@ -146,10 +148,44 @@ class TestOperator:
         assert broker.queue("work").options.breaker == BreakerPolicy()
 
 
+class Slow(Dependent):
+    """Fails in the same way; a message "wait" says that it has begun, and waits."""
+
+    def __init__(self, down: Path) -> None:
+        super().__init__(down)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        if message.body == b"wait":
+            self.begun.set()
+            assert self.go_on.wait(30)
+        super().__call__(message)
+
+
+def test_what_one_host_has_counted_is_undone_when_another_finds_the_outage(
+    store: Path, broker: Broker, down: Path
+) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=0), breaker=QUICK)
+    down.touch()
+    slow = Slow(down)
+    with lazaretto.connect(store) as other, ServiceHost(broker, Handler("work", slow, isolation="inline")):
+        send(broker, "work", b"first")
+        wait_until(lambda: broker.queue("work").counts.dead_letter == 1)
+        send(broker, "work", b"wait")
+        assert slow.begun.wait(30)
+        with ServiceHost(other, Handler("work", Dependent(down), isolation="inline", batch_size=10)):
+            send(broker, "work", *[b"x"] * 30)
+            wait_until(lambda: other.breaker("work").status is BreakerStatus.OPEN)
+            slow.go_on.set()
+            wait_until(lambda: broker.queue("work").counts.dead_letter == 0)
+            assert {m.delivery_count for m in broker.peek("work", 1000)} <= {0, 1}
+            down.unlink()
+            wait_until(worked_off(broker, "work"))
+    assert broker.queue("work").counts.total == 0
+
+
 def test_hosts_share_what_one_has_found(store: Path, broker: Broker, down: Path) -> None:
     """The breaker is the queue's: another broker on the store sees it and takes nothing but probes."""
-    import lazaretto
-
     broker.update_queue("work", breaker=QUICK)
     send(broker, "work", *[b"x"] * 200)
     down.touch()

@@ -25,7 +25,8 @@ def run(
         ),
     ],
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="A spark:// or k8s:// URL, or yarn; default: this machine.")
+        str | None,
+        typer.Option(metavar="URL", help="A spark:// or k8s:// URL, or yarn; else this machine."),
     ] = None,
     archive: Annotated[
         str | None, typer.Option(metavar="FILE", help="Packages for executors, from `spark pack`.")

@@ -6,14 +6,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
-from lazaretto.engine.outcome.breakers import NoteProbe, OpenBreaker
+from lazaretto.engine.outcome.breakers import GiveBack, NoteProbe, OpenBreaker
 from lazaretto.engine.outcome.verdicts import allowed, foretell
 from lazaretto.engine.unit_of_work import Finished, FinishHandover
 from lazaretto.engine.workers.leases import Handover
@@ -135,7 +135,7 @@ class Settling:
         else:
             self._size.committed(len(entries))
             if finished.outage is not None:
-                self._forget(finished.outage)
+                self._give_back(finished.outage, entries)
                 entries = [(m, _uncharged(e, finished.outage)) for m, e in entries]
             self._report(entries, finished.finals)
             if self._shared.retries_for_ever:
@@ -270,6 +270,7 @@ class Settling:
     def _judge(self, entries: Entries, outage: str | None) -> Entries | None:
         """Report to the breaker; return uncounted outcomes for messages that failed in an outage."""
         if outage is not None:
+            self._give_back(outage, [])
             return [(m, _uncharged(e, outage)) for m, e in entries]
         window = self._shared.window
         if window is None:
@@ -283,13 +284,9 @@ class Settling:
             found = window.note(prints, time.monotonic())
             if found is None:
                 return None
-            charges = window.take_charges(found)
-        for key, fingerprint in prints:
-            # Not counted yet.
-            if fingerprint == found:
-                charges[key] -= 1
+            charges = _counted(window.take_charges(found), entries, found)
         failure = next(e.settlement.failure for _, e in entries if e.fingerprint == found)
-        return self._open(found, failure, {k: n for k, n in charges.items() if n}, entries)
+        return self._open(found, failure, charges, entries)
 
     def _open(
         self, fingerprint: str, failure: Failure | None, charges: dict[int, int], entries: Entries
@@ -302,11 +299,14 @@ class Settling:
             return None
         return [(m, _uncharged(e, fingerprint)) for m, e in entries]
 
-    def _forget(self, fingerprint: str) -> None:
-        """Forget failures that were not counted: another hand-over has found their outage."""
-        if self._shared.window is not None:
-            with self._shared.lock:
-                self._shared.window.take_charges(fingerprint)
+    def _give_back(self, fingerprint: str, entries: Entries) -> None:
+        """Undo what was counted for an outage that another hand-over has found; `entries` were not."""
+        if self._shared.window is None:
+            return
+        with self._shared.lock:
+            charges = _counted(self._shared.window.take_charges(fingerprint), entries, fingerprint)
+        if charges:
+            self._persist(lambda: self._store.run(GiveBack(self._path, charges)))
 
     def _note_probe(self, fingerprint: str, ended: Sequence[Ended]) -> None:
         down = sum(e.fingerprint == fingerprint for e in ended)
@@ -333,6 +333,12 @@ def _foretold(tx: Transaction, entries: Sequence[tuple[ReceivedMessage, Ended]])
     """Return the final verdicts that the policy would give, by message key."""
     asked = ((m.key, foretell(tx, m.key, e.settlement.outcome, e.settlement.failure)) for m, e in entries)
     return {key: final for key, final in asked if final is not None}
+
+
+def _counted(charges: Mapping[int, int], entries: Entries, fingerprint: str) -> dict[int, int]:
+    """Return what was charged for a failure before these entries, which are not counted yet."""
+    new = {m.key for m, e in entries if e is not COMPLETED and e.fingerprint == fingerprint}
+    return {key: left for key, count in charges.items() if (left := count - (key in new))}
 
 
 def _later(ended: Ended) -> Ended:

@@ -76,12 +76,31 @@ class OpenBreaker(Operation[int]):
         state = breaker_of(queue)
         if state is not None and state.status is BreakerStatus.HELD_CLOSED:
             return 0
-        given = sum(_give_back(tx, queue, key, count) for key, count in self.charges.items())
+        given = _give_all_back(tx, queue, self.charges)
         if state is None:
             text = shorten(self.error, 200)
             save_breaker(tx, queue, opened(queue.options.breaker, self.fingerprint, text, tx.now))
             note(tx, "breaker_opened", queue, fingerprint=self.fingerprint, error=text, given_back=given)
         return given
+
+
+@dataclasses.dataclass(slots=True)
+class GiveBack(Operation[int]):
+    """Undo the attempts that a host counted for an outage before it heard that another one had found it.
+
+    `charges`, and what is returned: as in OpenBreaker.
+    """
+
+    path: EntityPath
+    charges: Mapping[int, int]
+
+    def run(self, tx: Transaction) -> int:
+        queue = tx.queues.by_path(self.path.key)
+        return 0 if queue is None else _give_all_back(tx, queue, self.charges)
+
+
+def _give_all_back(tx: Transaction, queue: QueueRecord, charges: Mapping[int, int]) -> int:
+    return sum(_give_back(tx, queue, key, count) for key, count in charges.items())
 
 
 def _give_back(tx: Transaction, queue: QueueRecord, key: int, count: int) -> bool:

@@ -1,7 +1,9 @@
 """`python -m bench hosts`: many processes on one PostgreSQL, near and over a network, beside pgmq.
 
 Each thread of each process sends a message of 1 KiB, receives one and completes it, again and again. The
-network is a proxy on this machine that keeps each piece for half a millisecond in each direction.
+network is a proxy on this machine that keeps each piece for half a millisecond in each direction. The system
+`topic` is ours with a topic in the queue's place: the message is received from its subscription, and another
+subscription does not want it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from bench.systems.pgmq import PgmqSystem
 
 _LAYOUTS = "1x1,1x8,4x1,4x4,8x4,16x2"
 _ONE_WAY = 0.0005
+TOPIC = "news"
 _SYSTEMS = ("lazaretto", "pgmq")
 _READY_SECONDS = 120.0
 _WAIT = 1.0
@@ -79,6 +82,16 @@ class _Lazaretto:
         self._broker.close()
 
 
+class _Topic(_Lazaretto):
+    """A host of ours that sends to a topic and receives from its subscription."""
+
+    def pair(self) -> tuple[Sender, Receiver[Any]]:
+        from bench.systems.lazaretto import LazarettoReceiver, LazarettoSender
+
+        sender, receiver = self._broker.sender(TOPIC), self._broker.receiver(f"{TOPIC}/subscriptions/all")
+        return LazarettoSender(sender), LazarettoReceiver(receiver)
+
+
 class _Pgmq:
     """A host with pgmq's functions and a connection for each thread."""
 
@@ -95,7 +108,11 @@ class _Pgmq:
         pass
 
 
-_HOSTS: dict[str, type[_Lazaretto] | type[_Pgmq]] = {"lazaretto": _Lazaretto, "pgmq": _Pgmq}
+_HOSTS: dict[str, type[_Lazaretto] | type[_Pgmq]] = {
+    "lazaretto": _Lazaretto,
+    "topic": _Topic,
+    "pgmq": _Pgmq,
+}
 
 
 def _host(system: str, address: str, threads: int, seconds: float, ready: Any, go: Any, out: Any) -> None:
@@ -183,12 +200,16 @@ def _server(system: str, folder: Path, partitions: int) -> Iterator[PostgresServ
             peer.close()
         return
     import lazaretto
-    from lazaretto import QueueOptions
+    from lazaretto import CorrelationFilter, QueueOptions, Rule
 
     server = PostgresServer(home)
     try:
         with contextlib.closing(lazaretto.connect(server.url)) as broker:
             broker.create_queue(QUEUE, QueueOptions(lock_duration=30, partitions=partitions))
+            broker.create_topic(TOPIC)
+            broker.create_subscription(TOPIC, "all", QueueOptions(lock_duration=30, partitions=partitions))
+            rule = Rule("red", CorrelationFilter(subject="red"))
+            broker.create_subscription(TOPIC, "red", QueueOptions(), rules=[rule])
         yield server
     finally:
         server.stop()
@@ -207,7 +228,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="systems take turns in each (3)")
     parser.add_argument("--partitions", type=int, default=1, help="of Lazaretto's queue (1)")
     parser.add_argument("--where", choices=["near", "far", "both"], default="both")
-    parser.add_argument("--systems", default=",".join(_SYSTEMS), help=",".join(_SYSTEMS))
+    parser.add_argument("--systems", default=",".join(_SYSTEMS), help=f"({','.join(_SYSTEMS)}); also topic")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
     parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the databases go (.bench)")
     return parser.parse_args(words)
@@ -224,7 +245,8 @@ def _rows(figures: Sequence[Figure], systems: Sequence[str]) -> Iterator[str]:
                 p50, p99 = (statistics.median(getattr(f, n) for f in own) for n in ("p50_ms", "p99_ms"))
                 parts.append(f"{system} {rates[system]:,.0f}/s (p50 {p50:.1f} ms, p99 {p99:.1f} ms)")
         if len(rates) > 1:
-            parts.append(f"ratio {rates['lazaretto'] / rates['pgmq']:.2f}")
+            first, *_, last = rates
+            parts.append(f"{first} / {last} {rates[first] / rates[last]:.2f}")
         yield f"{'1 ms away' if far else 'near':9}  {layout:6}  " + "  ".join(parts)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement, as_unit
 from lazaretto.errors import InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost
@@ -16,6 +18,9 @@ from lazaretto.receiver import Receiver
 from lazaretto.settling import settle
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.traces import active
+
+if TYPE_CHECKING:
+    from lazaretto.traces.spans import Tracing
 
 Handler = Callable[[ReceivedMessage], object]
 
@@ -110,7 +115,7 @@ class Consumer:
 
     def _handle(self, batch: list[ReceivedMessage]) -> None:
         done: list[Settled] = []
-        renew_at = self._half_time(batch)
+        call, renew_at = self._caller(), self._half_time(batch)
         try:
             for index, message in enumerate(batch):
                 if time.monotonic() >= renew_at:
@@ -119,7 +124,7 @@ class Consumer:
                     done = []
                     self._renew(batch[index:])
                     renew_at = self._half_time(batch[index:])
-                done.append(Settled(message, self._call(message)))
+                done.append(Settled(message, call(message)))
         except BaseException:
             # Told to stop in the middle: what is done is done, the rest was never tried.
             done += [Settled(message, RELEASE) for message in batch[len(done) :]]
@@ -130,13 +135,13 @@ class Consumer:
     def _handle_unit(self, unit: list[ReceivedMessage]) -> None:
         """Handle all messages of a session up to the first failure: all are completed, or none."""
         found: list[Settlement] = []
-        renew_at = self._half_time(unit)
+        call, renew_at = self._caller(), self._half_time(unit)
         try:
             for message in unit:
                 if time.monotonic() >= renew_at:
                     self._renew(unit)
                     renew_at = self._half_time(unit)
-                found.append(self._call(message))
+                found.append(call(message))
                 if found[-1].failure is not None:
                     break
         finally:
@@ -160,10 +165,12 @@ class Consumer:
         self._renew(messages)
         self._renew_aside_at = self._half_time(messages)
 
-    def _call(self, message: ReceivedMessage) -> Settlement:
+    def _caller(self) -> Callable[[ReceivedMessage], Settlement]:
+        """Return what calls the handler with a message; looked up once for a batch."""
         tracing = active()
-        if tracing is None:
-            return self._outcome(message)
+        return self._outcome if tracing is None else functools.partial(self._trace, tracing)
+
+    def _trace(self, tracing: Tracing, message: ReceivedMessage) -> Settlement:
         processing = tracing.processing(self.receiver._path, message)
         with processing.current():
             settlement = self._outcome(message)

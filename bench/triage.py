@@ -4,6 +4,8 @@ The letters are written into a SQLite store at once, as copies of some that were
 broker. Beside it, in the same run: counts by hour and by condition with DataFrames, whose rows go through the
 JVM, and with DuckDB (`pip install duckdb`), which reads the file through Arrow. Both are given the conditions
 that `triage` finds by itself. For each: seconds by the clock, of CPU, and the peak memory of each process.
+
+`--broker` explains them without Spark, in a process that has just started; `--causes 15` makes so many.
 """
 
 from __future__ import annotations
@@ -46,6 +48,18 @@ _KINDS: list[tuple[float, Exception, Callable[[random.Random], dict[str, Any]]]]
 ]
 
 
+def _kinds(causes: int) -> list[tuple[float, Exception, Callable[[random.Random], dict[str, Any]]]]:
+    """Return the kinds of letters for so many causes: those of the flights, and equal ones after them."""
+    share = 1 / causes
+    more: list[tuple[float, Exception, Callable[[random.Random], dict[str, Any]]]] = []
+    for number in range(causes - len(_KINDS)):
+        error = type(f"Unknown{number}", (ValueError,), {})(f"tail number {number} is not known")
+        tails = [f"X{number}-{n}" for n in range(number + 1)]
+        more.append((share, error, lambda r, tails=tails: {"tailnum": r.choice(tails)}))  # type: ignore[misc]
+    left = 1 - share * len(more)
+    return [(one * left, error, wrong) for one, error, wrong in _KINDS] + more
+
+
 def _flight(r: random.Random) -> dict[str, Any]:
     return {
         "year": 2013, "month": r.randrange(1, 13), "day": r.randrange(1, 29), "dep_time": r.randrange(2400),
@@ -59,14 +73,17 @@ def _flight(r: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fill(path: Path, letters: int) -> None:
-    """Make a store with so many letters of four causes, and good messages."""
+def fill(path: Path, letters: int, causes: int) -> None:
+    """Make a store with so many letters of so many causes, and good messages."""
     r = random.Random(5)
     with lazaretto.connect(path) as broker:
         broker.create_queue("flights", QueueOptions(policy=PoisonPolicy(receive_retry_count=0), breaker=None))
-        bodies, errors = [], []
-        for share, error, wrong in _KINDS:
-            for _ in range(round(share * SEED)):
+        bodies: list[bytes] = []
+        errors: list[Exception] = []
+        reached = 0.0
+        for share, error, wrong in _kinds(causes):
+            reached += share * SEED
+            for _ in range(round(reached) - len(bodies)):
                 bodies.append(json.dumps(_flight(r) | wrong(r)).encode())
                 errors.append(error)
         sender = broker.sender("flights")
@@ -230,6 +247,18 @@ def by_hand(path: Path) -> list[tuple[Any, ...]]:
     return [tuple(map(_plain, row[:-1])) for row in rows]
 
 
+def _in_broker(path: Path, letters: int, causes: int) -> None:
+    """Explain all causes in this process, and check that each has its difference."""
+    with Measured("triage in the broker") as ours, lazaretto.connect(path) as broker:
+        found = broker.triage("flights", explain_for=600).causes
+    for one in found:
+        assert one.difference is not None
+        print(f"  {one.letters:>10,}  {one.difference.filter}")
+    assert len(found) == causes
+    assert sum(one.letters for one in found) == letters // SEED * SEED
+    print(f"  {ours.seconds:.1f} s")
+
+
 def _plain(value: Any) -> Any:
     return value if isinstance(value, str) else int(value)
 
@@ -238,21 +267,39 @@ def main() -> None:
     """Fill a store, and measure."""
     parser = argparse.ArgumentParser(description="Measure how long Spark takes to explain dead letters.")
     parser.add_argument("--letters", type=int, default=1_000_000)
+    parser.add_argument("--causes", type=int, default=len(_KINDS), help="4 or more (4)")
+    parser.add_argument("--broker", action="store_true", help="explain them without Spark")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--store", type=Path, default=None, help="the folder of the store, to be used again")
     parser.add_argument("--only", action="store_true", help="triage alone, nothing beside it")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     folder = given.store or Path(tempfile.mkdtemp())
-    path = folder / f"triage-{given.letters}.db"
+    path = folder / f"triage-{given.letters}-{given.causes}.db"
     if not path.exists():
         with Measured(f"writing {given.letters:,} letters"):
             # In a process of its own, whose memory is gone then.
-            filler = multiprocessing.get_context("spawn").Process(target=fill, args=(path, given.letters))
+            filler = multiprocessing.get_context("spawn").Process(
+                target=fill, args=(path, given.letters, given.causes)
+            )
             filler.start()
             filler.join()
         assert filler.exitcode == 0
     print(f"{path}: {path.stat().st_size / 1e9:.1f} GB, {os.cpu_count()} cores", flush=True)
+    if given.broker:
+        for _ in range(given.rounds):
+            again = folder / "again.db"
+            # What was found is kept: each time begins with a store in which nothing is explained.
+            shutil.copy(path, again)
+            process = multiprocessing.get_context("spawn").Process(
+                target=_in_broker, args=(again, given.letters, given.causes)
+            )
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        if given.store is None:
+            shutil.rmtree(folder)
+        return
     with Measured("Spark starts") as start:
         spark = spark_session()
         spark.sparkContext.setLogLevel("OFF")

@@ -122,8 +122,7 @@ class Peer(asyncio.Protocol):
                 fed.add(queue)
         elif isinstance(event, DeliveriesUpdated):
             if not event.settled:
-                for delivery in event.deliveries:
-                    delivery.link.session.settle_sent(delivery, _echoed(event))
+                event.deliveries[0].link.session.settle_sent(event.deliveries, _echoed(event))
         elif isinstance(event, CreditChanged):
             if event.link.sends and event.link.context != "$cbs":
                 fed.add(_queues[event.link.context])

@@ -167,7 +167,7 @@ class TestMessages:
         peers.pump()
         assert peers.of(peers.server_events, DeliveriesUpdated).state == state
         assert theirs.session.unsettled == {delivery.id: delivery}
-        theirs.session.settle_sent(delivery, encode_composite(Accepted()))
+        theirs.session.settle_sent([delivery], encode_composite(Accepted()))
         peers.pump()
         assert peers.of(peers.client_events, SenderUpdated).first == delivery.id
         assert theirs.session.unsettled == {}

@@ -90,7 +90,12 @@ def list_of(parts: Iterable[bytes]) -> bytes:
 def map_of(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a map of encoded keys and values."""
     parts = [part for pair in pairs for part in pair]
-    return _compound(0xC1, b"".join(parts), len(parts))
+    return map_of_raw(b"".join(parts), len(parts))
+
+
+def map_of_raw(raw: bytes, count: int) -> bytes:
+    """Return a map of so many keys and values, one encoded behind the other."""
+    return _compound(0xC1, raw, count)
 
 
 def symbol_map(values: Mapping[str, Any]) -> bytes:

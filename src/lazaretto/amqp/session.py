@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -374,8 +374,11 @@ class Session:
             made = transfer_frame(
                 self.channel, link.handle, delivery.id, tag, part, settled=settled, more=more, state=state
             )
-            self._waiting.append((link, made))
-        self._send_waiting()
+            if self._waiting or not self._windows.open:
+                self._waiting.append((link, made))
+            else:
+                self._windows.count_sent()
+                self._carrier.write(made)
         return delivery
 
     def _send_waiting(self) -> None:
@@ -432,11 +435,22 @@ class Session:
         if self.state is SessionState.MAPPED:
             self._dispose(_Disposed(first, last, state, True, settled))
 
-    def settle_sent(self, delivery: Delivery, state: bytes) -> None:
-        """Settle a message that this end sent: the answer to the peer's state of it."""
-        if self.unsettled.pop(delivery.id, None) is not None:
+    def settle_sent(self, deliveries: Iterable[Delivery], state: bytes) -> None:
+        """Settle messages that this end sent: the answer to the peer's state of them."""
+        first = last = None
+        for delivery in deliveries:
+            id_ = delivery.id
+            if self.unsettled.pop(id_, None) is None:
+                continue
             delivery.link.unsettled -= 1
-            self._dispose(_Disposed(delivery.id, delivery.id, state, False, True))
+            if first is None or last is None:
+                first = id_
+            elif id_ != add(last, 1):
+                self._dispose(_Disposed(first, last, state, False, True))
+                first = id_
+            last = id_
+        if first is not None and last is not None:
+            self._dispose(_Disposed(first, last, state, False, True))
 
     def _dispose(self, said: _Disposed) -> None:
         """Say what became of messages, in one frame with those just before if that became of them too."""

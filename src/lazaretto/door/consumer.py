@@ -136,11 +136,11 @@ class Consumer:
         self._peer.flush()
 
     def _hand_over(self, message: ReceivedMessage) -> None:
-        link, token = self._link, message.lock_token
-        if token is None or self._deletes:
+        link, lock, token = self._link, message.lock, message.lock_token
+        if lock is None or token is None or self._deletes:
             link.session.transfer(link, encode_message(message, deleted=True), b"", settled=True)
             return
-        payload = encode_message(message, token=token, locked_until=message.locked_until)
+        payload = encode_message(message, token=token, locked_until=lock.until)
         # Service Bus's clients read the tag as a lock token in the byte order of Windows.
         link.session.transfer(link, payload, token.bytes_le, context=message)
 
@@ -187,8 +187,7 @@ class Consumer:
 
     def _answer(self, deliveries: Sequence[Delivery], state: bytes, settled: bool) -> None:
         if not settled:
-            for delivery in deliveries:
-                self._link.session.settle_sent(delivery, state)
+            self._link.session.settle_sent(deliveries, state)
         # A client with all the messages that it may have can have more now.
         self._changed.set()
         self._peer.flush()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode, encode_section
 from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.encode import NULL, described, map_of, string, symbol, uint
-from lazaretto.amqp.values import Int, Symbol
+from lazaretto.amqp.encode import NULL, described, map_of_raw, string, symbol, timestamp, uint
+from lazaretto.amqp.values import Int, Symbol, Timestamp
 from lazaretto.door.residue import (
     Residue,
     body_of,
@@ -157,16 +158,16 @@ def encode_message(
     message: StoredMessage,
     *,
     token: uuid.UUID | None = None,
-    locked_until: datetime | None = None,
+    locked_until: int | None = None,
     state: MessageState | None = None,
     deleted: bool = False,
     bare: bool = False,
 ) -> bytes:
     """Return a stored message as its receiver gets it.
 
-    `token`: of the lock it is handed over with. `state`: of a message that is peeked at. `deleted`: it is
-    handed over without a lock, for which Service Bus sends empty delivery annotations. `bare`: without its
-    body.
+    `token`: of the lock it is handed over with, until `locked_until` in microseconds. `state`: of a message
+    that is peeked at. `deleted`: it is handed over without a lock, for which Service Bus sends empty delivery
+    annotations. `bare`: without its body.
     """
     if message.amqp is None:
         return _encode_plain(message, token, locked_until, state, deleted=deleted, bare=bare)
@@ -176,7 +177,7 @@ def encode_message(
 def _encode_any(
     message: StoredMessage,
     token: uuid.UUID | None,
-    locked_until: datetime | None,
+    locked_until: int | None,
     state: MessageState | None,
     *,
     deleted: bool,
@@ -215,14 +216,14 @@ def _header(message: StoredMessage, left: Header) -> Header:
 
 
 def _annotations(
-    message: StoredMessage, locked_until: datetime | None, state: MessageState | None
+    message: StoredMessage, locked_until: int | None, state: MessageState | None
 ) -> dict[Any, Any]:
     """Return what the broker says of a message; as Service Bus, nothing that says nothing."""
     scheduled = message.scheduled_enqueue_time
     said: dict[str, Any] = {
         SEQUENCE_NUMBER: message.sequence_number,
         ENQUEUED_TIME: message.enqueued_time,
-        LOCKED_UNTIL: locked_until,
+        LOCKED_UNTIL: None if locked_until is None else Timestamp(locked_until // 1000),
         MESSAGE_STATE: None if state not in _STATES else Int(_STATES[state]),
         ENQUEUE_SEQUENCE_NUMBER: message.enqueued_sequence_number,
         PARTITION_KEY: message.partition_key,
@@ -249,9 +250,9 @@ def _properties(message: StoredMessage, left: Properties) -> Properties:
 
 
 def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        name: typed(value, types.get(name)) for name, value in message.properties.items()
-    }
+    given: dict[str, Any] = dict(message.properties)
+    for name in types.keys() & given.keys():
+        given[name] = typed(given[name], types[name])
     if message.recorded_reason is not None:
         given[DEAD_LETTER_REASON] = message.recorded_reason
     if message.recorded_description is not None:
@@ -261,7 +262,6 @@ def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, 
 
 # Messages of which nothing is left: the same bytes as above, made quicker, because most messages are such.
 
-_long: Final = struct.Struct(">Bq").pack
 _NAMES: Final = {
     name: symbol(name)
     for name in (
@@ -271,20 +271,24 @@ _NAMES: Final = {
 }  # fmt: skip
 _TOKEN: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {Symbol(LOCK_TOKEN): uuid.UUID(int=0)})[:-16]
 _NO_DELIVERY: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {})
+_ANNOTATIONS: Final = bytes((0x00, 0x53, Section.MESSAGE_ANNOTATIONS))
+#: The annotations that most messages have, with one constructor before each value.
+_numbered: Final = struct.Struct(f">{len(_NAMES[SEQUENCE_NUMBER])}sBq{len(_NAMES[ENQUEUED_TIME])}sBq").pack
+#: Properties after the message's id, of a message that has no others.
+_NONE_GIVEN: Final = (None,) * 7
+_NO_MORE: Final = (NULL,) * 12
 
 
 def _encode_plain(
     message: StoredMessage,
     token: uuid.UUID | None,
-    locked_until: datetime | None,
+    locked_until: int | None,
     state: MessageState | None,
     *,
     deleted: bool,
     bare: bool,
 ) -> bytes:
-    ttl = message.headers.time_to_live
-    left = uint(min(ttl // 1000, _LARGEST_TTL)) if ttl is not None else NULL
-    parts = [described(Section.HEADER, (NULL, NULL, left, NULL, uint(message.delivery_count)))]
+    parts = [_plain_header(message.headers.time_to_live, message.delivery_count)]
     if token is not None:
         parts.append(_TOKEN + token.bytes)
     elif deleted:
@@ -299,28 +303,43 @@ def _encode_plain(
     return b"".join(parts)
 
 
-def _plain_annotations(
-    message: StoredMessage, locked_until: datetime | None, state: MessageState | None
-) -> bytes:
-    pairs = [
-        (_NAMES[SEQUENCE_NUMBER], _long(0x81, message.sequence_number)),
-        (_NAMES[ENQUEUED_TIME], encode(message.enqueued_time)),
-    ]
+@functools.lru_cache(256)
+def _plain_header(ttl: int | None, delivery_count: int) -> bytes:
+    left = NULL if ttl is None else uint(min(ttl // 1000, _LARGEST_TTL))
+    return described(Section.HEADER, (NULL, NULL, left, NULL, uint(delivery_count)))
+
+
+def _plain_annotations(message: StoredMessage, locked_until: int | None, state: MessageState | None) -> bytes:
+    headers = message.headers
+    raw = _numbered(
+        _NAMES[SEQUENCE_NUMBER], 0x81, message.sequence_number,
+        _NAMES[ENQUEUED_TIME], 0x83, message.enqueued // 1000,
+    )  # fmt: skip
+    count = 4
+    if locked_until is not None:
+        raw += _NAMES[LOCKED_UNTIL] + timestamp(locked_until // 1000)
+        count += 2
     for name, value in (
-        (LOCKED_UNTIL, locked_until),
         (MESSAGE_STATE, None if state not in _STATES else Int(_STATES[state])),
         (ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number),
-        (PARTITION_KEY, message.headers.partition_key),
-        (SCHEDULED_TIME, message.scheduled_enqueue_time),
-        (DEAD_LETTER_SOURCE, message.headers.dead_letter_source),
+        (PARTITION_KEY, headers.partition_key),
+        (SCHEDULED_TIME, None if headers.scheduled_enqueue_time is None else message.scheduled_enqueue_time),
+        (DEAD_LETTER_SOURCE, headers.dead_letter_source),
     ):
         if value is not None:
-            pairs.append((_NAMES[name], encode(value)))
-    return b"\x00\x53\x72" + map_of(pairs)
+            raw += _NAMES[name] + encode(value)
+            count += 2
+    return _ANNOTATIONS + map_of_raw(raw, count)
 
 
 def _plain_properties(message: StoredMessage) -> bytes:
     headers, content_type = message.headers, message.headers.content_type
+    given = (
+        headers.to, headers.subject, headers.reply_to, headers.correlation_id, content_type,
+        headers.session_id, headers.reply_to_session_id,
+    )  # fmt: skip
+    if given == _NONE_GIVEN:
+        return described(Section.PROPERTIES, (string(message.message_id), *_NO_MORE))
     fields = (
         string(message.message_id),
         NULL,

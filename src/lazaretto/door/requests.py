@@ -102,7 +102,7 @@ async def _peek(request: Request) -> Answer:
         return Answer(204, "no messages")
     bare = request.body.get("omit-message-body") is True
     encoded = [
-        encode_message(one, locked_until=one.locked_until, state=one.state, bare=bare) for one in found
+        encode_message(one, locked_until=one.locked_until_micros, state=one.state, bare=bare) for one in found
     ]
     return Answer(200, "OK", {"messages": [{"message": one} for one in encoded]})
 
@@ -144,15 +144,13 @@ async def _receive_deferred(request: Request) -> Answer:
 
 
 def _handed_over(message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
-    token = message.lock_token
-    assert token is not None
+    token, lock = message.lock_token, message.lock
+    assert token is not None and lock is not None
     if deletes:
         return {"lock-token": token, "message": encode_message(message, deleted=True)}
     return {
         "lock-token": token,
-        "message": encode_message(
-            message, token=token, locked_until=message.locked_until, state=MessageState.DEFERRED
-        ),
+        "message": encode_message(message, token=token, locked_until=lock.until, state=MessageState.DEFERRED),
     }
 
 

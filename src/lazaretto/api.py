@@ -102,7 +102,7 @@ from lazaretto.model.paths import (
     parse_path,
 )
 from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outcome, PoisonPolicy
-from lazaretto.model.rates import Rate
+from lazaretto.model.rates import Rate, Totals
 from lazaretto.model.redaction import Form as RedactionForm
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.model.repair_phases import Phase as RepairPhase
@@ -248,6 +248,7 @@ __all__ = [
     "TokenNotFound",
     "TopicDescription",
     "TopicOptions",
+    "Totals",
     "TransactionError",
     "Triage",
     "Trouble",

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 import lazaretto
 from lazaretto.engine.entities.overview import QueueGlance, Status
 from lazaretto.engine.workers.list_workers import Worker
+from lazaretto.model.breaker import BreakerStatus
+from lazaretto.model.entities import QueueStatus
+from lazaretto.model.rates import Totals
 from lazaretto.model.repairs import RepairStatus
 
 MEDIA_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+#: The counters: their name, the field of Totals, and what they count.
+_TOTALS: Final = (
+    ("messages_sent", "sent", "Messages that came"),
+    ("messages_received", "received", "Deliveries of messages"),
+    ("messages_completed", "completed", "Messages that were completed"),
+    ("attempts_failed", "failed", "Attempts that failed, or lost their lock or their worker"),
+    ("messages_dead_lettered", "dead", "Messages that became dead letters"),
+)
 #: Repairs that are counted, the newest.
 MOST_REPAIRS: Final = 100
 
@@ -53,6 +65,11 @@ class _Standing(Collector):
             [(("all",), status.total), (("troubled",), status.troubled), (("severe",), status.severe)],
         )  # fmt: skip
         yield from _of_queues(status.time, status.queues)
+        yield from _totals("", [((), status.totals)])
+        yield from _totals("queue_", [((one.path,), one.totals) for one in status.queues])
+        yield _gauge(
+            "open_claims", "Claims of pipelines that are not settled.", (), [((), status.open_claims)]
+        )
         alive = sum(worker.alive for worker in look.workers)
         yield _gauge(
             "workers", "Processes that take messages.", ("state",),
@@ -94,10 +111,41 @@ def _of_queues(now: datetime, queues: Sequence[QueueGlance]) -> Iterator[Metric]
         "queue_dead_letters_this_hour", "Dead letters since the full hour.", ("queue",),
         [((one.path,), one.died_this_hour) for one in queues],
     )  # fmt: skip
+    for name, what, value in (
+        ("queue_held_sessions", "Sessions that a poison message holds back.", "held_sessions"),
+        ("queue_fingerprints", "Fingerprints of the dead letters that wait.", "fingerprints"),
+    ):
+        yield _gauge(name, what, ("queue",), [((one.path,), getattr(one, value)) for one in queues])
+    yield _states(
+        "queue_status", "1 for the status of a queue.", QueueStatus,
+        [(one.path, one.status) for one in queues],
+    )  # fmt: skip
+    yield _states(
+        "queue_breaker_status", "1 for the status of a queue's breaker.", BreakerStatus,
+        [(one.path, one.breaker) for one in queues],
+    )  # fmt: skip
     yield _gauge(
         "queue_trouble", "1 for each kind of trouble of a queue.", ("queue", "kind"),
         [((one.path, kind), 1) for one in queues for kind in sorted({t.kind for t in one.troubles})],
     )  # fmt: skip
+
+
+def _totals(prefix: str, found: Sequence[tuple[Sequence[str], Totals]]) -> Iterator[Metric]:
+    """Tell what was counted ever, which outlives every process."""
+    of, labels = (" of a queue", ("queue",)) if prefix else ("", ())
+    for name, field, what in _TOTALS:
+        made = CounterMetricFamily(f"lazaretto_{prefix}{name}", f"{what}{of}.", labels=labels)
+        for values, totals in found:
+            made.add_metric(values, getattr(totals, field))
+        yield made
+
+
+def _states(
+    name: str, what: str, states: Iterable[enum.Enum], found: Sequence[tuple[str, enum.Enum]]
+) -> Metric:
+    """Tell which of some states each queue is in: 1 for that, and 0 for the others."""
+    values = [((path, one.value), one is state) for path, state in found for one in states]
+    return _gauge(name, what, ("queue", "status"), values)
 
 
 def _of_repairs(repairs: Sequence[RepairStatus]) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 import lazaretto
-from lazaretto import Broker, ManualClock, Message
+from lazaretto import (
+    BreakerStatus,
+    Broker,
+    ManualClock,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+    QueueStatus,
+)
 from lazaretto.engine.timers import CleanUp
 from lazaretto.errors import EntityNotFound, InvalidOption, MessageLockLost
 from lazaretto.store.postgres import connection
@@ -217,3 +226,25 @@ def test_refusals(broker: Broker) -> None:
     with pytest.raises(InvalidOption):
         broker.rates("q", span="hour", limit=721)
     assert len(broker.rates("q", limit=1440)) == 1440
+
+
+def test_totals_outlive_the_process_and_those_of_all_queues_their_queue(url: str, broker: Broker) -> None:
+    broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    broker.create_queue("gone")
+    broker.sender("work").send([Message(b"x")] * 5)
+    receiver = broker.receiver("work")
+    receiver.complete(receiver.receive(3))
+    receiver.abandon(receiver.receive(1), error="no")
+    broker.sender("gone").send([Message(b"x")] * 2)
+    broker.close()
+    with lazaretto.connect(url) as again:
+        status = again.status()
+        (work,) = (one for one in status.queues if one.path == "work")
+        assert dataclasses.astuple(work.totals) == (5, 4, 3, 1, 1)
+        assert dataclasses.astuple(status.totals) == (7, 4, 3, 1, 1)
+        assert (work.status, work.breaker) == (QueueStatus.ACTIVE, BreakerStatus.CLOSED)
+        assert (work.fingerprints, work.held_sessions, status.open_claims) == (1, 0, 0)
+        again.delete_queue("gone")
+        assert again.status().totals.sent == 7
+        again.create_queue("gone")
+        assert {one.totals.sent for one in again.status().queues} == {5, 0}

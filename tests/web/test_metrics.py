@@ -76,6 +76,41 @@ def test_how_a_store_stands(broker: Broker, served: Served) -> None:
     assert kinds == {"breaker_open", "dead_letters", "halted", "held_sessions"}
 
 
+def test_states_and_counters(broker: Broker, served: Served) -> None:
+    trouble(broker)
+    # What another process has counted is written when it ends.
+    broker.close()
+    found = {(name, *labels.values()): value for name, labels, value in scrape(served)}
+    for queue, status, breaker in (("halts", "halted", "closed"), ("q", "active", "held_open")):
+        of = {key[2]: value for key, value in found.items() if key[:2] == ("lazaretto_queue_status", queue)}
+        assert [name for name, value in of.items() if value] == [status]
+        assert found["lazaretto_queue_breaker_status", queue, breaker] == 1
+    assert found["lazaretto_queue_held_sessions", "held"] == 1
+    assert found["lazaretto_queue_fingerprints", "q"] == 1
+    assert found["lazaretto_messages_sent_total",] == found["lazaretto_queue_messages_sent_total", "q"] + 2
+    assert found["lazaretto_queue_messages_dead_lettered_total", "q"] == 12
+    assert found["lazaretto_open_claims",] == 0
+
+
+def test_names_say_what_the_metrics_are(broker: Broker, served: Served) -> None:
+    """A counter ends in _total and nothing else does; all have the prefix, and a text."""
+    trouble(broker)
+    token = {"Authorization": "Bearer token-of-viewer"}
+    text = httpx.get(f"http://127.0.0.1:{served.port}/metrics", headers=token).text
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 20
+    for family in families:
+        assert family.name.startswith("lazaretto_")
+        assert family.documentation.endswith(".")
+        names = {sample.name for sample in family.samples} or {family.name}
+        if family.type == "counter":
+            assert names == {f"{family.name}_total"}
+        elif family.type == "gauge":
+            assert not any(name.endswith(("_total", "_count", "_sum", "_bucket")) for name in names), names
+        else:
+            assert family.type in ("histogram", "info"), family
+
+
 def test_which_queues_are_named(broker: Broker, served: Served) -> None:
     """Some of many; those that are asked for; never more than the limit."""
     broker.create_queues([f"shop/{n}" for n in range(110)])

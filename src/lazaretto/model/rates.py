@@ -14,10 +14,26 @@ SENT, RECEIVED, COMPLETED, FAILED, DEAD = range(5)
 KINDS = 5
 #: The minutes of each span of time, and how many of these are kept: a day and 30 days.
 SPANS = {"minute": 1, "hour": 60}
+#: The span of what was counted ever, which starts at 0 and is not forgotten; and where that of all queues is.
+EVER = ALL_QUEUES = 0
 KEPT = {"minute": 1440, "hour": 720}
 
 Counts = tuple[int, int, int, int, int]
 NONE: Counts = (0, 0, 0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
+    """What happened to the messages of a queue, or of all queues, since the store was made.
+
+    The fields are those of a Rate. A queue's totals go with the queue; those of all queues stay.
+    """
+
+    sent: int
+    received: int
+    completed: int
+    failed: int
+    dead: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

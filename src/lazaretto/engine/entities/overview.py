@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
 from lazaretto.engine.entities.queues import require_queue, shown_culprit
 from lazaretto.engine.outcome.breakers import describe_breaker
+from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.entities import EntityPath
-from lazaretto.model.rates import MINUTE, NONE, Counts, Rate, series, start_of
+from lazaretto.model.entities import EntityPath, QueueStatus
+from lazaretto.model.rates import ALL_QUEUES, MINUTE, NONE, Counts, Rate, Totals, series, start_of
 from lazaretto.model.trouble import Standing, Trouble, find_troubles
-from lazaretto.store.contract.overview_contract import Waiting
+from lazaretto.store.contract.overview_contract import NO_DEAD, Dead, Waiting
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
@@ -46,8 +47,9 @@ class QueueGlance:
     `troubles`: what is wrong, the worst first. `waiting`: messages in the queue itself, in any state;
     `exact` is False if there are more than 100: then it is an estimate that gaps make too high. `oldest`:
     when the oldest of these was sent. `dead_letters`: with those in transfer; `dead_since`: when the oldest
-    cause of these began; `died_this_hour` and `died_last_hour`: how many came in this and the hour before.
-    `rates`: of the last five minutes.
+    cause of these began; `fingerprints`: how many they have; `died_this_hour` and `died_last_hour`: how many
+    came in this and the hour before. `held_sessions`: sessions that a poison message holds back. `rates`: of
+    the last five minutes. `totals`: since the queue was made.
     """
 
     path: str
@@ -60,6 +62,11 @@ class QueueGlance:
     died_this_hour: int
     died_last_hour: int
     rates: RecentRates
+    status: QueueStatus
+    breaker: BreakerStatus
+    held_sessions: int
+    fingerprints: int
+    totals: Totals
 
     @property
     def growing(self) -> bool:
@@ -72,7 +79,8 @@ class Status:
     """How a store's queues stand, those with troubles first.
 
     `queues`: the page that was asked for. `total`: how many queues match; `troubled`: how many of these have
-    something wrong, `severe` how many of them stand still.
+    something wrong, `severe` how many of them stand still. `totals`: of all queues, also of those that were
+    deleted since. `open_claims`: claims of pipelines that are not settled.
     """
 
     time: datetime
@@ -80,6 +88,8 @@ class Status:
     troubled: int
     severe: int
     queues: tuple[QueueGlance, ...]
+    totals: Totals
+    open_claims: int
 
 
 def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
@@ -90,7 +100,7 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     total = tx.overview.count(part)
     found: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
     for queue in troubled:
-        letters, since = dead.get(queue.queue_id, (0, None))
+        letters, since, _ = dead.get(queue.queue_id, NO_DEAD)
         standing = Standing(
             path=queue.path,
             status=queue.status,
@@ -105,9 +115,12 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
         troubles = find_troubles(standing)
         if troubles:
             found.append((queue, troubles))
-    found.sort(
-        key=lambda one: (not one[1][0].severe, -dead.get(one[0].queue_id, (0, None))[0], one[0].path.lower())
-    )
+
+    def urgency(one: tuple[QueueRecord, tuple[Trouble, ...]]) -> tuple[bool, int, str]:
+        queue, troubles = one
+        return not troubles[0].severe, -dead.get(queue.queue_id, NO_DEAD).letters, queue.path.lower()
+
+    found.sort(key=urgency)
     severe = sum(troubles[0].severe for _, troubles in found)
     shown = found[:limit]
     if limit is None or len(shown) < limit:
@@ -115,8 +128,12 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
         wanted = 1 << 30 if limit is None else limit - len(shown) + len(known)
         others = [q for q in tx.overview.holders(part, wanted) if q.queue_id not in known]
         shown += [(queue, ()) for queue in others[: None if limit is None else limit - len(shown)]]
-    glances = tuple(_glances(tx, shown, dead))
-    return Status(to_datetime(tx.now), total, len(found), severe, glances)
+    totals = tx.rates.totals([ALL_QUEUES, *(queue.queue_id for queue, _ in shown)])
+    glances = tuple(_glances(tx, shown, dead, held, totals))
+    everything = Totals(*totals.get(ALL_QUEUES, NONE))
+    return Status(
+        to_datetime(tx.now), total, len(found), severe, glances, everything, tx.overview.open_claims()
+    )
 
 
 def read_rates(tx: Transaction, path: EntityPath, span: int, limit: int) -> list[Rate]:
@@ -141,7 +158,9 @@ def _recent(counts: Counts, now: int, since: int) -> RecentRates:
 def _glances(
     tx: Transaction,
     shown: list[tuple[QueueRecord, tuple[Trouble, ...]]],
-    dead: dict[int, tuple[int, int]],
+    dead: Mapping[int, Dead],
+    held: Mapping[int, int],
+    totals: Mapping[int, Counts],
 ) -> Iterator[QueueGlance]:
     hour = tx.now // _HOUR
     waiting = tx.overview.waiting([queue for queue, _ in shown])
@@ -149,7 +168,7 @@ def _glances(
     first = tx.now // MINUTE - _RECENT
     rates = tx.rates.recent([queue.queue_id for queue, _ in shown], first)
     for queue, troubles in shown:
-        letters, since = dead.get(queue.queue_id, (0, None))
+        letters, since, fingerprints = dead.get(queue.queue_id, NO_DEAD)
         stands = waiting.get(queue.queue_id, Waiting())
         yield QueueGlance(
             path=queue.path,
@@ -162,4 +181,9 @@ def _glances(
             died_this_hour=died.get((queue.queue_id, hour), 0),
             died_last_hour=died.get((queue.queue_id, hour - 1), 0),
             rates=_recent(rates.get(queue.queue_id, NONE), tx.now, first),
+            status=queue.status,
+            breaker=describe_breaker(queue).status,
+            held_sessions=held.get(queue.queue_id, 0),
+            fingerprints=fingerprints,
+            totals=Totals(*totals.get(queue.queue_id, NONE)),
         )

@@ -16,6 +16,17 @@ class Waiting(NamedTuple):
     oldest: int | None = None
 
 
+class Dead(NamedTuple):
+    """How many dead letters of a queue wait, since when, and how many fingerprints they have."""
+
+    letters: int
+    since: int | None
+    fingerprints: int
+
+
+NO_DEAD = Dead(0, None, 0)
+
+
 class StoredOverview(Protocol):
     """Reads how many queues stand, without counting their messages. Times in microseconds."""
 
@@ -23,8 +34,12 @@ class StoredOverview(Protocol):
         """Return how many sessions are held back, by queue."""
         ...
 
-    def dead_letters(self) -> dict[int, tuple[int, int]]:
-        """Return how many dead letters wait, and since when, by queue."""
+    def dead_letters(self) -> dict[int, Dead]:
+        """Return what dead letters wait, by queue, those in transfer too."""
+        ...
+
+    def open_claims(self) -> int:
+        """Return how many claims are open."""
         ...
 
     def concerned(self, queue_ids: Sequence[int]) -> list[QueueRecord]:

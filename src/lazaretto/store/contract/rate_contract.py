@@ -23,6 +23,10 @@ class StoredRates(Protocol):
         """Return the sums of queues over the minutes since one, by queue."""
         ...
 
+    def totals(self, queue_ids: Sequence[int]) -> dict[int, Counts]:
+        """Return all that was ever counted for queues, and for ALL_QUEUES, by queue."""
+        ...
+
     def forget(self, span: int, before: int, limit: int) -> bool:
         """Remove some counts of spans that started earlier; return whether there may be more."""
         ...

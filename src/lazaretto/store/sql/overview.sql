@@ -5,8 +5,12 @@
 SELECT [queue_of held_key], count(*) FROM lazaretto_sessions WHERE held_key IS NOT NULL GROUP BY 1
 
 -- name: sum_dead_letters
--- How many dead letters wait in each place, and since when.
-SELECT place, sum(waiting), min(since) FROM lazaretto_fingerprints WHERE waiting > 0 GROUP BY place
+-- How many dead letters wait in each place, since when, and how many fingerprints they have.
+SELECT place, sum(waiting), min(since), count(*) FROM lazaretto_fingerprints WHERE waiting > 0 GROUP BY place
+
+-- name: count_open_claims
+-- How many claims are open.
+SELECT count(*) FROM lazaretto_claims WHERE lease_until IS NOT NULL
 
 -- name: select_concerned
 -- Queues that are not as they should be, and these.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound
-from lazaretto.store.contract.overview_contract import Waiting
+from lazaretto.store.contract.overview_contract import NO_DEAD, Dead, Waiting
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import pattern_of, queue_record
@@ -21,12 +21,17 @@ class OverviewTables(Part):
     def held_sessions(self) -> dict[int, int]:
         return dict(self._context.run("sum_held_sessions").fetchall())
 
-    def dead_letters(self) -> dict[int, tuple[int, int]]:
-        found: dict[int, tuple[int, int]] = {}
-        for place, letters, since in self._context.run("sum_dead_letters"):
+    def open_claims(self) -> int:
+        (count,) = self._context.run("count_open_claims").fetchone()
+        return int(count)
+
+    def dead_letters(self) -> dict[int, Dead]:
+        found: dict[int, Dead] = {}
+        for place, letters, since, fingerprints in self._context.run("sum_dead_letters"):
             queue_id = place >> SUBQUEUE_BITS
-            before, earliest = found.get(queue_id, (0, since))
-            found[queue_id] = (before + int(letters), min(since, earliest))
+            before, earliest, kinds = found.get(queue_id, NO_DEAD)
+            earliest = since if earliest is None else min(since, earliest)
+            found[queue_id] = Dead(before + int(letters), earliest, kinds + fingerprints)
         return found
 
     def concerned(self, queue_ids: Sequence[int]) -> list[QueueRecord]:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from lazaretto.model.rates import KINDS, MINUTE, SPANS
+from lazaretto.model.rates import ALL_QUEUES, EVER, KINDS, MINUTE, SPANS
 
 #: How long counts are collected before a commit writes them, in seconds.
 _EVERY = 1.0
@@ -77,9 +77,9 @@ class RateLog:
         latest = Counter(self.entries[: self.kept])
         for minute, sums in (*self._sums.items(), (self.began // MINUTE, latest)):
             for (key, amount), times in sums.items():
-                for span in SPANS.values():
-                    row = rows.setdefault((key >> 3, span, minute - minute % span), [0] * KINDS)
-                    row[key & 7] += amount * times
+                starts = [(key >> 3, span, minute - minute % span) for span in SPANS.values()]
+                for start in (*starts, (key >> 3, EVER, 0), (ALL_QUEUES, EVER, 0)):
+                    rows.setdefault(start, [0] * KINDS)[key & 7] += amount * times
         return ((*start, *counts) for start, counts in sorted(rows.items()))
 
     def written(self) -> None:

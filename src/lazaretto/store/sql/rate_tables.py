@@ -32,6 +32,10 @@ class RateTables(Part):
         values = {"ids": self._context.ids(queue_ids), "since": since}
         return {queue: _counts(counts) for queue, *counts in self._context.run("sum_rates", values)}
 
+    def totals(self, queue_ids: Sequence[int]) -> dict[int, Counts]:
+        rows = self._context.run("select_totals", {"ids": self._context.ids(queue_ids)})
+        return {queue: _counts(counts) for queue, *counts in rows}
+
     def forget(self, span: int, before: int, limit: int) -> bool:
         values = {"span": span, "before": before, "limit": limit}
         return self._context.run("forget_rates", values).rowcount >= limit

@@ -1,4 +1,4 @@
--- Rates: what happened to the messages of queues, by minute and by hour. See queries.sql.
+-- Rates: what happened to the messages of queues, by minute, by hour and ever. See queries.sql.
 
 -- name: add_rates
 -- What a process has counted since it last wrote.
@@ -17,6 +17,11 @@ WHERE queue_id = :queue_id AND span = :span AND start >= :since ORDER BY start
 -- What came of queues in the latest minutes.
 SELECT queue_id, sum(sent), sum(received), sum(completed), sum(failed), sum(dead) FROM lazaretto_rates
 WHERE queue_id [among ids] AND span = 1 AND start >= :since GROUP BY queue_id
+
+-- name: select_totals
+-- What came of queues ever.
+SELECT queue_id, sent, received, completed, failed, dead FROM lazaretto_rates
+WHERE queue_id [among ids] AND span = 0 AND start = 0
 
 -- name: forget_rates
 -- Counts of long ago.

@@ -4,6 +4,5 @@ INSERT INTO lazaretto_rates (queue_id, span, start, sent, received, completed, f
 SELECT queue_id, 0, 0, sum(sent), sum(received), sum(completed), sum(failed), sum(dead)
 FROM lazaretto_rates WHERE span = 60 GROUP BY queue_id;
 INSERT INTO lazaretto_rates (queue_id, span, start, sent, received, completed, failed, dead)
-SELECT 0, 0, 0, coalesce(sum(sent), 0), coalesce(sum(received), 0), coalesce(sum(completed), 0),
-       coalesce(sum(failed), 0), coalesce(sum(dead), 0)
-FROM lazaretto_rates WHERE span = 0;
+SELECT 0, 0, 0, sum(sent), sum(received), sum(completed), sum(failed), sum(dead)
+FROM lazaretto_rates WHERE span = 0 HAVING count(*) > 0;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 _MODULUS = 1 << 32
 _HALF = 1 << 31
 
@@ -15,3 +17,17 @@ def distance(first: int, second: int) -> int:
     """Return how far the second lies behind the first: negative if it lies before it."""
     found = (second - first) % _MODULUS
     return found if found < _HALF else found - _MODULUS
+
+
+def ranges(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of each run of numbers that follow each other."""
+    first = last = None
+    for id_ in ids:
+        if last is None or first is None:
+            first = id_
+        elif id_ != add(last, 1):
+            yield first, last
+            first = id_
+        last = id_
+    if first is not None and last is not None:
+        yield first, last

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +21,7 @@ from lazaretto.amqp.conditions import (
     AmqpError,
     SessionError,
 )
+from lazaretto.amqp.dispositions import Disposed, Dispositions
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
@@ -30,8 +30,9 @@ from lazaretto.amqp.events import (
     MessageRefused,
     SenderUpdated,
 )
-from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, disposition_frame, transfer_frame
+from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, transfer_frame
 from lazaretto.amqp.link import Delivery, Link, LinkError, Oversize
+from lazaretto.amqp.outgoing import Outgoing
 from lazaretto.amqp.performatives import (
     Accepted,
     Attach,
@@ -47,22 +48,12 @@ from lazaretto.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.amqp.serials import add, distance
+from lazaretto.amqp.serials import add, distance, ranges
 from lazaretto.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
 from lazaretto.amqp.windows import Windows
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
 ACCEPTED: Final = encode_composite(Accepted())
-
-
-class _Disposed(NamedTuple):
-    """What became of messages. `receiver`: this end has received them; `state`: encoded."""
-
-    first: int
-    last: int
-    state: bytes
-    receiver: bool
-    settled: bool
 
 
 class Session:
@@ -81,10 +72,8 @@ class Session:
         self._windows = Windows(window)
         self._next_delivery = 0
         self._remote_handle_max = 0xFFFFFFFF
-        #: Transfer frames that wait for the peer's window, with their links.
-        self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
-        #: The last disposition, and its frame.
-        self._said: tuple[bytes, _Disposed | None] = (b"", None)
+        self._outgoing = Outgoing(carrier, self._windows)
+        self._dispositions = Dispositions(carrier, channel)
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.state.value}>"
@@ -118,7 +107,7 @@ class Session:
         if (self.state, SessionEvent.SEND_END) not in SESSION:
             return
         self.advance(SessionEvent.SEND_END)
-        self._waiting.clear()
+        self._outgoing.clear()
         error = None if condition is None else Error(condition, description)
         self._carrier.send(self.channel, End(error))
 
@@ -129,7 +118,7 @@ class Session:
         for link in self._remote.values():
             self._carrier.partial_size -= link.pending_size
             link.state = LinkState.ENDED
-        self._waiting.clear()
+        self._outgoing.clear()
         self.unsettled.clear()
         if answer:
             self._carrier.send(self.channel, End())
@@ -294,7 +283,7 @@ class Session:
         self._carrier.partial_size -= link.pending_size
         link.drop_partial()
         if link.sends:
-            self._waiting = collections.deque(one for one in self._waiting if one[0] is not link)
+            self._outgoing.drop(link)
             self.unsettled = {id_: one for id_, one in self.unsettled.items() if one.link is not link}
 
     # Credit and windows.
@@ -342,7 +331,7 @@ class Session:
                 self._carrier.emit(CreditChanged(link))
         if flow.echo:
             self.send_flow(link if link is not None and link.attached else None)
-        self._send_waiting()
+        self._outgoing.flush()
 
     # Messages.
 
@@ -374,23 +363,13 @@ class Session:
             made = transfer_frame(
                 self.channel, link.handle, delivery.id, tag, part, settled=settled, more=more, state=state
             )
-            if self._waiting or not self._windows.open:
-                self._waiting.append((link, made))
-            else:
-                self._windows.count_sent()
-                self._carrier.write(made)
+            self._outgoing.send(link, made)
         return delivery
-
-    def _send_waiting(self) -> None:
-        while self._waiting and self._windows.open:
-            _, made = self._waiting.popleft()
-            self._windows.count_sent()
-            self._carrier.write(made)
 
     @property
     def congested(self) -> bool:
         """Whether frames wait for the peer's window."""
-        return bool(self._waiting)
+        return self._outgoing.waits
 
     def _transferred(self, transfer: Transfer, payload: bytes) -> None:
         self._windows.count_received()
@@ -433,41 +412,17 @@ class Session:
         Does nothing if the session has ended meanwhile.
         """
         if self.state is SessionState.MAPPED:
-            self._dispose(_Disposed(first, last, state, True, settled))
+            self._dispositions.say(Disposed(first, last, state, True, settled))
 
     def settle_sent(self, deliveries: Iterable[Delivery], state: bytes) -> None:
         """Settle messages that this end sent: the answer to the peer's state of them."""
-        first = last = None
+        ids = []
         for delivery in deliveries:
-            id_ = delivery.id
-            if self.unsettled.pop(id_, None) is None:
-                continue
-            delivery.link.unsettled -= 1
-            if first is None or last is None:
-                first = id_
-            elif id_ != add(last, 1):
-                self._dispose(_Disposed(first, last, state, False, True))
-                first = id_
-            last = id_
-        if first is not None and last is not None:
-            self._dispose(_Disposed(first, last, state, False, True))
-
-    def _dispose(self, said: _Disposed) -> None:
-        """Say what became of messages, in one frame with those just before if that became of them too."""
-        frame, before = self._said
-        if before is not None and before[2:] == said[2:] and add(before.last, 1) == said.first:
-            joined = said._replace(first=before.first)
-            made = self._disposition(joined)
-            if self._carrier.amend(frame, made):
-                self._said = made, joined
-                return
-        made = self._disposition(said)
-        self._carrier.write(made)
-        self._said = made, said
-
-    def _disposition(self, said: _Disposed) -> bytes:
-        first, last, state, receiver, settled = said
-        return disposition_frame(self.channel, first, last, state, receiver=receiver, settled=settled)
+            if self.unsettled.pop(delivery.id, None) is not None:
+                delivery.link.unsettled -= 1
+                ids.append(delivery.id)
+        for first, last in ranges(ids):
+            self._dispositions.say(Disposed(first, last, state, False, True))
 
     def _disposed(self, said: Disposition) -> None:
         last = said.first if said.last is None else said.last

@@ -73,7 +73,7 @@ def serve(url: str, broker: Broker) -> Iterator[Callable[..., Served]]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
-        started.append(Served(process, said["amqp_port"], said["connection_string"]))
+        started.append(Served(process, said["amqp_port"], said["connection_string"], said))
         return started[-1]
 
     yield start

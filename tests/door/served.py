@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Served(NamedTuple):
@@ -12,3 +12,5 @@ class Served(NamedTuple):
     process: subprocess.Popen[str]
     port: int
     connection_string: str
+    #: What it told on start.
+    told: dict[str, Any] = {}  # noqa: RUF012 - never changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import uuid
@@ -26,6 +27,7 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import (
     MessageLockLostError,
+    MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
@@ -41,6 +43,7 @@ from door import rabbit
 from door.served import Served
 from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.cli.amqp_door import AmqpDoor
+from lazaretto.cli.localhost import local_certificate
 
 WAIT = 20
 
@@ -335,6 +338,29 @@ class TestTls:
                 receiver.complete_message(found)
         assert broker.queue("q").counts.total == 0
 
+    @pytest.mark.stores("sqlite")
+    def test_a_certificate_made_for_localhost(
+        self, serve: Callable[..., Served], broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        served = serve("--tls")
+        made = local_certificate()
+        assert made.server.read_text().count("BEGIN CERTIFICATE") == 2
+        assert stat.S_IMODE(made.server.stat().st_mode) == 0o600
+        assert "PRIVATE" not in made.authority.read_text()
+        assert served.told["authority"] == str(made.authority)
+        assert served.told["fingerprint"] == made.fingerprint
+        for host in ("localhost", "127.0.0.1"):
+            with ServiceBusClient.from_connection_string(
+                served.connection_string.replace("localhost", host),
+                retry_total=0,
+                custom_endpoint_address=f"sb://{host}:{served.port}",
+                transport_type=TransportType.Amqp,
+                connection_verify=str(made.authority),
+            ) as client:
+                send(client, "q", host)
+        assert broker.queue("q").counts.active == 2
+
     def test_a_name_and_a_key(self, guarded: Served, authority: trustme.CA) -> None:
         """As clients of JMS log in."""
         context = ssl.create_default_context()
@@ -368,6 +394,7 @@ def test_beyond_this_machine_only_with_tls_and_a_key(url: str, broker: Broker, t
         (("--amqp-host", "0.0.0.0"), "TLS and a key"),
         (("--amqp-host", "0.0.0.0", "--key-file", str(tmp_path / "key")), "TLS and a key"),
         (("--private-key", str(tmp_path / "key")), "--certificate"),
+        (("--tls", "--certificate", str(tmp_path / "bad.pem")), "not both"),
         (("--certificate", str(tmp_path / "bad.pem")), "certificate and its key"),
         (("--certificate", str(tmp_path / "nowhere")), "certificate and its key"),
     ):
@@ -397,9 +424,10 @@ def test_what_is_not_there(client: ServiceBusClient) -> None:
 
 def test_a_message_too_large_is_refused(client: ServiceBusClient, broker: Broker) -> None:
     broker.create_queue("small", QueueOptions(max_message_size=1024))
-    with pytest.raises(ServiceBusError):
-        send(client, "small", "x" * 2000)
-    send(client, "small", "x")
+    with client.get_queue_sender("small") as sender:
+        with pytest.raises(MessageSizeExceededError):
+            sender.send_messages(ServiceBusMessage("x" * 2000))
+        sender.send_messages(ServiceBusMessage("x"))
     assert broker.queue("small").counts.active == 1
 
 

@@ -12,6 +12,7 @@ import typer
 from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import EVERY_ADDRESS, in_url, secret_of
+from lazaretto.cli.localhost import local_certificate
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
@@ -33,13 +34,20 @@ class AmqpDoor:
     insecure: bool
     plain: bool
     more_ports: list[int] | None
+    #: Whether it encrypts with a certificate that is made for localhost.
+    local: bool = False
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether clients may use TLS."""
+        return self.local or self.certificate is not None
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
         from lazaretto.door import check_address
 
-        if self.plain and self.certificate is None:
-            raise usage("give --certificate with --plain: without it nothing is encrypted")
+        if self.plain and not self.encrypts:
+            raise usage("give --certificate or --tls with --plain: without them nothing is encrypted")
         if self.amqp is not None:
             tls = None if self.plain else self.tls()
             check_address(self.amqp_host, tls, self.policies(), insecure=self.insecure)
@@ -55,7 +63,9 @@ class AmqpDoor:
         if self.certificate is None:
             if self.private_key is not None:
                 raise usage("give --certificate with --private-key")
-            return None
+            return self._local_tls() if self.local else None
+        if self.local:
+            raise usage("give --certificate or --tls, not both")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             # A key with a password would be asked for at the terminal.
@@ -65,12 +75,24 @@ class AmqpDoor:
             raise usage(f"{text}, got {type(error).__name__}: {error}") from None
         return context
 
+    def _local_tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(local_certificate().server)
+        return context
+
+    def told(self) -> dict[str, str]:
+        """Return what clients must know to trust a certificate that was made for them."""
+        if not self.local:
+            return {}
+        made = local_certificate()
+        return {"authority": str(made.authority), "fingerprint": made.fingerprint}
+
     def connection_string(self, port: int) -> str:
         """Return how clients of Service Bus connect."""
         key = "any" if self.key_file is None else "KEY"
         host = "localhost" if self.amqp_host in ("127.0.0.1", *EVERY_ADDRESS) else in_url(self.amqp_host)
         # The word for emulators makes clients leave out TLS.
-        plain = "UseDevelopmentEmulator=true;" if self.plain or self.certificate is None else ""
+        plain = "UseDevelopmentEmulator=true;" if self.plain or not self.encrypts else ""
         return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={_POLICY};SharedAccessKey={key};{plain}"
 
 
@@ -128,6 +150,13 @@ AmqpOptions = Annotated[
                     option("--private-key", "FILE", "Its key, as PEM.  [default: in the certificate's file]"),
                 ],
                 None,
+            ),
+            "local": (
+                Annotated[
+                    bool,
+                    typer.Option("--tls", help="Make and use a certificate for localhost."),
+                ],
+                False,
             ),
             "insecure": (
                 Annotated[

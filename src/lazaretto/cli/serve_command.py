@@ -164,8 +164,11 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
             )  # fmt: skip
             port = (await stack.enter_async_context(serving_amqp)).port
             line = amqp.connection_string(port)
-            told |= {"amqp_port": port, "connection_string": line}
+            trusted = amqp.told()
+            told |= {"amqp_port": port, "connection_string": line} | trusted
             lines += [f"serving AMQP 1.0 at {amqp.amqp_host}:{port}; the connection string:", line]
+            if trusted:
+                lines.append("clients must trust {authority}, SHA-256 {fingerprint}".format(**trusted))
         if json:
             output.json_line(told)
         for line in () if json else lines:

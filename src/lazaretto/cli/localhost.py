@@ -1,0 +1,78 @@
+"""A certificate for this machine's own name, made once and kept in the user's folder for state."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lazaretto.cli.exits import usage
+
+#: What the certificate is valid for.
+NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_END: Final = "-----END CERTIFICATE-----\n"
+
+
+class LocalCertificate(NamedTuple):
+    """`server`: the file with the key and the chain; `authority`: the one that clients trust."""
+
+    server: Path
+    authority: Path
+    #: SHA-256 of the authority, in hexadecimal.
+    fingerprint: str
+
+
+def state_folder() -> Path:
+    """Return the folder for what one user keeps of this machine."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "lazaretto"
+
+
+def local_certificate() -> LocalCertificate:
+    """Return the certificate, which is made if there is none. Raises a usage error."""
+    folder = state_folder()
+    server, authority = folder / "localhost.pem", folder / "localhost-authority.pem"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not server.exists():
+            _make(server)
+        # The authority ends the chain.
+        text = server.read_text()
+        found = text[text.rindex("-----BEGIN CERTIFICATE-----") : text.rindex(_END) + len(_END)]
+        fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(found)).hexdigest()
+        if not authority.exists() or authority.read_text() != found:
+            _write(authority, found.encode()).replace(authority)
+    except (OSError, ValueError) as error:
+        raise usage(f"expected a certificate for localhost at {str(server)!r}, got: {error}") from None
+    return LocalCertificate(server, authority, fingerprint)
+
+
+def _make(server: Path) -> None:
+    if importlib.util.find_spec("trustme") is None:
+        raise usage("--tls needs more packages: pip install 'lazaretto[tls]'")
+    import trustme
+
+    # The authority's key is kept nowhere: whoever trusts it trusts this one certificate.
+    authority = trustme.CA(organization_name="Lazaretto on this machine")
+    made = authority.issue_cert(*NAMES)
+    content = made.private_key_and_cert_chain_pem.bytes() + authority.cert_pem.bytes()
+    written = _write(server, content)
+    try:
+        # Of servers that start at once, the first makes it for all.
+        os.link(written, server)
+    except FileExistsError:
+        pass
+    finally:
+        written.unlink()
+
+
+def _write(beside: Path, content: bytes) -> Path:
+    """Write a file that only the user can read, in the same folder as another."""
+    handle, name = tempfile.mkstemp(dir=beside.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    return Path(name)

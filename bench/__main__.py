@@ -156,7 +156,9 @@ def main() -> int:
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     left_out = {name: why for name, cls in SYSTEMS.items() if (why := cls.missing()) is not None}
     served = arguments.what == "served"
-    asked = arguments.systems or [name for name, cls in SYSTEMS.items() if cls.served is served]
+    asked = arguments.systems or [
+        name for name, cls in SYSTEMS.items() if cls.served is served and cls.by_default
+    ]
     left_out = {name: why for name, why in left_out.items() if name in asked}
     systems = [name for name in SYSTEMS if name in asked and name not in left_out]
     ordinary = [name for name in WORKLOADS if not name.startswith("depth")]

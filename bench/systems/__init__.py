@@ -6,7 +6,12 @@ from typing import Any
 
 from bench.systems.contract import System
 from bench.systems.huey import HueySystem
-from bench.systems.lazaretto import LazarettoServedSystem, LazarettoStrictSystem, LazarettoSystem
+from bench.systems.lazaretto import (
+    LazarettoServedSystem,
+    LazarettoStrictSystem,
+    LazarettoSystem,
+    LazarettoWatchedSystem,
+)
 from bench.systems.litequeue import LitequeueSystem
 from bench.systems.persist_queue import PersistQueueSystem
 from bench.systems.pgmq import PgmqSystem
@@ -22,6 +27,7 @@ SYSTEMS: dict[str, type[System[Any]]] = {
         RawSystem,
         LazarettoSystem,
         LazarettoStrictSystem,
+        LazarettoWatchedSystem,
         LitequeueSystem,
         PersistQueueSystem,
         HueySystem,

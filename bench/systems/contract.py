@@ -69,6 +69,8 @@ class System(ABC, Generic[H]):
     kind: ClassVar[str] = "peer"
     #: Whether it needs a PostgreSQL, as one of those that are measured by "served".
     served: ClassVar[bool] = False
+    #: Whether it is measured if nobody asks for it by name.
+    by_default: ClassVar[bool] = True
     #: The Python package it needs, and the program, if any.
     package: ClassVar[str | None] = None
     program: ClassVar[str | None] = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -139,3 +141,24 @@ class LazarettoStrictSystem(LazarettoSystem):
     settings = "durable_attempts=True; sending is the same as lazaretto's"
 
     durable_attempts = True
+
+
+class LazarettoWatchedSystem(LazarettoSystem):
+    """Lazaretto with the console open on the same file, in a browser that follows it."""
+
+    name = "lazaretto-watched"
+    settings = "lazaretto, with a server on the same file and one page open"
+    by_default: ClassVar[bool] = False
+
+    def open(self) -> None:
+        super().open()
+        words = [sys.executable, "-m", "bench.viewer", str(self.home.absolute() / "lazaretto.db")]
+        self._viewer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._viewer.stdout is not None
+        if not self._viewer.stdout.readline():
+            raise RuntimeError("the console did not start")
+
+    def close(self) -> None:
+        # It ends when nobody can write to it any more.
+        self._viewer.communicate()
+        super().close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import ssl
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -20,8 +21,11 @@ from azure.servicebus.management import (
     ServiceBusAdministrationClient,
     TopicProperties,
 )
+from rabbitmq_amqp_python_client.exceptions import AMQPError
+from rabbitmq_amqp_python_client.wire.message import Message as RabbitMessage
 
 import lazaretto
+from door import rabbit
 from door.client import Manager, connected, opened, run
 from door.served import Served
 from door.test_administration import authority, client, guarded, string, trusted
@@ -131,6 +135,32 @@ def test_each_gives_its_rights_on_its_entity(
 
 
 @sqlite
+def test_who_logs_in_with_one_has_its_rights(
+    guarded: Served, lamps: ServiceBusAdministrationClient, broker: Broker, trusted: str
+) -> None:
+    """As clients of JMS log in, with the entity before the rule's name."""
+    tls = ssl.create_default_context(cafile=trusted)
+    with rabbit.opened(guarded.port, "lamps/seller", SECONDARY, tls) as session:
+        rabbit.send(session, "lamps", RabbitMessage(b"desk"))
+    refused = (
+        lambda session: rabbit.send(session, "q", RabbitMessage(b"desk")),
+        lambda session: rabbit.receive(session, "lamps"),
+    )
+    for act in refused:
+        with (
+            rabbit.opened(guarded.port, "lamps/seller", PRIMARY, tls) as session,
+            pytest.raises(AMQPError, match="unauthorized"),
+        ):
+            act(session)
+    with rabbit.opened(guarded.port, "Lamps/packer", PRIMARY, tls) as session:
+        assert b"desk" in rabbit.receive(session, "lamps")
+    for user, key in (
+        ("lamps/seller", "cGFja2Vy"), ("lamps/reader", PRIMARY), ("seller", PRIMARY), ("q/seller", PRIMARY),
+    ):  # fmt: skip
+        with pytest.raises(AMQPError), rabbit.opened(guarded.port, user, key, tls):
+            pass
+
+
 def test_who_manages_an_entity_administers_that_one_alone(
     guarded: Served, lamps: ServiceBusAdministrationClient, trusted: str, broker: Broker
 ) -> None:

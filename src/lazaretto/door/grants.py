@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from lazaretto.door.keys import Keys, stands
 from lazaretto.door.refusals import Refusals
-from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized, check_login
+from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized
 
 
 class Grants:
@@ -21,11 +21,11 @@ class Grants:
         self.address = ""
         self._held: list[Grant] = []
 
-    def log_in(self, response: bytes) -> None:
+    async def log_in(self, response: bytes) -> None:
         """Take a name and a key, as SASL PLAIN has them. Raises Unauthorized."""
         if self._keys.wanted:
             with self._counting():
-                self._held.append(check_login(response, self._keys.policies))
+                self._held.append(await self._keys.log_in(response))
 
     async def take_token(self, token: str, audience: str) -> None:
         """Take a token for an audience. Raises Unauthorized."""

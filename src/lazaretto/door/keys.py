@@ -7,7 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.signing import SigningRules
-from lazaretto.door.signatures import AccessPolicy, Grant, Right, check_token, entity_of, policy_of
+from lazaretto.door.signatures import (
+    AccessPolicy,
+    Grant,
+    Right,
+    check_login,
+    check_token,
+    entity_of,
+    name_of_login,
+    policy_of,
+)
 from lazaretto.model.signing import SigningRule
 
 
@@ -31,6 +40,17 @@ class Keys:
         own = self.policies.get(policy_of(token))
         known = [own] if own is not None else await self.of_entity(entity_of(audience))
         return check_token(token, audience, known, time.time())
+
+    async def log_in(self, response: bytes) -> Grant:
+        """Return what a name and a key give, as SASL PLAIN has them. Raises Unauthorized.
+
+        The name is that of a policy of the server, or `entity/rule` for the rule of a queue or topic.
+        """
+        name = name_of_login(response)
+        path = name.rpartition("/")[0]
+        if name in self.policies or not path:
+            return check_login(response, self.policies)
+        return check_login(response, {f"{path}/{one.name}": one for one in await self.of_entity(path)})
 
     async def of_entity(self, path: str) -> Sequence[AccessPolicy]:
         """Return the policies of the queue or topic that a path is in."""

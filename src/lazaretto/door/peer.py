@@ -265,16 +265,20 @@ class Peer(asyncio.Protocol):
     def _start_sasl(self, event: SaslStarted) -> None:
         # The other mechanisms give no right: that is for tokens.
         if event.init.mechanism == "PLAIN":
-            try:
-                self.grants.log_in(event.init.initial_response or b"")
-            except Unauthorized:
-                self.start(self._refuse())
-                return
-        self._connection.authenticate()
+            self.start(self._log_in(event.init.initial_response or b""))
+        else:
+            self._connection.authenticate()
 
-    async def _refuse(self) -> None:
-        await asyncio.sleep(self.door.limits.refusal_seconds)
-        self._connection.authenticate(1)
+    async def _log_in(self, response: bytes) -> None:
+        outcome = 0
+        try:
+            await self.grants.log_in(response)
+        except LazarettoError as error:
+            if not isinstance(error, Unauthorized):
+                self.log_fault(error)
+            await asyncio.sleep(self.door.limits.refusal_seconds)
+            outcome = 1
+        self._connection.authenticate(outcome)
         self.flush()
 
     def check_access(self) -> None:

@@ -87,18 +87,23 @@ def policy_of(token: str) -> str:
     return urllib.parse.unquote(fields.get("skn", ""))
 
 
+def name_of_login(response: bytes) -> str:
+    """Return the name in a login, as SASL PLAIN has it; "": none."""
+    return [*response.split(b"\x00"), b""][1].decode("utf-8", "replace")
+
+
 def check_login(response: bytes, policies: Mapping[str, AccessPolicy]) -> Grant:
     """Return what a policy's name and key give, as SASL PLAIN has them. Raises Unauthorized.
 
     The key is compared in constant time, also for a name that no policy has.
     """
-    _, name, key = [*response.split(b"\x00"), b"", b"", b""][:3]
-    policy = policies.get(name.decode("utf-8", "replace"))
+    key = [*response.split(b"\x00"), b"", b"", b""][2]
+    policy = policies.get(name_of_login(response))
     known = policy.keys if policy is not None else ("no policy has this name",)
-    right = [hmac.compare_digest(one.encode(), key) for one in known]
-    if policy is None or not any(right):
+    right = [one for one in known if hmac.compare_digest(one.encode(), key)]
+    if policy is None or not right:
         raise Unauthorized("expected the name and the key of a policy, got others")
-    return Grant(policy.scope.lower(), policy.rights, math.inf)
+    return Grant(policy.scope.lower(), policy.rights, math.inf, policy, right[0])
 
 
 def check_token(

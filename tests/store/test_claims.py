@@ -202,6 +202,24 @@ class TestSettling:
         assert [m.attempt for m in broker.peek("work", 9)] == [0] * 4
         assert broker.queue("work").counts.active == 4
 
+    @pytest.mark.parametrize("stages", [["a", "b"], ["b", "a"]])
+    def test_of_two_stages_of_a_shard_the_first_counts(
+        self, broker: Broker, queue: str, stages: list[str]
+    ) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((_, shard),) = consumer.shards(0, 1)
+        ((one, two, three, four),) = keys_of(broker, consumer, 1)
+        consumer.stage("a", staged_rows(shard.token, [one, two, three, four], [], {}))
+        consumer.stage("b", staged_rows(shard.token, [one, two], [StagedRow(three, "dead_lettered")], {}))
+        (summary,) = consumer.settle([1], stages)
+        assert summary.stages == stages[:1]
+        counts = broker.queue("work").counts
+        of_each = {"a": (0, 0), "b": (1, 1)}
+        assert (counts.active, counts.dead_letter) == of_each[stages[0]]
+        assert broker.check() == []
+
     def test_each_outcome_has_its_end(self, broker: Broker, queue: str) -> None:
         send(broker, 6)
         consumer = attached(broker)

@@ -104,8 +104,8 @@ class SettleClaims(Operation[list[ClaimSummary]]):
     """Settle claims with the outcomes staged under these names; return a summary of each.
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
-    staged outcome are released, as are those of a task that completed a message which has left the claim.
-    Raises ClaimFenced.
+    staged outcome are released, as are those of a task that completed a message which has left the claim, or
+    that did a shard again which one named before it has done. Raises ClaimFenced.
     """
 
     path: EntityPath
@@ -148,7 +148,8 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     by_shard: dict[int, list[StagedRows]] = {}
     for stage in stages:
         staged = [_decode(blob) for blob in tx.claims.staged(claim.token, stage)]
-        if staged and all(_is_held(tx, shards, rows) for rows in staged):
+        # Of two that did the same shard, the first counts: the results are those of one, too.
+        if staged and all(rows.token not in by_shard and _is_held(tx, shards, rows) for rows in staged):
             used.append(stage)
             for rows in staged:
                 by_shard.setdefault(rows.token, []).append(rows)

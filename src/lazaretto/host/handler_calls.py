@@ -6,17 +6,18 @@ import asyncio
 import importlib
 import inspect
 import json
+import pickle
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import msgspec
 
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation.coroutines import DeadlineExceeded
+from lazaretto.isolation.pickling import pickle_value
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage, StoredMessage
 from lazaretto.tools.schemas import compile_schema
@@ -168,7 +169,7 @@ def why_unsendable(function: Callable[..., object], error: Exception) -> str:
         return why
     for name, value in {**found.globals, **found.nonlocals}.items():
         try:
-            cloudpickle.dumps(value)
+            pickle_value(value)
         except Exception:
             return f"{why} (its variable {name!r})"
     return why
@@ -189,7 +190,7 @@ class SandboxSetup:
         options = handler.options
         what = (None if self._reference else handler.function, options.validator, options.middleware)
         try:
-            self._pickled = cloudpickle.dumps(what)
+            self._pickled = pickle_value(what)
         except Exception as error:
             raise HandlerError(
                 f"{handler!r} cannot be sent to another process: {why_unsendable(handler.function, error)}. "
@@ -204,7 +205,7 @@ class SandboxSetup:
 
     def caller(self) -> Caller:
         """Return the caller of the handler, for the current process."""
-        function, validator, middleware = cloudpickle.loads(self._pickled)
+        function, validator, middleware = pickle.loads(self._pickled)  # noqa: S301 - from our own process
         if self._reference is not None:
             module, name = self._reference
             function = importlib.import_module(module)

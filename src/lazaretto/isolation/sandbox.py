@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import cloudpickle
-
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import child
 from lazaretto.isolation.coroutines import LEFT
@@ -32,6 +30,7 @@ from lazaretto.isolation.memory import (
     create_constant,
     put_items,
 )
+from lazaretto.isolation.pickling import pickle_value
 from lazaretto.isolation.readings import read_ended, read_in_order
 from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import NOT_RUN, Death, Status, Verdict, blame
@@ -91,7 +90,7 @@ class Sandbox(Closing):
         if self._options.mode == "fork" and not CAN_FORK:
             raise InvalidOption("mode='fork' needs Linux: pass mode='auto' or 'spawn'")
         try:
-            pickled = cloudpickle.dumps(setup)
+            pickled = pickle_value(setup)
         except Exception as error:
             raise SandboxSetupError(f"the setup cannot be sent: {type(error).__name__}: {error}") from error
         self._on_output = on_output or to_stderr

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from lazaretto.errors import HandlerError
 from lazaretto.host.handler_calls import why_unsendable
 from lazaretto.isolation import Sandbox, Status, Verdict
+from lazaretto.isolation.pickling import pickle_value
 from lazaretto.spark.columns import CLAIM
 from lazaretto.spark.sandbox_handler import ADVICE
 
@@ -23,7 +24,7 @@ class VectorSetup:
 
     def __init__(self, function: Callable[[pa.RecordBatch], Any]) -> None:
         try:
-            self._pickled = cloudpickle.dumps(function)
+            self._pickled = pickle_value(function)
         except Exception as error:
             raise HandlerError(
                 f"{function!r} cannot be sent to another process: {why_unsendable(function, error)}. {ADVICE}"
@@ -35,7 +36,7 @@ class VectorSetup:
         return self._pickled
 
     def __call__(self) -> Callable[[bytes], bytes | None]:
-        function = cloudpickle.loads(self._pickled)
+        function = pickle.loads(self._pickled)  # noqa: S301 - from our own driver
         # Arrow imports pandas with the first array that it makes: the first batch has no time for that.
         pa.array([])
 

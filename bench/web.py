@@ -1,8 +1,8 @@
 """The server: `python -m bench.web` measures pages, metrics, exports, viewers, and REST beside aio.
 
 Pages are asked for in a large store while a host completes 1,000 messages a second beside the server. REST
-and aio send, and receive and complete, one message at a time, by turns, each with so many connections or
-coroutines; clients are processes of their own.
+and aio send, and receive and complete, one message at a time and then 100, by turns, each with so many
+connections or coroutines; clients are processes of their own.
 """
 
 from __future__ import annotations
@@ -203,57 +203,67 @@ async def _in_turn(work: list[Callable[[], Awaitable[object]]], seconds: float) 
     return count / seconds
 
 
-async def by_rest(port: int, width: int, seconds: float) -> tuple[float, float]:
-    """Return sends a second, and messages received and completed a second."""
+async def by_rest(port: int, width: int, seconds: float, batch: int) -> tuple[float, float]:
+    """Return messages sent a second, and received and completed a second, so many in a request."""
     pool = [await Connection(port).open() for _ in range(width)]
-    body = json.dumps({"body": _BODY.decode()}).encode()
+    rows = [{"body": _BODY.decode()}] * batch
+    body = json.dumps(rows if batch > 1 else rows[0]).encode()
 
     def send(one: Connection) -> Callable[[], Awaitable[object]]:
         return lambda: one.ask("POST", "/api/v1/messages?queue=rest", body)
 
     def take(one: Connection) -> Callable[[], Awaitable[object]]:
         async def cycle() -> None:
-            (message,) = json.loads(await one.ask("POST", "/api/v1/messages/receive?queue=rest"))
-            verdict = {"verb": "complete", "lock_tokens": [message["lock_token"]]}
+            found = json.loads(await one.ask("POST", f"/api/v1/messages/receive?queue=rest&limit={batch}"))
+            if len(found) != batch:
+                raise RuntimeError(f"expected {batch} messages, got {len(found)}")
+            verdict = {"verb": "complete", "lock_tokens": [message["lock_token"] for message in found]}
             await one.ask("POST", "/api/v1/messages/settle?queue=rest", json.dumps(verdict).encode())
 
         return cycle
 
     sends = await _in_turn([send(one) for one in pool], seconds)
-    return sends, await _in_turn([take(one) for one in pool], min(seconds, seconds * sends / 10_000))
+    takes = await _in_turn([take(one) for one in pool], _shorter(seconds, sends * batch))
+    return sends * batch, takes * batch
 
 
-async def by_aio(path: Path, width: int, seconds: float) -> tuple[float, float]:
+async def by_aio(path: Path, width: int, seconds: float, batch: int) -> tuple[float, float]:
     """Return the same of as many coroutines."""
     async with await lazaretto.aio.connect(path) as broker:
         sender = broker.sender("aio")
+        messages = [Message(_BODY)] * batch
 
         async def cycle() -> None:
             async with broker.receiver("aio") as receiver:
-                (message,) = await receiver.receive(1)
-                await receiver.complete(message)
+                await receiver.complete(await receiver.receive(batch))
 
-        sends = await _in_turn([lambda: sender.send(Message(_BODY))] * width, seconds)
-        return sends, await _in_turn([cycle] * width, min(seconds, seconds * sends / 10_000))
+        sends = await _in_turn([lambda: sender.send(messages)] * width, seconds)
+        takes = await _in_turn([cycle] * width, _shorter(seconds, sends * batch))
+        return sends * batch, takes * batch
 
 
-def beside(folder: Path, width: int, seconds: float, turns: int) -> None:
-    """Print REST and aio by turns."""
-    path = folder / "rest.db"
+def _shorter(seconds: float, rate: float) -> float:
+    """Return how long to receive what was sent at a rate: it must not run out."""
+    return min(seconds, seconds * rate / 10_000) / 2
+
+
+def beside(folder: Path, width: int, seconds: float, turns: int, batch: int) -> None:
+    """Print REST and aio by turns, with so many messages in each call."""
+    path = folder / f"rest-{batch}.db"
     with lazaretto.connect(path) as broker:
         broker.create_queues(["rest", "aio"])
     ratios: tuple[list[float], list[float]] = ([], [])
     with serving(path) as server:
         for _ in range(turns):
             cpu = server.cpu()
-            rest = asyncio.run(by_rest(server.port, width, seconds))
+            rest = asyncio.run(by_rest(server.port, width, seconds, batch))
             cpu = server.cpu() - cpu
-            aio = asyncio.run(by_aio(path, width, seconds))
+            aio = asyncio.run(by_aio(path, width, seconds, batch))
             for kept, one, other in zip(ratios, rest, aio, strict=True):
                 kept.append(one / other)
             print(
-                f"{f'REST {width} wide: send, receive + complete':44} {rest[0]:,.0f} and {rest[1]:,.0f}/s; "
-                f"aio {aio[0]:,.0f} and {aio[1]:,.0f}/s; server's CPU {cpu:.1f} s",
+                f"{f'REST {width} wide, {batch} each: send, receive + complete':54} {rest[0]:,.0f} and "
+                f"{rest[1]:,.0f}/s; aio {aio[0]:,.0f} and {aio[1]:,.0f}/s; server's CPU {cpu:.1f} s",
                 flush=True,
             )
     sends, cycles = map(statistics.median, ratios)
@@ -294,7 +304,8 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
             worker.kill()
     if given.only != "pages":
         with scratch(Path(tempfile.gettempdir()), "web-") as empty:
-            beside(empty, given.width, given.seconds, given.turns)
+            for batch in (1, 100):
+                beside(empty, given.width, given.seconds, given.turns, batch)
 
 
 if __name__ == "__main__":

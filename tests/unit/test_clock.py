@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.model.clock import LAST_MOMENT, ManualClock, SystemClock, to_datetime, to_ending, to_micros
+from lazaretto.model.clock import (
+    LAST_MOMENT,
+    ManualClock,
+    SystemClock,
+    iso,
+    iso_of,
+    to_datetime,
+    to_ending,
+    to_micros,
+)
 
 
 def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
@@ -34,3 +43,8 @@ def test_beyond_the_year_9999() -> None:
     assert to_datetime(-(1 << 62)) == datetime.min.replace(tzinfo=UTC)
     assert to_ending(LAST_MOMENT) is not None
     assert to_ending(LAST_MOMENT + 1) is to_ending(None) is None
+
+
+@given(st.integers(-(1 << 62), 1 << 62) | st.integers(0, 1 << 51))
+def test_a_time_is_told_the_same_from_microseconds(micros: int) -> None:
+    assert iso_of(micros) == iso(to_datetime(micros))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -74,6 +75,20 @@ LAST_MOMENT = to_micros(_LAST)
 def to_ending(micros: int | None) -> datetime | None:
     """Return when something ends; None: never, which is what an end after the year 9999 means."""
     return None if micros is None or micros > LAST_MOMENT else to_datetime(micros)
+
+
+def iso_of(micros: int) -> str:
+    """Return microseconds since the epoch as `iso` tells the same time."""
+    if not 0 <= micros <= LAST_MOMENT:
+        return iso(to_datetime(micros))
+    whole, rest = divmod(micros, MICROSECONDS)
+    return f"{_second(whole)}.{rest:06d}Z"
+
+
+# Messages that are told together mostly came in the same seconds.
+@functools.lru_cache(256)
+def _second(seconds: int) -> str:
+    return to_datetime(seconds * MICROSECONDS).isoformat()[: -len("+00:00")]
 
 
 def iso(moment: datetime) -> str:

@@ -34,6 +34,48 @@ _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
 
+class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most messages are: a body, and texts."""
+
+    body: msgspec.Raw
+    message_id: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    partition_key: str | None = None
+
+
+_usual = msgspec.json.Decoder(_Usual)
+_several_usual = msgspec.json.Decoder(list[_Usual])
+
+
+def usual_messages(content: bytes) -> list[Message] | None:
+    """Return what an object or an array means, quickly; None if any has to be looked at more closely."""
+    try:
+        found = [_usual.decode(content)] if content[:1] == b"{" else _several_usual.decode(content)
+        return [
+            Message(
+                _body(one.body),
+                message_id=one.message_id,
+                session_id=one.session_id,
+                subject=one.subject,
+                correlation_id=one.correlation_id,
+                to=one.to,
+                reply_to=one.reply_to,
+                reply_to_session_id=one.reply_to_session_id,
+                content_type=one.content_type,
+                partition_key=one.partition_key,
+            )
+            for one in found
+        ]
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError):
+        return None
+
+
 def message_of(line: bytes, like: Message) -> Message:
     """Return the message that a line means; what it leaves out is as in `like`. Raises ValueError."""
     try:

@@ -18,7 +18,7 @@ import msgspec
 
 from lazaretto.filters.records import filter_record, property_record, rule_record
 from lazaretto.filters.rules import Filter, Rule
-from lazaretto.model.clock import iso
+from lazaretto.model.clock import iso, iso_of
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
@@ -58,6 +58,8 @@ def plain(value: Any) -> Any:
     """Return a value made of nothing but what JSON has."""
     if type(value) in _AS_IT_IS:
         return value
+    if type(value) is ReceivedMessage:
+        return message_record(value)
     match value:
         case bool() | int() | float() | str() if not isinstance(value, enum.Enum):
             return value
@@ -122,7 +124,7 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
     found: dict[str, Any] = {
         "sequence_number": message.sequence_number,
         "message_id": message.message_id,
-        "enqueued_time": iso(message.enqueued_time),
+        "enqueued_time": iso_of(message.enqueued),
         "expires_at": plain(message.expires_at),
         "session_id": headers.session_id,
         "subject": headers.subject,
@@ -154,7 +156,7 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
         found["error"] = message.error
     elif isinstance(message, ReceivedMessage) and message.lock is not None:
         found["lock_token"] = str(message.lock_token)
-        found["locked_until"] = plain(message.locked_until)
+        found["locked_until"] = iso_of(message.lock.until)
     found.update(body_record(message.body))
     return found
 

@@ -31,8 +31,8 @@ class HeldMessages:
         """Remember messages that were received from a queue, under their tokens."""
         for message in messages:
             token = message.lock_token
-            if token is not None and _Place(queue, subqueue, token) not in self._kept:
-                self._kept[_Place(queue, subqueue, token)] = message
+            if token is not None and (place := _Place(queue, subqueue, token)) not in self._kept:
+                self._kept[place] = message
                 self._size += _size_of(message)
         while self._size > _MOST_BYTES or len(self._kept) > _MOST:
             _, message = self._kept.popitem(last=False)

@@ -17,7 +17,7 @@ from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
-from lazaretto.records.messages import message_of
+from lazaretto.records.messages import message_of, usual_messages
 from lazaretto.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.routes import Call, OfQueue, route
 
@@ -115,6 +115,9 @@ async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
 
 
 def _messages_of(given: bytes) -> list[Message]:
+    usual = usual_messages(given)
+    if usual is not None:
+        return usual
     rows = [given]
     if given.lstrip()[:1] == b"[":
         rows = [bytes(row) for row in msgspec.json.decode(given, type=list[msgspec.Raw])]

@@ -63,6 +63,7 @@ def connect(
     adopt: bool = False,
     timeout: GivenDuration = 10.0,
     durable_attempts: bool = False,
+    create_spans: bool = True,
 ) -> Broker:
     """Open the broker whose store is at `url`.
 
@@ -70,12 +71,16 @@ def connect(
     absolute path; a plain path works too. `create`: create the store if it does not exist. `adopt`: keep
     the store's tables in another application's database. `timeout`: seconds to wait for other processes.
     `durable_attempts`: sync the record of each delivery to disk before the receiver gets the message, so
-    that even a power cut loses no count. `clock`: for tests.
+    that even a power cut loses no count. `create_spans`: where traced, each message of a batch has a span of
+    its own. `clock`: for tests.
 
     Raises StoreCorrupt, StoreForeign, StoreTooNew (the file stays as it is), StoreNotFound, StoreError,
     InvalidOption.
     """
-    for name, value in (("create", create), ("adopt", adopt), ("durable_attempts", durable_attempts)):
+    flags = {
+        "create": create, "adopt": adopt, "durable_attempts": durable_attempts, "create_spans": create_spans,
+    }  # fmt: skip
+    for name, value in flags.items():
         flag(name, value)
     if clock is not None and not isinstance(getattr(clock, "ticks", None), bool):
         raise InvalidOption(f"expected clock to be a SystemClock, a ManualClock or None, got {shown(clock)}")
@@ -87,6 +92,7 @@ def connect(
         timeout=seconds("timeout", timeout),
         durable_attempts=durable_attempts,
     )
+    store.create_spans = create_spans
     return Broker(store)
 
 

@@ -167,7 +167,7 @@ class Consumer:
 
     def _caller(self) -> Callable[[ReceivedMessage], Settlement]:
         """Return what calls the handler with a message; looked up once for a batch."""
-        tracing = active()
+        tracing = active(self.store)
         return self._outcome if tracing is None else functools.partial(self._trace, tracing)
 
     def _trace(self, tracing: Tracing, message: ReceivedMessage) -> Settlement:

@@ -168,7 +168,7 @@ class DeadLetterDesk:
 
     def _tracing(self, parsed: EntityPath, numbers: Sequence[int]) -> contextlib.AbstractContextManager[None]:
         """Return what traces that letters are sent back, if somebody traces."""
-        tracing = active()
+        tracing = active(self._store)
         if tracing is None or not numbers:
             return contextlib.nullcontext()
         which = DeadLetterFilter(sequence_numbers=tuple(numbers[:MOST_LINKS]))

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
@@ -20,6 +28,7 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.rates import Totals
 from lazaretto.model.repairs import RepairStatus
+from lazaretto.store.runtime.measures import switch_on
 
 MEDIA_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 #: The counters: their name, the field of Totals, and what they count.
@@ -47,9 +56,47 @@ class Look:
 
 def exposition(look: Look) -> bytes:
     """Return how a store stood in Prometheus's format."""
+    return generate_latest(_registry_of(_Standing(look)))
+
+
+class ProcessMetrics(Collector):
+    """How long commits and handlers of this process take, and how old messages are that its hosts handle.
+
+    It measures from when the first is made. `sees`: whether a queue is told of.
+    """
+
+    def __init__(self, sees: Callable[[str], bool] = lambda path: True) -> None:
+        self._measures = switch_on()
+        self._sees = sees
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the histograms."""
+        for one in self._measures.all:
+            made = HistogramMetricFamily(f"lazaretto_{one.name}", one.text, labels=one.labels)
+            for labels, found in one.read().items():
+                if labels and not self._sees(labels[0]):
+                    continue
+                sums = itertools.accumulate(found.counts)
+                bounds = [*(str(float(bound)) for bound in one.bounds), "+Inf"]
+                made.add_metric(labels, list(zip(bounds, sums, strict=True)), found.sum)
+            yield made
+
+
+def process_exposition(sees: Callable[[str], bool]) -> bytes:
+    """Return what this process has measured since this was first called, in Prometheus's format."""
+    return generate_latest(_registry_of(ProcessMetrics(sees)))
+
+
+def listen(address: str, port: int) -> WSGIServer:
+    """Answer Prometheus with what this process measures, in a thread of its own; return the server."""
+    server, _ = start_http_server(port, address, _registry_of(ProcessMetrics()))
+    return server
+
+
+def _registry_of(collector: Collector) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Standing(look))
-    return generate_latest(registry)
+    registry.register(collector)
+    return registry
 
 
 class _Standing(Collector):

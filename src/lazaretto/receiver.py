@@ -186,7 +186,7 @@ class Receiver(MessageVerbs, Closing):
 
     def _traced(self, steps: Steps[T]) -> Steps[T]:
         """Return steps that receive, with a span if somebody traces."""
-        tracing = active()
+        tracing = active(self._store)
         return steps if tracing is None else tracing.receiving(self._path, steps)
 
     def take(
@@ -326,7 +326,7 @@ class Receiver(MessageVerbs, Closing):
     def _settling(self, messages: Messages, settlement: Settlement) -> Steps[None]:
         """Return the steps of a verb that settles messages."""
         self._refuse_closed()
-        return settling(settlements(messages, settlement))
+        return settling(self._store, settlements(messages, settlement))
 
     # -- the session ----------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from lazaretto.model.repairs import (
 )
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.traces.repairs import around_steps, directed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 #: Dead letters that are read at once.
@@ -179,7 +180,8 @@ class Repair:
     ) -> None:
         if event in (RepairEvent.TRY_FEW, RepairEvent.APPLY, RepairEvent.RESUME):
             refuse_changed_source(self.edit())
-        self._store.run(DirectRepair(self._name, event, acting(actor), limits))
+        operation = DirectRepair(self._name, event, acting(actor), limits)
+        directed(self._store, f"{event.value}_repair", functools.partial(self._store.run, operation))
 
     def letters(self, *, skipped: bool = False) -> Iterator[RepairedLetter]:
         """Yield what became of each letter that was dealt with, by sequence number.
@@ -222,7 +224,7 @@ class Repair:
         """
         function("until", until)
         number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
-        runner = Runner(self._store, Editor, number)
+        runner = Runner(self._store, Editor, number, around_steps(self._store))
         with _asking(runner, until):
             runner.run(lambda: self._is_over())
         return self.status()
@@ -333,7 +335,8 @@ class RepairDesk:
             canary_failures=canary_failures,
             canary_wait=wait,
         )
-        record = self._store.run(PlanRepair(parsed, called, plan, frozen, pace, who))
+        operation = PlanRepair(parsed, called, plan, frozen, pace, who)
+        record = directed(self._store, "plan_repair", functools.partial(self._store.run, operation))
         return Repair(self._store, record.name)
 
     def repair(self, name: str) -> Repair:
@@ -356,7 +359,7 @@ class RepairDesk:
     def run_repairs(self, *, until: Callable[[], bool] | None = None) -> None:
         """Run repairs in this thread, those of other processes too, until `until` returns True."""
         function("until", until)
-        runner = Runner(self._store, Editor)
+        runner = Runner(self._store, Editor, around=around_steps(self._store))
         with _asking(runner, until):
             runner.run()
 

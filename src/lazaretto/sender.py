@@ -69,7 +69,7 @@ class Sender(Closing):
         """Return the steps of `send`."""
         self._refuse_closed()
         prepared = prepare_all(messages)
-        tracing = active()
+        tracing = active(self._store)
         if tracing is None or not prepared:
             numbers: list[int] = (yield self._step(prepared)) if prepared else []
         else:

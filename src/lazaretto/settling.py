@@ -114,12 +114,12 @@ def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
 
 def settle(store: Store, entries: Sequence[Settled]) -> None:
     """Settle messages in one commit: all, or none and MessageLockLost, which lists the lost ones."""
-    run_steps(store, settling(entries))
+    run_steps(store, settling(store, entries))
 
 
-def settling(entries: Sequence[Settled]) -> Steps[None]:
+def settling(store: Store, entries: Sequence[Settled]) -> Steps[None]:
     """Return the steps of `settle`."""
-    tracing = active()
+    tracing = active(store)
     steps = _settling(entries)
     return steps if tracing is None or not entries else tracing.settling(entries, steps)
 

@@ -90,7 +90,7 @@ class BrokerTransaction(MessageVerbs, WorkVerbs):
         self._work.refuse_ended()
         target, through = sendable(path), None if via is None else sendable(via)
         prepared = prepare_all(messages)
-        if (tracing := active()) is not None:
+        if (tracing := active(self._store)) is not None:
             prepared = tracing.created(target, prepared)
         if prepared:
             self._work.enlist(send_operation(target, through, prepared))

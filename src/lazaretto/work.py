@@ -140,7 +140,7 @@ class UnitOfWork:
                 entries[key] = Settled(message, settlement)
         work = CommitWork(list(entries.values()), [*self._operations, *self._releases])
         self._ended = True
-        tracing = active()
+        tracing = active(self._store)
         try:
             if tracing is None:
                 self._commit(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -121,6 +122,15 @@ class TestRun:
         report = cli("run", reference, "--stop-when-idle", "--json")
         assert report.code == 0
         assert (report.json["queue"], report.json["completed"], report.json["dead"]) == ("orders", 1, 0)
+
+    def test_metrics_are_answered_while_it_runs(self, cli: Program) -> None:
+        done = cli("run", "shop", "--stop-when-idle", "--metrics", "0")
+        assert (done.code, "metrics at http://127.0.0.1:" in done.err) == (0, True)
+        for wrong in ("x", "127.0.0.1:x", "70000", "\u0663"):
+            assert "expected an address" in cli.fails(2, "usage", "run", "shop", "--metrics", wrong)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            busy = f"127.0.0.1:{taken.getsockname()[1]}"
+            assert "nothing can listen" in cli.fails(2, "usage", "run", "shop", "--metrics", busy)
 
     @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
     def test_told_to_end_it_ends_well(self, cli: Program, end: signal.Signals) -> None:

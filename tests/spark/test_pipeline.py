@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traced import PARENT
+from traced import PARENT, attributes, links, traced
 
 from lazaretto import (
     Broker,
@@ -24,6 +24,7 @@ from lazaretto import (
 )
 from lazaretto.spark import process
 from lazaretto.spark.pipeline import refuse_remote
+from lazaretto.traces import MOST_LINKS
 
 from .acts import act
 
@@ -123,6 +124,23 @@ def test_the_trace_context_stays_with_a_message(broker: Broker, pipeline: Pipeli
     (letter,) = broker.peek("work", 9, subqueue="dead_letter")
     carried = [letter, *broker.peek("out", 9)]
     assert [message.properties for message in carried] == [{"traceparent": PARENT}] * 3
+
+
+@both_sources
+def test_a_span_for_each_shard_links_to_where_messages_come_from(broker: Broker, pipeline: Pipeline) -> None:
+    send(broker, b"1", b"raise", properties={"traceparent": PARENT})
+    send(broker, b"2", properties={"traceparent": "hunter2"})
+    send(broker, *(b"3" for _ in range(200)), properties={"traceparent": PARENT})
+    with traced() as traces:
+        pipeline.run(act, stream={"shards": 1})
+        (span,) = traces.named("process work")
+    assert links(span) == [PARENT] * (MOST_LINKS - 1)
+    told = attributes(span)
+    assert (told["lazaretto.claim"], told["batch.message_count"], span.kind.name) == (1, 203, "CONSUMER")
+    assert span.start_time is not None and span.end_time is not None and span.start_time < span.end_time
+    assert "hunter2" not in span.to_json()
+    send(broker, b"4")
+    pipeline.run(act)
 
 
 @both_stores

@@ -382,6 +382,7 @@ def test_messages(broker: Broker, name: str) -> None:
 
 CONNECT = {
     "url": "", "clock": None, "create": True, "adopt": False, "timeout": 1.0, "durable_attempts": False,
+    "create_spans": True,
 }  # fmt: skip
 
 

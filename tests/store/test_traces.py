@@ -6,26 +6,34 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
 from traced import PARENT, Traces, attributes, links, names, parent_of, traced
 
 import lazaretto.aio
 from lazaretto import (
     Broker,
+    DeadLetterFilter,
     EntityNotFound,
     InvalidMessage,
+    InvalidOption,
     ManualClock,
     Message,
     MessageLockLost,
+    RepairError,
     Rule,
     SqlAction,
     SqlFilter,
     commands,
+    connect,
 )
 from lazaretto.aio import AsyncBroker
+from lazaretto.broker import store_of
+from lazaretto.traces import MOST_LINKS
 
 from . import talk
 from .actions import create, fail, peek_one, send, take
@@ -50,12 +58,22 @@ def carried(broker: Broker, path: str = "q") -> Any:
     return peek_one(broker, path).properties.get("traceparent")
 
 
+def unserved(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span, without where the store is."""
+    return {name: value for name, value in attributes(span).items() if not name.startswith("server.")}
+
+
+def carried_all(broker: Broker) -> list[Any]:
+    """Return the trace contexts of a queue's messages."""
+    return [message.properties.get("traceparent") for message in broker.peek("q", 9)]
+
+
 class TestSending:
     def test_one_message(self, broker: Broker, traces: Traces) -> None:
         number = send(broker, b"x", message_id="m", correlation_id="c", properties={"kept": 1})
         (span,) = traces.take()
         assert names([span]) == ["send q PRODUCER"]
-        assert attributes(span) == {
+        assert unserved(span) == {
             "system": "lazaretto", "operation.name": "send", "operation.type": "send",
             "destination.name": "q", "message.id": "m", "message.conversation_id": "c",
             "lazaretto.sequence_number": number,
@@ -153,6 +171,102 @@ class TestSending:
         assert [m.properties for m in broker.peek("q", 9)] == [{}, {}]
 
 
+class TestWithoutSpansOfEachMessage:
+    @pytest.fixture(autouse=True)
+    def sparse(self, broker: Broker) -> None:
+        store_of(broker).create_spans = False
+
+    def test_a_send_of_several_is_one_span_that_all_come_from(self, broker: Broker, traces: Traces) -> None:
+        send(broker, b"1", b"2")
+        (span,) = traces.take()
+        assert names([span]) == ["send q PRODUCER"]
+        assert [m.properties["traceparent"] for m in broker.peek("q", 9)] == [parent_of(span)] * 2
+
+    def test_a_transaction_passes_the_current_span_on(self, broker: Broker, traces: Traces) -> None:
+        with traces.tracer.start_as_current_span("outer"), broker.transaction() as tx:
+            tx.send("q", [Message(b"1"), Message(b"2")])
+        sent, outer = traces.take()
+        assert names([sent]) == ["send q CLIENT"]
+        assert links(sent) == [parent_of(outer)] * 2
+        assert carried_all(broker) == [parent_of(outer)] * 2
+
+    def test_where_there_is_no_current_span_nothing_is_passed_on(
+        self, broker: Broker, traces: Traces
+    ) -> None:
+        with broker.transaction() as tx:
+            tx.send("q", [Message(b"1", properties={"traceparent": OTHER}), Message(b"2")])
+        assert names(traces.take()) == ["send q CLIENT"]
+        assert carried_all(broker) == [OTHER, None]
+
+
+def test_connect_takes_the_setting(tmp_path: Path) -> None:
+    with connect(tmp_path / "s.db", create_spans=False) as broker:
+        assert store_of(broker).create_spans is False
+    with pytest.raises(InvalidOption, match="create_spans"):
+        connect(tmp_path / "s.db", create_spans="no")  # type: ignore[arg-type]
+
+
+def test_spans_name_the_server(broker: Broker, traces: Traces, url: str) -> None:
+    broker.sender("q").send(Message(b""))
+    told = attributes(traces.one("send q"))
+    if not url.startswith("postgresql"):
+        assert "server.address" not in told
+        return
+    info = store_of(broker)._connection.raw.info  # type: ignore[attr-defined]
+    assert told["server.address"] == info.host
+    assert told.get("server.port") == (None if info.host.startswith("/") else info.port)
+
+
+class TestRepairs:
+    def test_each_step_links_to_the_letters_it_sends(self, broker: Broker, traces: Traces) -> None:
+        origins = []
+        for _ in range(3):
+            send(broker, SECRET.encode())
+            fail(broker)
+        origins = [m.properties["traceparent"] for m in broker.peek("q", 9, subqueue="dead_letter")]
+        traces.take()
+        repair = broker.plan_repair("q", [1, 2, 3], name="fix", canary=1, in_flight=None)
+        repair.canary()
+        repair.run(until=lambda: broker.queue("q").counts.active == 1)
+        receiver = broker.receiver("q")
+        receiver.complete(receiver.receive())
+        repair.run(until=lambda: repair.status().phase.value == "canary processed")
+        repair.apply()
+        repair.run(until=lambda: broker.queue("q").counts.active == 2)
+        made = {span.name: span for span in traces.take() if "lazaretto.repair" in attributes(span)}
+        assert list(made) == ["plan_repair q", "canary_repair q", "resubmit q", "apply_repair q"]
+        assert sorted(links(made["plan_repair q"])) == sorted(map(str, origins))
+        assert len(links(made["apply_repair q"])) == len(links(made["resubmit q"])) == 2
+        told = attributes(made["resubmit q"])
+        assert (told["lazaretto.repair"], told["batch.message_count"]) == ("fix", 2)
+        assert told["operation.type"] == "send" and made["resubmit q"].kind.name == "PRODUCER"
+        assert "operation.type" not in attributes(made["plan_repair q"])
+        assert SECRET not in "".join(span.to_json() for span in made.values())
+
+    def test_what_is_refused_and_what_is_taken_back(self, broker: Broker, traces: Traces) -> None:
+        send(broker, b"x")
+        fail(broker)
+        repair = broker.plan_repair("q", [1], canary=0, in_flight=None)
+        with pytest.raises(RepairError):
+            repair.canary()
+        assert attributes(traces.one("canary_repair"))["error.type"] == "lazaretto.errors.RepairError"
+        repair.apply()
+        repair.run(until=lambda: broker.queue("q").counts.active == 1)
+        repair.undo()
+        repair.run()
+        assert attributes(traces.one("take_back q"))["batch.message_count"] == 1
+
+    def test_links_are_bounded(self, broker: Broker, traces: Traces) -> None:
+        send(broker, *(b"" for _ in range(MOST_LINKS + 5)))
+        receiver = broker.receiver("q")
+        for message in receiver.receive(200):
+            receiver.dead_letter(message)
+        broker.plan_repair("q", DeadLetterFilter(), everything=True)
+        span = traces.one("plan_repair q")
+        assert len(links(span)) <= MOST_LINKS
+        assert attributes(span)["batch.message_count"] == MOST_LINKS + 5
+
+
 class TestReceivingAndSettling:
     def test_one(self, broker: Broker, traces: Traces) -> None:
         send(broker, b"x", message_id="m")
@@ -164,7 +278,7 @@ class TestReceivingAndSettling:
         assert names([received, completed]) == ["receive q CLIENT", "complete q CLIENT"]
         assert links(received) == links(completed) == [origin]
         assert dict(received.links[0].attributes or {}) == {"messaging.message.id": "m"}
-        assert attributes(received) == {
+        assert unserved(received) == {
             "system": "lazaretto", "operation.name": "receive", "operation.type": "receive",
             "destination.name": "q", "message.id": "m", "lazaretto.sequence_number": 1,
             "lazaretto.attempt": 1, "lazaretto.delivery_count": 0, "lazaretto.generation": 0,

@@ -15,6 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+from lazaretto.host import Handler, ServiceHost
+from lazaretto.metrics import ProcessMetrics, listen, process_exposition
+from lazaretto.testing import drain
 
 from .conftest import Served
 
@@ -143,6 +146,67 @@ def test_durations_of_requests(broker: Broker, served: Served) -> None:
     assert found["GET", "/queues/{path:path}", "404"] == 1
 
 
+def work(broker: Broker) -> None:
+    """Complete two messages in a sandbox, and fail once at one within this process."""
+    broker.create_queue("sandboxed")
+    broker.create_queue("inline", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    broker.sender("sandboxed").send([Message(b"1"), Message(b"2")])
+    broker.sender("inline").send(Message(b"bad"))
+    handlers = [Handler("sandboxed", do_nothing), Handler("inline", fail, isolation="inline")]
+    drain(ServiceHost(broker, handlers))
+
+
+def do_nothing(message: Any) -> None: ...
+
+
+def fail(message: Any) -> None:
+    raise ValueError("no")
+
+
+def test_what_a_host_in_the_same_process_measures(broker: Broker, served: Served) -> None:
+    scrape(served)
+    before = {(name, *labels.values()): value for name, labels, value in scrape(served)}
+    work(broker)
+    found = {(name, *labels.values()): value for name, labels, value in scrape(served)}
+
+    def grown(name: str, *labels: str) -> float:
+        key = (f"lazaretto_{name}", *labels)
+        return found[key] - before.get(key, 0)
+
+    assert grown("handler_duration_seconds_count", "completed", "sandboxed") == 2
+    assert grown("handler_duration_seconds_count", "failed", "inline") == 1
+    assert grown("message_wait_seconds_count", "sandboxed") == 2
+    assert grown("message_wait_seconds_bucket", "+Inf", "sandboxed") == 2
+    assert grown("message_age_at_completion_seconds_count", "sandboxed") == 2
+    assert ("lazaretto_message_age_at_completion_seconds_count", "inline") not in found or not grown(
+        "message_age_at_completion_seconds_count", "inline"
+    )
+    commits = grown("commit_duration_seconds_count")
+    assert commits > 0
+    assert grown("commit_operations_count") == commits
+    assert grown("commit_operations_sum") >= commits
+    assert 0 < grown("commit_duration_seconds_sum") < 60
+
+
+def test_only_queues_that_one_sees_are_told_of(broker: Broker) -> None:
+    ProcessMetrics()
+    work(broker)
+    told = process_exposition(lambda path: path != "inline").decode()
+    assert 'queue="sandboxed"' in told and 'queue="inline"' not in told
+
+
+def test_a_host_answers_by_itself(broker: Broker) -> None:
+    server = listen("127.0.0.1", 0)
+    try:
+        work(broker)
+        text = httpx.get(f"http://127.0.0.1:{server.server_port}/metrics").text
+    finally:
+        server.shutdown()
+        server.server_close()
+    names = {name for name, _, _ in samples_of(text)}
+    assert {"lazaretto_handler_duration_seconds_bucket", "lazaretto_commit_operations_sum"} <= names
+
+
 def test_whoever_may_see_nothing(served: Served) -> None:
     url = f"http://127.0.0.1:{served.port}/metrics"
     assert httpx.get(url).status_code == 401
@@ -205,6 +269,7 @@ def test_the_dashboard(broker: Broker, served: Served) -> None:
     """Every panel asks for something that there is."""
     trouble(broker)
     scrape(served)
+    work(broker)
     samples = scrape(served)
     dashboard = json.loads((CONTRIB / "grafana/lazaretto.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
-from lazaretto.cli.exits import Exit
+from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.logs import LogOptions
-from lazaretto.cli.parse import duration, number
+from lazaretto.cli.parse import address, duration, number
 
 commands = Group()
 
@@ -58,6 +59,12 @@ def run(
             help="Batches, or sessions, that each handler processes at once.  [default: the handler's own]",
         ),
     ] = None,
+    metrics: Annotated[
+        Any,
+        typer.Option(
+            "--metrics", parser=address, metavar="[HOST:]PORT", help="Answer Prometheus at this address."
+        ),
+    ] = None,
 ) -> None:
     """Run handlers on their queues.
 
@@ -68,7 +75,7 @@ def run(
     from lazaretto.host import ServiceHost, load_handlers
 
     found = load_handlers(handlers)
-    with call.broker() as broker:
+    with call.broker() as broker, _listening(metrics):
         host = ServiceHost(broker, found, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
         with _shown(view, json=call.json) as (look, say), logs.shown(say):
@@ -84,6 +91,28 @@ def run(
                 output.json_line(report)
         if idle is not None and idle.why:
             raise idle.why[0]
+
+
+@contextmanager
+def _listening(at: tuple[str, int] | None) -> Iterator[None]:
+    """Answer Prometheus with what this process measures, if an address is given."""
+    if at is None:
+        yield
+        return
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise usage("metrics need more packages: pip install 'lazaretto[serve]'")
+    from lazaretto.metrics import listen
+
+    try:
+        server = listen(*at)
+    except OSError as error:
+        raise usage(f"nothing can listen at {at[0]}:{at[1]}: {error.strerror}") from None
+    try:
+        output.lines_to_stderr(f"metrics at http://{at[0]}:{server.server_port}/metrics\n")
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class _View:

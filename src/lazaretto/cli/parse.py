@@ -28,6 +28,14 @@ def duration(text: str) -> float:
     return found
 
 
+def address(text: str) -> tuple[str, int]:
+    """Return the host and port of an address, by default of this machine. Raises BadParameter."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise typer.BadParameter(f"expected an address such as 9471 or 127.0.0.1:9471, got {shown(text)}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def optional_duration(text: str) -> Any:
     """Return the seconds of a duration, or NOTHING for "none"."""
     return NOTHING if text.lower() == "none" else duration(text)

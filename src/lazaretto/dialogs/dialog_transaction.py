@@ -114,7 +114,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
     ) -> Steps[list[DialogMessage]]:
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         steps = self._taking(queue, max_messages, max_wait, conversation, group)
-        if (tracing := active()) is not None:
+        if (tracing := active(self._store)) is not None:
             steps = tracing.receiving(self._path(queue), steps)
         found = yield from steps
         if found is None:
@@ -272,7 +272,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
         problem = problem_with(known.message_type(message_type), data)
-        tracing = active()
+        tracing = active(self._store)
         trace = None if tracing is None else tracing.created_properties(dialog_of(handle))
         self._work.enlist(SendDialog(handle, message_type, data, problem, new_group(), trace))
 

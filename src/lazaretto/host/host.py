@@ -31,6 +31,7 @@ from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import QueueOptions, Subqueue
 from lazaretto.tools.signals import Ending
+from lazaretto.traces.repairs import around_steps
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class ServiceHost:
         self._ended = threading.Event()
         self._renewal: threading.Thread | None = None
         self._renew_at = 0.0
-        self._repairs = Runner(self._store, Editor)
+        self._repairs = Runner(self._store, Editor, around=around_steps(self._store))
         self._repairing: threading.Thread | None = None
 
     # -- starting -------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class ServiceHost:
         shared = Shared(handler, self._store, stats, self._gate, window, Pace(at_once), for_ever)
         self._shared.append(shared)
         for _ in range(self._concurrency or options.concurrency):
-            make_runner = partial(runner_of, handler, self._on_output, self._is_told)
+            make_runner = partial(runner_of, self._store, handler, self._on_output, self._is_told)
             self._slots.append(Slot(shared, make_runner, queue.lock_duration, sessions=sessions))
 
     # -- while it runs --------------------------------------------------------------------------

@@ -18,13 +18,15 @@ from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
-from lazaretto.host.traced import TracedHandover, begin, finish, traced
+from lazaretto.host.traced import TimedHandover, begin, finish, timed, took
 from lazaretto.isolation import Sandbox, Verdict
 from lazaretto.isolation.coroutines import WAITS, Crew, DeadlineExceeded
 from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.runtime.measures import active as measured
 from lazaretto.traces import active
 
 if TYPE_CHECKING:
@@ -109,21 +111,23 @@ class ProcessRunner:
 
     def __init__(
         self,
+        store: Store,
         handler: Handler,
         on_output: Callable[[bytes], object] | None = None,
         stopping: Callable[[], bool] | None = None,
     ) -> None:
         output = _Output(str(handler.path), on_output or to_stderr)
+        self._store = store
         self._handler = handler
-        self._traced: TracedHandover | None = None
+        self._timed: TimedHandover | None = None
         self.sandbox = Sandbox(
             SandboxSetup(handler), handler.options.limits(), on_output=output, stopping=stopping
         )
 
     def start(self, handover: Handover) -> None:
-        self._traced = traced(self._handler, handover)
+        self._timed = timed(self._store, self._handler, handover)
         self.sandbox.start(
-            pack(handover.messages, handover.past, timed=self._traced is not None),
+            pack(handover.messages, handover.past, timed=self._timed is not None),
             stop_on_failure=handover.lock.session_id is not None,
         )
 
@@ -133,7 +137,7 @@ class ProcessRunner:
 
     def _ended(self, place: int, verdict: Verdict) -> Ended:
         ended = ended_of(verdict)
-        return ended if self._traced is None else self._traced.ended(place, ended, verdict)
+        return ended if self._timed is None else self._timed.ended(place, ended, verdict)
 
     def stop(self, grace: float) -> None:
         self.sandbox.stop(grace)
@@ -148,7 +152,8 @@ class ProcessRunner:
 class InlineRunner:
     """Calls handlers in the thread that collects. A synchronous one cannot be stopped."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, store: Store, handler: Handler) -> None:
+        self._store = store
         self._handler = handler
         self._call = Caller(handler)
         self._deadline = handler.options.deadline
@@ -180,7 +185,7 @@ class InlineRunner:
             if self._stopped.is_set():
                 break
             self._at(place)
-            tracing = active()
+            tracing, measures, began = active(self._store), measured(), time.perf_counter()
             if tracing is None:
                 one = self._ended_of(message, handover)
             else:
@@ -188,6 +193,8 @@ class InlineRunner:
                 with processing.current():
                     one = self._ended_of(message, handover)
                 one = finish(processing, one)
+            if measures is not None:
+                took(measures, self._handler, one, time.perf_counter() - began)
             self._at(WAITS)
             self._ended[place] = one
             if in_order and one.settlement.failure is not None:
@@ -205,13 +212,17 @@ class InlineRunner:
         ended, told = self._ended, 0
         tell_at = time.monotonic() + _TELL
         failed = False
-        tracing = active()
+        tracing = active(self._store)
+        measures = measured()
         begun: dict[int, Processing] = {}
+        began: dict[int, float] = {}
 
         def on_end(place: int, effects: Effects | None, error: BaseException | None) -> None:
             nonlocal failed
             one = ended_with(effects) if error is None else _failed(error)
             ended[place] = finish(begun[place], one) if place in begun else one
+            if measures is not None and place in began:
+                took(measures, self._handler, one, time.perf_counter() - began[place])
             failed = failed or ended[place].settlement.failure is not None
 
         async def on_tick() -> None:
@@ -227,6 +238,7 @@ class InlineRunner:
 
         async def call(place: int, message: ReceivedMessage) -> Effects | None:
             past = handover.past.get(message.key)
+            began[place] = time.perf_counter()
             if tracing is None:
                 return await self._call.call_async(message, past)
             begun[place] = begin(tracing, self._handler, message)
@@ -282,11 +294,12 @@ def _failed(error: BaseException) -> Ended:
 
 
 def runner_of(
+    store: Store,
     handler: Handler,
     on_output: Callable[[bytes], object] | None = None,
     stopping: Callable[[], bool] | None = None,
 ) -> Runner:
     """Return a handler's runner, by its isolation; `stopping`: see Sandbox."""
     if handler.options.isolation is Isolation.INLINE:
-        return InlineRunner(handler)
-    return ProcessRunner(handler, on_output, stopping)
+        return InlineRunner(store, handler)
+    return ProcessRunner(store, handler, on_output, stopping)

@@ -37,6 +37,7 @@ from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome, PoisonVerdict
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.runtime.measures import active as measured
 from lazaretto.traces import active
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 #: committed by itself; then, for one message's SQL, before the message counts as failed.
 _MOST_BROKEN, _MOST_BROKEN_ALONE = 3, 10
 
+_DONE = Outcome.COMPLETED
 #: Outcomes to which the poison policy applies.
 _FAILING = (Outcome.FAILED, Outcome.LOCK_EXPIRED, Outcome.LOST, Outcome.INVALID)
 #: Retry delay of a failed message where no policy sets one, in seconds.
@@ -215,7 +217,7 @@ class Settling:
         prints = {m.key: print_ for m, e in entries if e is not COMPLETED and (print_ := e.fingerprint)}
         work = FinishHandover(settled, sends, prints, token, following)
         statements = [statement for effects in asked for statement in effects.statements]
-        tracing = active()
+        tracing = active(self._store)
         if tracing is None or not settled:
             return self._commit(work, statements, len(entries))
         with tracing.committing(settled, [Send(path, sent) for path, sent in sends]):
@@ -319,6 +321,11 @@ class Settling:
     ) -> None:
         stats = self._shared.stats
         stats.count([e.settlement.outcome for _, e in entries], len(finals))
+        measures = measured()
+        if measures is not None:
+            now = self._store.clock.now()
+            ages = [max(0, now - m.enqueued) / 1e6 for m, e in entries if e.settlement.outcome is _DONE]
+            measures.ages.note((str(self._path),), ages)
         if not finals:
             return
         by_key = {m.key: (m, e) for m, e in entries}

@@ -22,6 +22,7 @@ from lazaretto.host.shared import Shared
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.model.messages import MOST_MESSAGES
 from lazaretto.receiver import NEXT_SESSION, Receiver
+from lazaretto.store.runtime.measures import active as measured
 
 _log = logging.getLogger(__name__)
 
@@ -200,7 +201,16 @@ class Slot:
             raise
         if handover is not None:
             self._hold(handover)
+            self._note_waits(handover)
         return handover
+
+    def _note_waits(self, handover: Handover) -> None:
+        """Note how old the messages are that come for the first time, if somebody asks."""
+        measures = measured()
+        if measures is not None:
+            now = self._store.clock.now()
+            firsts = [max(0, now - m.enqueued) / 1e6 for m in handover.messages if m.attempt == 1]
+            measures.waits.note((str(self._path),), firsts)
 
     def _hold(self, handover: Handover) -> None:
         self.held[handover.lock.token] = Held(handover, self._lock_seconds)

@@ -1,4 +1,4 @@
-"""The spans of attempts that a host makes at messages, with how each ended."""
+"""The spans and durations of attempts that a host makes at messages, with how each ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended
 from lazaretto.isolation import Verdict
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.runtime.measures import Measures
+from lazaretto.store.runtime.measures import active as measured
 from lazaretto.traces import active
 
 if TYPE_CHECKING:
@@ -36,21 +39,24 @@ def finish(processing: Processing, ended: Ended, at: int | None = None) -> Ended
     return ended
 
 
-class TracedHandover:
-    """Makes the spans of a hand-over that runs in a sandbox, from the times that are told of it.
+class TimedHandover:
+    """Notes how long the attempts of a hand-over in a sandbox took, and makes their spans, from what is told.
 
     So an attempt has its span even if its process dies.
     """
 
-    def __init__(self, tracing: Tracing, handler: Handler, handover: Handover) -> None:
+    def __init__(
+        self, tracing: Tracing | None, measures: Measures | None, handler: Handler, handover: Handover
+    ) -> None:
         self._tracing = tracing
+        self._measures = measures
         self._handler = handler
         self._messages = handover.messages
         self._began = self._last = time.time_ns()
         self._ended: dict[int, Ended] = {}
 
     def ended(self, place: int, ended: Ended, verdict: Verdict) -> Ended:
-        """Make the span of one attempt, once; return how it ended."""
+        """Take note of one attempt, once; return how it ended."""
         if ended is RELEASED:
             return ended
         if place not in self._ended:
@@ -65,10 +71,21 @@ class TracedHandover:
         # What a handler's process tells may be anything.
         began = min(max(began, self._began), now)
         self._last = end = min(max(end, began), now)
+        if self._measures is not None:
+            took(self._measures, self._handler, ended, (end - began) / 1e9)
+        if self._tracing is None:
+            return ended
         return finish(begin(self._tracing, self._handler, self._messages[place], began), ended, end)
 
 
-def traced(handler: Handler, handover: Handover) -> TracedHandover | None:
-    """Return what makes the spans of a hand-over in a sandbox; None if nobody traces."""
-    tracing = active()
-    return None if tracing is None else TracedHandover(tracing, handler, handover)
+def timed(store: Store, handler: Handler, handover: Handover) -> TimedHandover | None:
+    """Return what notes the times of a hand-over in a sandbox; None if nobody traces or measures."""
+    tracing, measures = active(store), measured()
+    if tracing is None and measures is None:
+        return None
+    return TimedHandover(tracing, measures, handler, handover)
+
+
+def took(measures: Measures, handler: Handler, ended: Ended, seconds: float) -> None:
+    """Note how long one attempt took."""
+    measures.handlers.note((str(handler.path), ended.settlement.outcome.value), [seconds])

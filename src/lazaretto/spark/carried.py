@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import cloudpickle
-
 from lazaretto.errors import InvalidOption
+from lazaretto.isolation.pickling import pickle_value
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Carried(Generic[T]):
 
     def __init__(self, value: T) -> None:
         try:
-            self._pickled = cloudpickle.dumps(value)
+            self._pickled = pickle_value(value)
         except Exception as error:
             raise InvalidOption(
                 f"{value!r} cannot be sent to another process: {type(error).__name__}: {error}"
@@ -31,5 +31,5 @@ class Carried(Generic[T]):
     def open(self) -> T:
         """Return the value, in the process that this is called in."""
         sys.path += [entry for entry in self._path if entry not in sys.path and Path(entry).exists()]
-        value: T = cloudpickle.loads(self._pickled)
+        value: T = pickle.loads(self._pickled)  # noqa: S301 - from our own driver
         return value

@@ -37,6 +37,7 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
 from lazaretto.store.contract.claim_contract import SETTLED
+from lazaretto.traces import is_traced
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
@@ -132,6 +133,7 @@ def process(
             schema=encoded,
             breaker=breaker,
             extras=_extras(given),
+            traced=is_traced(),
         )
     carried = Carried(settings)
     session = streams[0].sparkSession

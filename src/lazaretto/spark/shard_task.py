@@ -19,6 +19,7 @@ from lazaretto.host.outcomes import Ended, ended_of, ended_with
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
+from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
 from lazaretto.spark.bodies import PROBLEM, Extras
@@ -27,6 +28,8 @@ from lazaretto.spark.results import Results, ResultSchemaError, Sink
 from lazaretto.spark.sandbox_handler import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
+from lazaretto.traces import MOST_LINKS
+from lazaretto.traces.context import TRACEPARENT, context_of, properties_of
 
 _COMPLETED = Outcome.COMPLETED.value
 #: Messages that the sandbox is given at once.
@@ -46,6 +49,10 @@ TOLD = pa.schema(
         ("read_seconds", pa.float64()),
         ("handler_seconds", pa.float64()),
         ("results_seconds", pa.float64()),
+        # Of a query that is traced: where some messages come from, and when it was at work.
+        ("origins", pa.list_(pa.string())),
+        ("began", pa.int64()),
+        ("ended", pa.int64()),
     ]
 )
 
@@ -69,6 +76,7 @@ class TaskSettings:
     schema: bytes | None
     breaker: BreakerPolicy | None
     extras: Extras | None = None
+    traced: bool = False
 
 
 #: Sandboxes that a worker keeps: a query of several queues has several handlers.
@@ -119,14 +127,25 @@ class ShardTask:
         self._results = Results.of(settings.results, settings.schema, claim, shard, self.stage)
         self._seconds = {"read": 0.0, "handler": 0.0, "results": 0.0}
         self.rows = 0
+        self._began = time.time_ns() if settings.traced else None
+        self._origins: list[str] = []
 
     def run(self, batch: pa.RecordBatch) -> None:
         """Run a batch of messages."""
+        if self._settings.traced:
+            self._note_origins(batch)
         for part in bounded(batch, _MOST_BYTES):
             if isinstance(self._settings.setup, VectorSetup):
                 self._run_vectors(part)
             else:
                 self._run_messages(part)
+
+    def _note_origins(self, batch: pa.RecordBatch) -> None:
+        """Note the trace contexts of messages, up to as many as a span may link to."""
+        for headers in batch.column("headers").slice(0, MOST_LINKS - len(self._origins)).to_pylist():
+            found = None if headers is None else context_of(decode_headers(headers).properties)
+            if found is not None:
+                self._origins.append(properties_of(found)[TRACEPARENT])
 
     def _run_messages(self, batch: pa.RecordBatch) -> None:
         keys, fields, sessions = _messages(batch, self._base)
@@ -327,6 +346,9 @@ class ShardTask:
             "rows": self.rows,
             "completed": self.rows - sum(row.outcome != _COMPLETED for row in self._others),
             **{f"{name}_seconds": value for name, value in self._seconds.items()},
+            "origins": self._origins,
+            "began": self._began,
+            "ended": time.time_ns() if self._began is not None else None,
         }
 
 

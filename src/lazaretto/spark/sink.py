@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, Row
 
@@ -14,6 +15,16 @@ from lazaretto.spark.shard_task import OUTAGE
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
+from lazaretto.traces import active
+from lazaretto.traces.context import parse
+
+if TYPE_CHECKING:
+    from lazaretto.model.entities import EntityPath
+    from lazaretto.traces.spans import Tracing
+
+
+#: What is read of what the tasks tell.
+_READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
 
 
 class SettlingSink:
@@ -27,7 +38,7 @@ class SettlingSink:
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
-        rows = told.select("queue", "claim", "epoch", "shard", "stage").collect()
+        rows = told.select(*_READ).collect()
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
             if shards:
@@ -45,6 +56,9 @@ def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) 
         raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
     with broker_at(options.url()) as broker:
         consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
+        tracing = active(store_of(broker))
+        if tracing is not None:
+            _trace(tracing, consumer.path, shards)
         outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
         if outage is not None:
             consumer.revoke(why=outage)
@@ -60,3 +74,18 @@ def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) 
             results.remove(summary.number)
         elif summary.state == SETTLED and published is not None:
             published.publish(summary.number, summary.stages)
+
+
+def _trace(tracing: Tracing, path: EntityPath, shards: Sequence[Row]) -> None:
+    """Make a span of each shard, with links to where its messages come from."""
+    for row in shards:
+        if row["began"] is not None:
+            failed = row["stage"].startswith(OUTAGE)
+            tracing.shard(
+                path,
+                row["claim"],
+                row["rows"],
+                map(parse, row["origins"] or ()),
+                (row["began"], row["ended"]),
+                error="lazaretto.errors.SystemicFailure" if failed else None,
+            )

@@ -6,8 +6,9 @@ Nothing here imports OpenTelemetry. A program that traces has imported it, and h
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lazaretto.traces.context import context_of
 
@@ -15,29 +16,49 @@ if TYPE_CHECKING:
     from lazaretto.model.messages import StoredMessage
     from lazaretto.traces.spans import Tracing
 
+    MakeTracing = Callable[["TracedStore"], Tracing]
+
 #: Links of one span at most, which is what OpenTelemetry keeps. Larger batches have no span for each message.
 MOST_LINKS = 128
 _API = "opentelemetry.trace"
-#: The provider that was set when somebody last asked, and what makes spans with it.
-_known: tuple[Any, Tracing | None] = (None, None)
+#: The provider that was set when somebody last asked, and what makes a store's spans with it.
+_known: tuple[Any, MakeTracing | None] = (None, None)
 _nothing = nullcontext()
 
 
-def active() -> Tracing | None:
-    """Return what makes spans; None if this program has set no tracer provider."""
+class TracedStore(Protocol):
+    """What spans tell of a store, and which of them are wanted."""
+
+    create_spans: bool
+
+    @property
+    def server(self) -> tuple[str, int | None] | None:
+        """The address and port of the server that it is on; None if it is a file."""
+        ...
+
+
+def is_traced() -> bool:
+    """Return whether this program has set a tracer provider."""
+    api = sys.modules.get(_API)
+    return api is not None and getattr(api, "_TRACER_PROVIDER", None) is not None
+
+
+def active(store: TracedStore) -> Tracing | None:
+    """Return what makes the spans of a store; None if this program has set no tracer provider."""
     api = sys.modules.get(_API)
     # By its private name: the public function looks at the environment, which takes longer than a send may.
-    return None if api is None or getattr(api, "_TRACER_PROVIDER", None) is None else _tracing(api)
+    return None if api is None or getattr(api, "_TRACER_PROVIDER", None) is None else _tracing(api, store)
 
 
-def _tracing(api: Any) -> Tracing | None:
+def _tracing(api: Any, store: TracedStore) -> Tracing | None:
     global _known
     provider = api.get_tracer_provider()
     if _known[0] is not provider:
         from lazaretto.traces.spans import tracing_with
 
         _known = provider, tracing_with(provider)
-    return _known[1]
+    make = _known[1]
+    return None if make is None else make(store)
 
 
 def within(message: StoredMessage) -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ A span has names, numbers and types of errors: never a body, a property, or the 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,8 +30,9 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.contract.repair_contract import RepairRecord
 from lazaretto.store.contract.transaction_contract import Operation
-from lazaretto.traces import MOST_LINKS
+from lazaretto.traces import MOST_LINKS, TracedStore
 from lazaretto.traces.context import TraceContext, context_of, has_context, properties_of
 
 T = TypeVar("T")
@@ -46,17 +48,18 @@ _VERBS = {
 }
 
 
-def tracing_with(provider: trace.TracerProvider) -> Tracing | None:
-    """Return what makes spans with a provider; None if it is one that makes none."""
+def tracing_with(provider: trace.TracerProvider) -> Callable[[TracedStore], Tracing] | None:
+    """Return what makes a store's spans with a provider; None if it is one that makes none."""
     quiet = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    return None if quiet else Tracing(provider.get_tracer(SYSTEM))
+    return None if quiet else functools.partial(Tracing, provider.get_tracer(SYSTEM))
 
 
 class Tracing:
-    """Makes the spans of what a program does with messages. Threads and coroutines share it."""
+    """Makes the spans of what a program does with a store's messages. Threads and coroutines share it."""
 
-    def __init__(self, tracer: trace.Tracer) -> None:
+    def __init__(self, tracer: trace.Tracer, store: TracedStore) -> None:
         self._tracer = tracer
+        self._store = store
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -70,7 +73,8 @@ class Tracing:
 
         `step`: makes the step that sends them, with their trace contexts.
         """
-        single, many = len(messages) == 1, len(messages) > MOST_LINKS
+        single = len(messages) == 1
+        many = len(messages) > MOST_LINKS or not self._store.create_spans
         made = messages if single or many else self.created(path, messages)
         kind = SpanKind.PRODUCER if single or many else SpanKind.CLIENT
         attributes = _new_or_count(messages)
@@ -93,9 +97,14 @@ class Tracing:
         *,
         parent: Context | None = None,
     ) -> list[NewMessage]:
-        """Return messages with the contexts of spans, one for each that has no trace context of its own."""
+        """Return messages with the contexts of spans, one for each that has no trace context of its own.
+
+        Where no such spans are wanted, they get the context of `parent`, or of the current span.
+        """
         made: list[NewMessage] = []
         shared: SpanContext | None = None
+        if not self._store.create_spans:
+            shared = trace.get_current_span(parent).get_span_context()
         for message in messages:
             if shared is not None:
                 message = _with_context(message, shared)
@@ -111,6 +120,8 @@ class Tracing:
 
     def created_properties(self, conversation: str) -> dict[str, str]:
         """Return the properties of one new message of a dialog."""
+        if not self._store.create_spans:
+            return _properties_of(trace.get_current_span().get_span_context())
         attributes: Attributes = {"messaging.message.conversation_id": conversation}
         span = self._begin("create", "create", None, SpanKind.PRODUCER, attributes)
         span.end()
@@ -123,6 +134,29 @@ class Tracing:
         links = map(_context_of, messages)
         with self._span("resubmit", "send", path, SpanKind.PRODUCER, attributes, links):
             yield
+
+    def repaired(
+        self,
+        verb: str,
+        record: RepairRecord | None,
+        count: int = 0,
+        headers: Iterable[bytes | None] = (),
+        *,
+        began: int,
+        error: str | None = None,
+    ) -> None:
+        """Trace what was done with letters of a repair. `headers`: of some of them, to link to."""
+        attributes: Attributes = {}
+        if record is not None:
+            attributes = {"lazaretto.repair": record.name, "messaging.batch.message_count": count}
+        sends = verb == "resubmit"
+        kind = SpanKind.PRODUCER if sends else SpanKind.CLIENT
+        path = None if record is None else EntityPath(record.path)
+        links = map(_context_in, headers)
+        span = self._begin(verb, "send" if sends else "", path, kind, attributes, links, began=began)
+        if error is not None:
+            _fail(span, error)
+        span.end()
 
     # -- receiving and settling -----------------------------------------------------------------
 
@@ -207,6 +241,24 @@ class Tracing:
         )
         return Processing(self, span)
 
+    def shard(
+        self,
+        path: EntityPath,
+        claim: int,
+        rows: int,
+        contexts: Iterable[TraceContext | None],
+        between: tuple[int, int],
+        *,
+        error: str | None,
+    ) -> None:
+        """Trace a pipeline's work on one shard of a claim. `between`: in nanoseconds since 1970."""
+        attributes: Attributes = {"lazaretto.claim": claim, "messaging.batch.message_count": rows}
+        links = (None if one is None else _span_context(one) for one in contexts)
+        span = self._begin("process", "process", path, SpanKind.CONSUMER, attributes, links, began=between[0])
+        if error is not None:
+            _fail(span, error)
+        span.end(between[1])
+
     # -- spans ----------------------------------------------------------------------------------
 
     def _begin(
@@ -225,8 +277,10 @@ class Tracing:
         attributes |= {
             "messaging.system": SYSTEM,
             "messaging.operation.name": name,
-            "messaging.operation.type": kind_of_operation,
         }
+        if kind_of_operation:
+            attributes["messaging.operation.type"] = kind_of_operation
+        attributes |= _server(self._store.server)
         if path is not None:
             attributes |= _destination(path)
             name = f"{name} {path}"
@@ -306,9 +360,13 @@ def _context_of(message: StoredMessage) -> SpanContext | None:
 
 
 def _context_of_new(message: NewMessage) -> SpanContext | None:
-    if message.headers is None:
+    return _context_in(message.headers)
+
+
+def _context_in(headers: bytes | None) -> SpanContext | None:
+    if headers is None:
         return None
-    found = context_of(decode_headers(message.headers).properties)
+    found = context_of(decode_headers(headers).properties)
     return None if found is None else _span_context(found)
 
 
@@ -349,6 +407,13 @@ def _links(contexts: Iterable[SpanContext | None], ids: Sequence[str] | None) ->
 def _fail(span: Span, error_type: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(Status(StatusCode.ERROR))
+
+
+def _server(server: tuple[str, int | None] | None) -> Attributes:
+    if server is None:
+        return {}
+    address, port = server
+    return {"server.address": address} if port is None else {"server.address": address, "server.port": port}
 
 
 def _destination(path: EntityPath) -> Attributes:

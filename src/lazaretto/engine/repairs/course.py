@@ -11,6 +11,7 @@ from lazaretto.engine.log import audit, tell_event
 from lazaretto.engine.repairs.key_list import members
 from lazaretto.errors import RepairError, RepairNotFound
 from lazaretto.model.checks import shown
+from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, after, next_verbs
 from lazaretto.model.repairs import Plan
@@ -33,6 +34,15 @@ def plan_of(record: RepairRecord) -> Plan:
 def pace_of(record: RepairRecord) -> Pace:
     """Return how fast a repair goes."""
     return _paces.decode(record.pace)
+
+
+def next_headers(tx: Transaction, record: RepairRecord, most: int) -> list[bytes | None]:
+    """Return the headers of the letters that a repair deals with next, in their order, without bodies."""
+    course = Course.of(tx, record)
+    keys = course.members(record.position, min(record.position + most, record.letters))
+    subqueue = subqueue_at(record.subqueue)
+    found = tx.repairs.headers([dead_key(key, subqueue) for key in keys])
+    return [found.get(dead_key(key, subqueue)) for key in keys]
 
 
 def find_repair(tx: Transaction, name: str) -> RepairRecord:

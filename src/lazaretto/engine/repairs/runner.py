@@ -41,18 +41,30 @@ _AGAIN = 1.0
 _FIRST_CHUNK = 200
 
 
+#: Calls what takes a repair a step further, with the repair and the most letters of the step.
+Around = Callable[[RepairRecord, int, Callable[[], Step]], Step]
+
+
+def _plainly(record: RepairRecord, limit: int, advance: Callable[[], Step]) -> Step:
+    return advance()
+
+
 class Runner:
     """Runs the repairs of a store, one at a time, in the thread that calls `run`. `stop` ends it.
 
     `make_editor`: makes what applies a repair's edit. `only`: the number of the repair to run, if no others.
+    `around`: calls each step, such as to trace it.
     Any number of runners can work on one store: each repair has one at a time. What a killed one has left
     undone, another goes on with.
     """
 
-    def __init__(self, store: Store, make_editor: MakeEditor, only: int | None = None) -> None:
+    def __init__(
+        self, store: Store, make_editor: MakeEditor, only: int | None = None, around: Around = _plainly
+    ) -> None:
         self._store = store
         self._make_editor = make_editor
         self._only = only
+        self._around = around
         self._stopping = threading.Event()
         self._chunk = _FIRST_CHUNK
 
@@ -127,7 +139,8 @@ class Runner:
             # Without a window, outcomes do not decide what is sent next.
             looks = _has_window(record) or time.monotonic() - looked > _LOOK
             looked = time.monotonic() if looks else looked
-            step = self._store.run(Advance(repair, token, limit, edits, looks, trouble))
+            operation = Advance(repair, token, limit, edits, looks, trouble)
+            step = self._around(record, limit, functools.partial(self._store.run, operation))
             renewed, nap = time.monotonic(), _NAP if step.letters or step.finished else nap
             if record.phase == Phase.APPLYING.value:
                 allowance.spend(step.letters)

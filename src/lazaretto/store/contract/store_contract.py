@@ -44,6 +44,13 @@ class Store(Protocol):
     """A durable store, shared by threads and processes."""
 
     clock: Clock
+    #: Whether each message of a batch gets a span of its own, if somebody traces.
+    create_spans: bool
+
+    @property
+    def server(self) -> tuple[str, int | None] | None:
+        """The address and port of the server that it is on; None if it is a file."""
+        ...
 
     @property
     def errors(self) -> type[Exception]:

@@ -141,6 +141,10 @@ class PgConnection:
         raw.watch = Watch(lambda: is_at_work(conninfo, pid))
         self.raw = raw
         self.pid: int = pid
+        # A socket's address is its folder, which has no port.
+        host = raw.info.host
+        #: The address and port of the server.
+        self.server = (host, None if host.startswith("/") else raw.info.port)
         #: Whether the server may pass statements on to others, as Citus does.
         self.distributed: bool = distributed
         self._pipeline = Pipeline(raw, raw.watch)

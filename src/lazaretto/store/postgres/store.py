@@ -128,6 +128,10 @@ class PostgresStore(SqlStore):
         #: Whether something that was written comes due soon.
         self._comes_due = False
 
+    @property
+    def server(self) -> tuple[str, int | None]:
+        return self._connection.server
+
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         own = cast(PgConnection, connection)
         context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime.measures import active
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 1024
@@ -234,7 +236,7 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                self._commit(group)
+                self._measured(group)
             committed = True
         except Exception as error:
             for ticket in group:
@@ -252,6 +254,17 @@ class GroupCommit:
                     _release(ticket.wake)
             if tells:
                 _tell(group)
+
+    def _measured(self, group: list[Ticket]) -> None:
+        """Commit a group, and note how long that took if somebody asks."""
+        measures = active()
+        if measures is None:
+            self._commit(group)
+            return
+        began = time.perf_counter()
+        self._commit(group)
+        measures.commits.note((), [time.perf_counter() - began])
+        measures.operations.note((), [len(group)])
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""

@@ -90,6 +90,8 @@ class SqlStore(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
+    #: Whether each message of a batch gets a span of its own, if somebody traces.
+    create_spans = True
     #: The connections that no query uses.
     _readers: Sized
     #: How often other processes' commits are looked for while somebody waits, in seconds.
@@ -121,6 +123,11 @@ class SqlStore(ABC):
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
         self.notifier = Notifier(self._first_waits)
         self._notices = NoticeLog()
+
+    @property
+    def server(self) -> tuple[str, int | None] | None:
+        """The address and port of the server that it is on; None if it is a file."""
+        return None
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
         context = CommitContext(connection.execute, self.dialect, memory, self.worker, reads=reads)

@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
-from lazaretto.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition
+from lazaretto.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition
 from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, Query, route
 
@@ -35,4 +35,5 @@ async def show_metrics(call: Call, query: MetricsQuery) -> Response:
         await broker.facts(),
         time.perf_counter() - began,
     )
-    return Response(exposition(look) + call.times.exposition(), media_type=MEDIA_TYPE)
+    own = process_exposition(lambda path: call.identity.may(Permission.SEE, path))
+    return Response(exposition(look) + own + call.times.exposition(), media_type=MEDIA_TYPE)

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-import msgspec
 from opentelemetry import context as otel
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 
-from lazaretto.engine.dialogs.receive_group import GroupHandover
-from lazaretto.engine.messages.prepare import encode_bounded
 from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import Settled
-from lazaretto.engine.workers.leases import Handover
 from lazaretto.errors import MessageTooLarge
-from lazaretto.model.entities import EntityPath, split_subscription
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import name_of
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
@@ -33,10 +28,28 @@ from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.repair_contract import RepairRecord
 from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.traces import MOST_LINKS, TracedStore
-from lazaretto.traces.context import TraceContext, context_of, has_context, properties_of
+from lazaretto.traces.attributes import (
+    Attributes,
+    destination_attributes,
+    messages_of,
+    new_attributes,
+    new_or_count,
+    server_attributes,
+    stored_attributes,
+    stored_or_count,
+)
+from lazaretto.traces.context import TraceContext, has_context
+from lazaretto.traces.span_contexts import (
+    context_in,
+    context_of_new,
+    context_of_stored,
+    links_to,
+    properties_with,
+    span_context,
+    with_context,
+)
 
 T = TypeVar("T")
-Attributes = dict[str, AttributeValue]
 
 SYSTEM = "lazaretto"
 _VERBS = {
@@ -77,10 +90,10 @@ class Tracing:
         many = len(messages) > MOST_LINKS or not self._store.create_spans
         made = messages if single or many else self.created(path, messages)
         kind = SpanKind.PRODUCER if single or many else SpanKind.CLIENT
-        attributes = _new_or_count(messages)
-        with self._span("send", "send", path, kind, attributes, map(_context_of_new, made)) as span:
+        attributes = new_or_count(messages)
+        with self._span("send", "send", path, kind, attributes, map(context_of_new, made)) as span:
             if single or many:
-                made = [_with_context(message, span.get_span_context()) for message in made]
+                made = [with_context(message, span.get_span_context()) for message in made]
             try:
                 numbers: list[int] = yield step(made)
             except MessageTooLarge:
@@ -107,31 +120,31 @@ class Tracing:
             shared = trace.get_current_span(parent).get_span_context()
         for message in messages:
             if shared is not None:
-                message = _with_context(message, shared)
+                message = with_context(message, shared)
             elif not has_context(decode_headers(message.headers).properties):
-                attributes = _new_attributes(message)
+                attributes = new_attributes(message)
                 span = self._begin("create", "create", path, SpanKind.PRODUCER, attributes, parent=parent)
                 span.end()
                 if len(messages) > MOST_LINKS:
                     shared = span.get_span_context()
-                message = _with_context(message, span.get_span_context())
+                message = with_context(message, span.get_span_context())
             made.append(message)
         return made
 
     def created_properties(self, conversation: str) -> dict[str, str]:
         """Return the properties of one new message of a dialog."""
         if not self._store.create_spans:
-            return _properties_of(trace.get_current_span().get_span_context())
+            return properties_with(trace.get_current_span().get_span_context())
         attributes: Attributes = {"messaging.message.conversation_id": conversation}
         span = self._begin("create", "create", None, SpanKind.PRODUCER, attributes)
         span.end()
-        return _properties_of(span.get_span_context())
+        return properties_with(span.get_span_context())
 
     @contextmanager
     def resubmitting(self, path: EntityPath, messages: Iterable[StoredMessage], count: int) -> Iterator[None]:
         """Trace that an operator sends dead letters back. `messages`: some of them, to link to."""
         attributes: Attributes = {"messaging.batch.message_count": count}
-        links = map(_context_of, messages)
+        links = map(context_of_stored, messages)
         with self._span("resubmit", "send", path, SpanKind.PRODUCER, attributes, links):
             yield
 
@@ -152,7 +165,7 @@ class Tracing:
         sends = verb == "resubmit"
         kind = SpanKind.PRODUCER if sends else SpanKind.CLIENT
         path = None if record is None else EntityPath(record.path)
-        links = map(_context_in, headers)
+        links = map(context_in, headers)
         span = self._begin(verb, "send" if sends else "", path, kind, attributes, links, began=began)
         if error is not None:
             _fail(span, error)
@@ -174,10 +187,10 @@ class Tracing:
             _fail(span, name_of(error))
             span.end()
             raise
-        messages = _received(found)
+        messages = messages_of(found)
         if messages:
-            attributes = _stored_or_count(messages)
-            links = map(_context_of, messages)
+            attributes = stored_or_count(messages)
+            links = map(context_of_stored, messages)
             ids = [message.message_id for message in messages[:MOST_LINKS]]
             self._begin(
                 "receive", "receive", path, SpanKind.CLIENT, attributes, links, ids=ids, began=began
@@ -201,14 +214,19 @@ class Tracing:
             settled.setdefault((verb, None if lock is None else lock.path), []).append(entry.message)
         spans = [
             self._begin(
-                verb, "settle", path, SpanKind.CLIENT, _stored_or_count(of_verb), map(_context_of, of_verb)
+                verb,
+                "settle",
+                path,
+                SpanKind.CLIENT,
+                stored_or_count(of_verb),
+                map(context_of_stored, of_verb),
             )
             for (verb, path), of_verb in settled.items()
         ]
         for sent in operations:
             if isinstance(sent, Send):
-                contexts = map(_context_of_new, sent.messages)
-                attributes = _new_or_count(sent.messages)
+                contexts = map(context_of_new, sent.messages)
+                attributes = new_or_count(sent.messages)
                 spans.append(self._begin("send", "send", sent.path, SpanKind.CLIENT, attributes, contexts))
         try:
             yield
@@ -231,11 +249,11 @@ class Tracing:
         began: int | None = None,
     ) -> Processing:
         """Begin the span of one attempt at a message. `child`: of the sender's span, else it links to it."""
-        context = _context_of(message)
+        context = context_of_stored(message)
         parent = None
         if child and context is not None:
             parent, context = trace.set_span_in_context(trace.NonRecordingSpan(context)), None
-        attributes = _stored_attributes(message)
+        attributes = stored_attributes(message)
         span = self._begin(
             "process", "process", path, SpanKind.CONSUMER, attributes, [context], parent=parent, began=began
         )
@@ -253,7 +271,7 @@ class Tracing:
     ) -> None:
         """Trace a pipeline's work on one shard of a claim. `between`: in nanoseconds since 1970."""
         attributes: Attributes = {"lazaretto.claim": claim, "messaging.batch.message_count": rows}
-        links = (None if one is None else _span_context(one) for one in contexts)
+        links = (None if one is None else span_context(one) for one in contexts)
         span = self._begin("process", "process", path, SpanKind.CONSUMER, attributes, links, began=between[0])
         if error is not None:
             _fail(span, error)
@@ -280,12 +298,12 @@ class Tracing:
         }
         if kind_of_operation:
             attributes["messaging.operation.type"] = kind_of_operation
-        attributes |= _server(self._store.server)
+        attributes |= server_attributes(self._store.server)
         if path is not None:
-            attributes |= _destination(path)
+            attributes |= destination_attributes(path)
             name = f"{name} {path}"
         return self._tracer.start_span(
-            name, parent, kind, attributes, links=_links(contexts, ids), start_time=began
+            name, parent, kind, attributes, links=links_to(contexts, ids), start_time=began
         )
 
     @contextmanager
@@ -334,7 +352,7 @@ class Processing:
 
 def current(context: TraceContext) -> AbstractContextManager[None]:
     """Make a message's trace context the current one."""
-    return _attached(trace.set_span_in_context(trace.NonRecordingSpan(_span_context(context))))
+    return _attached(trace.set_span_in_context(trace.NonRecordingSpan(span_context(context))))
 
 
 @contextmanager
@@ -346,120 +364,6 @@ def _attached(context: Context) -> Iterator[None]:
         otel.detach(token)
 
 
-# -- trace contexts --------------------------------------------------------------------------------
-
-
-def _span_context(found: TraceContext) -> SpanContext:
-    state = TraceState.from_header([found.state]) if found.state else TraceState()
-    return SpanContext(found.trace_id, found.span_id, True, TraceFlags(found.flags), state)
-
-
-def _context_of(message: StoredMessage) -> SpanContext | None:
-    found = context_of(message.properties)
-    return None if found is None else _span_context(found)
-
-
-def _context_of_new(message: NewMessage) -> SpanContext | None:
-    return _context_in(message.headers)
-
-
-def _context_in(headers: bytes | None) -> SpanContext | None:
-    if headers is None:
-        return None
-    found = context_of(decode_headers(headers).properties)
-    return None if found is None else _span_context(found)
-
-
-def _properties_of(context: SpanContext) -> dict[str, str]:
-    if not context.is_valid:
-        return {}
-    state = context.trace_state.to_header()
-    return properties_of(TraceContext(context.trace_id, context.span_id, context.trace_flags, state))
-
-
-def _with_context(message: NewMessage, context: SpanContext) -> NewMessage:
-    """Return a message with a trace context, unless it has one, or no room for it."""
-    headers = decode_headers(message.headers)
-    if not context.is_valid or has_context(headers.properties):
-        return message
-    properties = {**headers.properties, **_properties_of(context)}
-    try:
-        encoded = encode_bounded(msgspec.structs.replace(headers, properties=properties))
-    except MessageTooLarge:
-        return message
-    return msgspec.structs.replace(message, headers=encoded)
-
-
-def _links(contexts: Iterable[SpanContext | None], ids: Sequence[str] | None) -> list[Link]:
-    links: list[Link] = []
-    for number, context in enumerate(contexts):
-        if number == MOST_LINKS:
-            break
-        if context is not None:
-            named: Mapping[str, str] | None = None if ids is None else {"messaging.message.id": ids[number]}
-            links.append(Link(context, named))
-    return links
-
-
-# -- attributes ------------------------------------------------------------------------------------
-
-
 def _fail(span: Span, error_type: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(Status(StatusCode.ERROR))
-
-
-def _server(server: tuple[str, int | None] | None) -> Attributes:
-    if server is None:
-        return {}
-    address, port = server
-    return {"server.address": address} if port is None else {"server.address": address, "server.port": port}
-
-
-def _destination(path: EntityPath) -> Attributes:
-    of = split_subscription(path)
-    if of is None:
-        return {"messaging.destination.name": str(path)}
-    topic, name = of[0], of[1] + str(path)[len(path.queue) :]
-    return {"messaging.destination.name": topic, "messaging.destination.subscription.name": name}
-
-
-def _count(messages: Sequence[object]) -> Attributes:
-    return {"messaging.batch.message_count": len(messages)}
-
-
-def _received(found: Any) -> Sequence[ReceivedMessage]:
-    if isinstance(found, GroupHandover):
-        return [message for message, _ in found.messages]
-    return found.messages if isinstance(found, Handover) else found or ()
-
-
-def _new_attributes(message: NewMessage) -> Attributes:
-    attributes: Attributes = {}
-    if message.message_id is not None:
-        attributes["messaging.message.id"] = message.message_id
-    correlation_id = decode_headers(message.headers).correlation_id
-    if correlation_id is not None:
-        attributes["messaging.message.conversation_id"] = correlation_id
-    return attributes
-
-
-def _stored_attributes(message: ReceivedMessage) -> Attributes:
-    attributes: Attributes = {
-        "messaging.message.id": message.message_id,
-        "lazaretto.sequence_number": message.sequence_number,
-        "lazaretto.attempt": message.attempt,
-        "lazaretto.delivery_count": message.delivery_count,
-        "lazaretto.generation": message.generation,
-    }
-    if message.headers.correlation_id is not None:
-        attributes["messaging.message.conversation_id"] = message.headers.correlation_id
-    return attributes
-
-
-def _stored_or_count(messages: Sequence[ReceivedMessage]) -> Attributes:
-    return _stored_attributes(messages[0]) if len(messages) == 1 else _count(messages)
-
-
-def _new_or_count(messages: Sequence[NewMessage]) -> Attributes:
-    return _new_attributes(messages[0]) if len(messages) == 1 else _count(messages)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lazaretto.cli.tables import Table, pad, width_of
+from lazaretto.cli.tables import cell as cell
 from lazaretto.model.shown_text import safe as safe
 from lazaretto.model.shown_text import safe_lines as safe_lines
 
@@ -171,11 +172,6 @@ def table(
         notice(empty)
     else:
         Table(columns, spare=spare, shortened=shortened).add(itertools.chain([first], rows))
-
-
-def cell(value: object) -> str:
-    """Return a value as a table shows it: on one line, with everything escaped that a terminal obeys."""
-    return "" if value is None else safe(str(value))
 
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:

@@ -9,6 +9,8 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from lazaretto.model.shown_text import safe
+
 #: Rows that are measured together to align the columns of a listing.
 _ALIGNED = 500
 #: The narrowest that a shortened column gets.
@@ -47,6 +49,11 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
+def cell(value: object) -> str:
+    """Return a value as a table shows it: on one line, with everything escaped that a terminal obeys."""
+    return "" if value is None else safe(str(value))
+
+
 class Table:
     """Prints rows under headings as they come.
 
@@ -78,8 +85,6 @@ class Table:
         sys.stdout.flush()
 
     def _print_chunk(self, rows: Sequence[Sequence[object]]) -> None:
-        from lazaretto.cli.output import cell
-
         cells = [[cell(value) for value in row] for row in rows]
         for index in range(len(self._columns)):
             self._widths[index] = max(self._widths[index], *(width_of(row[index]) for row in cells))

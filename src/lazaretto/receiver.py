@@ -19,6 +19,7 @@ from lazaretto.engine.messages.sessions import (
     ReleaseSession,
     RenewSession,
     SetSessionState,
+    session_locked,
     session_state,
 )
 from lazaretto.engine.messages.settle import (
@@ -58,6 +59,8 @@ Mode = Literal["peek_lock", "receive_and_delete"]
 
 #: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
 _ASK_AGAIN = 60.0
+#: Characters of the name under which a session's lock can be used.
+LONGEST_NAME: Final = 256
 
 
 class NextSession(enum.Enum):
@@ -144,6 +147,8 @@ class Receiver(MessageVerbs, Closing):
         self._rotation = {} if rotation is None else rotation
         self._lock: Lock | None = None
         self._maybe_locked: Lock | None = None
+        #: Whether another receiver locked the session, and is to release it.
+        self._joined = False
         self._locking = threading.Lock()
         self._place: int | None = None
         self.in_doubt: Handover | None = None
@@ -339,23 +344,43 @@ class Receiver(MessageVerbs, Closing):
     def session_locked_until(self) -> datetime | None:
         return None if self._lock is None else to_datetime(self._lock.until)
 
-    def accept_session(self, max_wait: GivenDuration | None = 0.0) -> str | None:
+    def accept_session(self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None) -> str | None:
         """Lock the session without receiving from it, and return its id. `receive` does so by itself.
 
         Waits up to `max_wait` seconds (None: forever) for a NEXT_SESSION that has messages and is free; then
-        returns None. Does nothing if the receiver holds its session. Raises NotAllowed for a receiver of no
+        returns None. `name`: with it other receivers can use the lock, see `join_session`; up to 256
+        characters. Does nothing if the receiver holds its session. Raises NotAllowed for a receiver of no
         session, SessionCannotBeLocked, SessionHeld.
         """
-        return run_steps(self._store, self._accepting_session(max_wait))
+        return run_steps(self._store, self._accepting_session(max_wait, name=name))
 
-    def _accepting_session(self, max_wait: GivenDuration | None = 0.0) -> Steps[str | None]:
+    def _accepting_session(
+        self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None
+    ) -> Steps[str | None]:
         """Return the steps of `accept_session`."""
         self._refuse_closed()
+        if name is not None:
+            text("name", name, LONGEST_NAME)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
         if self._wanted is None:
             raise NotAllowed("expected a receiver of a session, got one of a queue: give it session=…")
-        yield from self._accepting(wait)
+        yield from self._accepting(wait, name)
         return self.session_id
+
+    def join_session(self, session_id: str, name: str) -> None:
+        """Use the lock that another receiver, of any process, took on a session under a name.
+
+        To settle deferred messages, to renew the lock, and for the session's state. Closing leaves the lock
+        as it is. Raises NotAllowed for a receiver of a session, SessionLockLost.
+        """
+        self._refuse_closed()
+        text("session_id", session_id, LONGEST_ID)
+        text("name", name, LONGEST_NAME)
+        if self._wanted is not None:
+            raise NotAllowed("expected a receiver without a session, got one with session=…")
+        with self._locking:
+            self._lock = self._store.read(lambda tx: session_locked(tx, self._path, session_id, name))
+            self._wanted, self._joined = session_id, True
 
     def renew_session_lock(self) -> datetime:
         """Renew the session's lock for the queue's lock duration from now."""
@@ -380,20 +405,20 @@ class Receiver(MessageVerbs, Closing):
     def _accept(self, max_wait: float | None) -> bool:
         return run_steps(self._store, self._accepting(max_wait))
 
-    def _accepting(self, max_wait: float | None) -> Steps[bool]:
+    def _accepting(self, max_wait: float | None, name: str | None = None) -> Steps[bool]:
         """Lock the wanted session; return False if none became free within `max_wait` seconds."""
         end = None if max_wait is None else time.monotonic() + max_wait
         wanted = None if self._wanted is NEXT_SESSION else self._wanted
         assert not isinstance(wanted, NextSession)
         with self._locking:
             if self._lock is None:
-                self._lock = yield from self._waiting(lambda: self._try_accept(wanted), end)
+                self._lock = yield from self._waiting(lambda: self._try_accept(wanted, name), end)
                 if self._lock is not None:
                     self._rotation[self._path.key] = self._lock.session_id or ""
         return self._lock is not None
 
-    def _try_accept(self, wanted: str | None) -> Steps[Lock | None]:
-        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""))
+    def _try_accept(self, wanted: str | None, name: str | None) -> Steps[Lock | None]:
+        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""), name)
         try:
             found: Lock | None = yield from outcome_of(Do(operation, self._release_lock))
             return found
@@ -427,9 +452,9 @@ class Receiver(MessageVerbs, Closing):
         if self._maybe_locked is not None:
             self._store.run(ReleaseSession(self._path, self._maybe_locked))
             self._maybe_locked = None
-        if self._lock is not None:
+        if self._lock is not None and not self._joined:
             self._store.run(ReleaseSession(self._path, self._lock))
-            self._lock = None
+        self._lock = None
 
     def _refuse_closed(self) -> None:
         if self._closed:

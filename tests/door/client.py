@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from door.served import Served
 from lazaretto import aio
 from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
@@ -59,6 +60,7 @@ class Client:
         name: str = "l",
         settled: bool = False,
         properties: dict[str, Any] | None = None,
+        filters: dict[str, Any] | None = None,
     ) -> Link:
         """Attach a link in a session of its own."""
         session = self.connection.begin()
@@ -66,7 +68,7 @@ class Client:
         session.attach(
             name,
             sends=sends,
-            source=Source(address),
+            source=Source(address, filter=filters),
             target=Target(address),
             snd_settle_mode=1 if settled else 2,
             properties=properties,
@@ -90,8 +92,13 @@ class Manager:
             await self._client.until(CreditChanged)
 
     async def ask(self, operation: str, **body: Any) -> tuple[int, Any]:
+        """Ask for an operation. `link`: that of the receiver which the request belongs to."""
+        link = body.pop("link", None)
         given = {name.replace("_", "-"): value for name, value in body.items()}
-        told, answer = await self._exchange({"operation": f"com.microsoft:{operation}"}, given)
+        properties = {"operation": f"com.microsoft:{operation}"}
+        if link is not None:
+            properties["associated-link-name"] = link
+        told, answer = await self._exchange(properties, given)
         return int(told["statusCode"]), answer
 
     async def put_token(self, audience: str, token: str) -> tuple[int, str]:
@@ -110,7 +117,7 @@ class Manager:
 
 
 @contextlib.asynccontextmanager
-async def connected(door: Door) -> AsyncIterator[Client]:
+async def connected(door: Door | Served) -> AsyncIterator[Client]:
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     client = Client(reader, writer)
     await client.until(Opened)

@@ -11,6 +11,7 @@ from lazaretto import (
     NEXT_SESSION,
     Broker,
     InvalidMessage,
+    LazarettoError,
     ManualClock,
     Message,
     MessageLockLost,
@@ -118,6 +119,67 @@ class TestLock:
         receiver.complete(held)
         with pytest.raises(MessageLockLost):
             receiver.complete(held)
+
+
+class TestJoining:
+    """Whoever knows the name under which a session was locked uses the lock, also in another process."""
+
+    @pytest.fixture
+    def holder(self, broker: Broker) -> Receiver:
+        _fill(broker, a="xy")
+        holder = broker.receiver("q", session=NEXT_SESSION)
+        assert holder.accept_session(name="link 1") == "a"
+        return holder
+
+    def test_another_process_uses_the_lock(
+        self, connect: Connect, broker: Broker, holder: Receiver, clock: ManualClock
+    ) -> None:
+        x, y = holder.receive(2)
+        holder.defer(y)
+        other = connect()
+        joined = other.receiver("q")
+        joined.join_session("a", "link 1")
+        assert joined.session_locked_until == holder.session_locked_until
+        joined.set_session_state(b"half")
+        assert holder.get_session_state() == b"half"
+        clock.advance(20)
+        assert joined.renew_session_lock() == datetime.fromtimestamp(clock.now() / 1e6 + 30, UTC)
+        clock.advance(20)
+        assert x.lock_token is not None
+        joined.complete([*joined.messages_held(x.lock_token), *joined.receive_deferred(y.sequence_number)])
+        # The lock is the holder's, who releases it.
+        joined.close()
+        with pytest.raises(SessionCannotBeLocked):
+            other.receiver("q", session="a")
+        holder.close()
+        assert other.receiver("q", session="a").receive() == []
+
+    def test_only_by_its_name_and_while_it_is_held(
+        self, broker: Broker, holder: Receiver, clock: ManualClock
+    ) -> None:
+        for session, name in (("a", "link 2"), ("b", "link 1")):
+            with pytest.raises(SessionLockLost, match=f"session '{session}' of 'q' is not locked under"):
+                broker.receiver("q").join_session(session, name)
+        joined = broker.receiver("q")
+        joined.join_session("a", "link 1")
+        clock.advance(30)
+        # Locked again, it is another lock.
+        again = broker.receiver("q", session="a")
+        for call in (joined.renew_session_lock, lambda: joined.set_session_state(b"late")):
+            with pytest.raises(SessionLockLost):
+                call()
+        with pytest.raises(SessionLockLost):
+            broker.receiver("q").join_session("a", "link 1")
+        assert again.get_session_state() is None
+
+    def test_what_cannot_join(self, broker: Broker, holder: Receiver) -> None:
+        with pytest.raises(NotAllowed, match="without a session"):
+            holder.join_session("a", "link 1")
+        for name in ("", "x" * 257, 1):
+            with pytest.raises(LazarettoError):
+                broker.receiver("q").join_session("a", name)  # type: ignore[arg-type]
+            with pytest.raises(LazarettoError):
+                broker.receiver("q", session=NEXT_SESSION).accept_session(name=name)  # type: ignore[arg-type]
 
 
 class TestOrder:

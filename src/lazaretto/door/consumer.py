@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Messages that are received at once for one link.
 MOST_AT_ONCE: Final = 200
+#: Seconds until a session's lock is looked at again that has run out here and not in the store.
+_SOON: Final = 0.01
 
 
 class Consumer:
@@ -95,19 +97,31 @@ class Consumer:
 
     async def _keep_session(self) -> None:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
-        while True:
-            until = self.receiver.session_locked_until
-            assert until is not None
+        until = self.receiver.session_locked_until
+        while until is not None:
             left = (until - datetime.now(UTC)).total_seconds()
-            if left <= 0:
-                break
-            await asyncio.sleep(left / 2 if self._deletes else left + 0.01)
-            if self._deletes:
-                await self.receiver.renew_session_lock()
+            await asyncio.sleep(max(left / 2 if self._deletes else left + 0.01, _SOON))
+            until = await self._session_locked_until()
         link = self._link
         link.session.detach(link, SESSION_LOCK_LOST, "the session's lock expired: accept the session again")
         self._peer.flush()
         self._task.cancel()
+
+    async def _session_locked_until(self) -> datetime | None:
+        """Return when the session's lock runs out now; None: it has."""
+        if self._deletes:
+            return await self.receiver.renew_session_lock()
+        until, session = self.receiver.session_locked_until, self.receiver.session_id
+        assert until is not None and session is not None
+        if until <= datetime.now(UTC):
+            # Another door may have renewed it.
+            joined = self._peer.door.broker.receiver(self.path)
+            try:
+                await joined.join_session(session, self._link.name)
+            except LazarettoError:
+                return None
+            until = joined.session_locked_until
+        return until
 
     async def _feed(self) -> None:
         """Hand over what there is for the credit, or wait for the first that comes."""

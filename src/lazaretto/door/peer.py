@@ -37,7 +37,7 @@ from lazaretto.door.signatures import Right, Unauthorized, entity_of
 from lazaretto.door.transactions import Coordination, Transactions
 from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
-from lazaretto.receiver import NEXT_SESSION, NextSession
+from lazaretto.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -371,7 +371,9 @@ class Peer(asyncio.Protocol):
         """Wait as long as the client wants for the session. Raises LazarettoError."""
         wait = link.properties.get(_TIMEOUT)
         seconds = wait / 1000 if isinstance(wait, int) and wait > 0 else _LONGEST_ACCEPT
-        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT))
+        # Whoever knows the link's name may use the lock at every door, as Service Bus's clients expect.
+        name = link.name if 0 < len(link.name) <= LONGEST_NAME else None
+        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT), name=name)
         if accepted is None:
             raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
         return accepted

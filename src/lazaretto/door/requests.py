@@ -72,16 +72,23 @@ class Request(NamedTuple):
         """Return the messages that the lock tokens stand for, whoever has them. Raises MessageLockLost."""
         return await self.peer.door.settler(self.path).messages_held(self.tokens())
 
-    def session(self) -> AsyncReceiver:
-        """Return the receiver that holds the session. Raises SessionLockLost."""
-        wanted = self.body.get("session-id")
+    async def session(self) -> AsyncReceiver:
+        """Return a receiver with the lock on the session: of this connection, or of one at any door.
+
+        For the latter the client has to name the link that took it. Raises SessionLockLost.
+        """
+        wanted, link = self.body.get("session-id"), self.properties.get("associated-link-name")
         for consumer in self.peer.held(Consumer):
             if (
                 consumer.path.lower() == self.path.lower()
                 and consumer.receiver.session_id == wanted is not None
             ):
                 return consumer.receiver
-        raise SessionLockLost("expected the id of a session that this connection holds, got another")
+        if not isinstance(wanted, str) or not isinstance(link, str) or not link:
+            raise SessionLockLost("expected the id of a session that this connection holds, got another")
+        receiver = self.peer.door.broker.receiver(self.path)
+        await receiver.join_session(wanted, link)
+        return receiver
 
 
 class Answer(NamedTuple):
@@ -134,7 +141,7 @@ async def _cancel(request: Request) -> Answer:
 
 async def _receive_deferred(request: Request) -> Answer:
     wanted = "session-id" in request.body
-    receiver = request.session() if wanted else request.peer.door.settler(request.path)
+    receiver = await request.session() if wanted else request.peer.door.settler(request.path)
     found = await receiver.receive_deferred(request.numbers("sequence-numbers"))
     deletes = request.body.get("receiver-settle-mode") == 0
     if deletes:
@@ -181,19 +188,19 @@ async def _settle(request: Request) -> Answer:
 
 
 async def _renew_session(request: Request) -> Answer:
-    until = await request.session().renew_session_lock()
+    until = await (await request.session()).renew_session_lock()
     return Answer(200, "OK", {"expiration": _milliseconds(until)})
 
 
 async def _get_state(request: Request) -> Answer:
-    return Answer(200, "OK", {"session-state": await request.session().get_session_state()})
+    return Answer(200, "OK", {"session-state": await (await request.session()).get_session_state()})
 
 
 async def _set_state(request: Request) -> Answer:
     state = request.body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise AmqpError(DECODE_ERROR, "expected session-state to be bytes or null, got another type")
-    await request.session().set_session_state(state)
+    await (await request.session()).set_session_state(state)
     return Answer(200, "OK")
 
 

@@ -57,6 +57,8 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     path: EntityPath
     session_id: str | None
     after: str = ""
+    #: Under which others find the lock.
+    name: str | None = None
     #: What the last run locked, for a caller that does not know whether the commit succeeded.
     locked: Lock | None = None
 
@@ -93,7 +95,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         lock = Lock(self.path, tx.random_token(), until, found)
         release_held(tx, queue, found, Outcome.LOCK_EXPIRED)
-        tx.sessions.lock(queue.queue_id, found, lock.token, lock.until)
+        tx.sessions.lock(queue.queue_id, found, lock.token, lock.until, self.name)
         return lock
 
     def _next(self, tx: Transaction, queue: QueueRecord) -> str | None:
@@ -120,6 +122,16 @@ def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
 def _free(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
     record = tx.sessions.find(queue.queue_id, session_id)
     return record is None or not record.is_locked(tx.now)
+
+
+def session_locked(tx: Transaction, path: EntityPath, session_id: str, name: str) -> Lock:
+    """Return the lock on a session that was taken under a name. Raises SessionLockLost."""
+    queue = require_queue(tx, path)
+    record = tx.sessions.find(queue.queue_id, session_id)
+    if record is None or record.locked_as != name or not record.is_locked(tx.now):
+        raise SessionLockLost(f"session {session_id!r} of {queue.path!r} is not locked under this name")
+    assert record.lock_token is not None and record.locked_until is not None
+    return Lock(path, record.lock_token, record.locked_until, session_id)
 
 
 @dataclasses.dataclass(slots=True)

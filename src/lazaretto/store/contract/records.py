@@ -332,13 +332,14 @@ class MessageStanding(msgspec.Struct, frozen=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's lock and state, and JSON of the poison message that holds it."""
+    """A session's lock and state, JSON of the poison message that holds it, and its lock's name."""
 
     lock_token: int | None
     locked_until: int | None
     locked_by: str | None
     state: bytes | None
     held_by: str | None
+    locked_as: str | None
 
     def is_locked(self, now: int) -> bool:
         """Return whether the session is locked at a given time."""

@@ -45,8 +45,8 @@ class StoredSessions(Protocol):
         """Return a session's lock and state."""
         ...
 
-    def lock(self, queue_id: int, session_id: str, token: int, until: int) -> None:
-        """Lock a session."""
+    def lock(self, queue_id: int, session_id: str, token: int, until: int, name: str | None = None) -> None:
+        """Lock a session. `name`: under which others find the lock."""
         ...
 
     def renew(self, queue_id: int, session_id: str, until: int) -> None:

@@ -816,15 +816,15 @@ WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAY
 
 -- name: select_session
 -- A session's lock and state.
-SELECT lock_token, locked_until, locked_by, state, held_by FROM lazaretto_sessions
+SELECT lock_token, locked_until, locked_by, state, held_by, locked_as FROM lazaretto_sessions
 WHERE queue_id = :queue_id AND session_id = :session_id
 
 -- name: lock_session
 -- Lock a session.
-INSERT INTO lazaretto_sessions (queue_id, session_id, lock_token, locked_until, locked_by)
-VALUES (:queue_id, :session_id, :token, :until, :worker)
+INSERT INTO lazaretto_sessions (queue_id, session_id, lock_token, locked_until, locked_by, locked_as)
+VALUES (:queue_id, :session_id, :token, :until, :worker, :name)
 ON CONFLICT (queue_id, session_id) DO UPDATE
-SET lock_token = :token, locked_until = :until, locked_by = :worker
+SET lock_token = :token, locked_until = :until, locked_by = :worker, locked_as = :name
 
 -- name: renew_session
 -- Prolong the lock on a session.

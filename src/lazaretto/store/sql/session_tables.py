@@ -49,13 +49,14 @@ class SessionTables(Part):
         row = self._context.run("select_session", (queue_id, session_id)).fetchone()
         return SessionRecord(*row) if row else None
 
-    def lock(self, queue_id: int, session_id: str, token: int, until: int) -> None:
+    def lock(self, queue_id: int, session_id: str, token: int, until: int, name: str | None = None) -> None:
         values = {
             "queue_id": queue_id,
             "session_id": session_id,
             "token": token,
             "until": until,
             "worker": self._context.worker,
+            "name": name,
         }
         self._context.run("lock_session", values)
 

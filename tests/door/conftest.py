@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +11,7 @@ import pytest
 from servers import new_store
 
 import lazaretto
-from door.served import Served
+from door.served import Served, start_door
 from lazaretto import Broker
 
 
@@ -58,31 +53,12 @@ def serve(url: str, broker: Broker) -> Iterator[Callable[..., Served]]:
     started: list[Served] = []
 
     def start(*options: str) -> Served:
-        command = [
-            sys.executable,
-            "-m",
-            "lazaretto",
-            "serve",
-            "--store",
-            url,
-            "--amqp",
-            "0",
-            "--json",
-            *options,
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        started.append(Served(process, said["amqp_port"], said["connection_string"], said))
+        started.append(start_door(url, *options))
         return started[-1]
 
     yield start
     for served in started:
-        if served.process.poll() is None:
-            served.process.send_signal(signal.SIGTERM)
-            assert served.process.wait(20) == 0
-        assert served.process.stdout is not None
-        served.process.stdout.close()
+        served.end()
 
 
 @pytest.fixture

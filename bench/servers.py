@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import pwd
 import shutil
@@ -128,16 +129,22 @@ class RedisServer:
 
 
 class RabbitmqServer:
-    """rabbitmq-server with a node, a cookie, a port mapper and folders of its own, on 127.0.0.1 alone."""
+    """rabbitmq-server with a node, a cookie, a port mapper and folders of its own, on 127.0.0.1 alone.
 
-    def __init__(self, home: Path) -> None:
+    `plugins`: those that it runs with. `queues`: quorum queues that it has from the start.
+    """
+
+    def __init__(self, home: Path, plugins: Sequence[str] = (), queues: Sequence[str] = ()) -> None:
         base = home / "rabbitmq"
         base.mkdir()
         account = unprivileged_account(base, ("rabbitmq", "nobody"))
         self.port, distribution, mapper = free_port(), free_port(), free_port()
         settings = f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.file.level = warning\n"
+        if queues:
+            (base / "definitions.json").write_text(_definitions(queues))
+            settings += f"load_definitions = {base / 'definitions.json'}\n"
         (base / "rabbitmq.conf").write_text(settings)
-        (base / "enabled_plugins").write_text("[].\n")
+        (base / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         (base / "env.conf").write_text("")
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -181,6 +188,23 @@ class RabbitmqServer:
         """End the node, then its port mapper."""
         self._server.stop()
         self._mapper.stop()
+
+
+def _definitions(queues: Sequence[str]) -> str:
+    """Return what a node of RabbitMQ has at its first start: a user, and queues."""
+    guest = {"name": "guest", "password": "guest", "tags": "administrator"}
+    rights = {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    kinds = [
+        {
+            "name": name,
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "quorum"},
+        }
+        for name in queues
+    ]
+    return json.dumps({"users": [guest], "vhosts": [{"name": "/"}], "permissions": [rights], "queues": kinds})
 
 
 def redis_program() -> str | None:

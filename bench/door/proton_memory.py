@@ -1,7 +1,7 @@
 """`python -m bench.door.proton_memory`: the same broker in memory behind Apache's proton, for comparison.
 
-It prints its port, and serves until it is ended. proton has no wheel of its own; an unofficial one is
-`python-qpid-proton-wheel`.
+It prints its port, and serves until it is ended. Debian's package is `python3-qpid-proton`, for the system's
+Python; so this module needs nothing but proton.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ class Broker(MessagingHandler):  # type: ignore[misc]
             number, message = ready.popleft()
             message.annotations = {"x-opt-sequence-number": ulong(number), "x-opt-enqueued-time": 1}
             link.send(message, tag=struct.pack(">QQ", 7, number).hex())
+
+    def on_accepted(self, event: Any) -> None:
+        # Settling alone says nothing to a client that has not settled.
+        event.delivery.update(event.delivery.ACCEPTED)
 
 
 def main() -> None:
